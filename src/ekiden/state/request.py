@@ -1,0 +1,100 @@
+"""A request as it enters the engine, and every way in which it can end.
+
+A request is immutable. It ends in exactly one terminal event: a refusal at intake, or a finish.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from ekiden.state.sampling_params import SamplingParams
+
+DEFAULT_TENANT = "default"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt for one answer. A call with ``n`` answers is ``n`` requests.
+
+    ``arrival_time`` and ``deadline`` are seconds on the engine's monotonic clock, which all processes of one
+    machine share. ``priority``: lower runs first.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    arrival_time: float
+    tenant: str = DEFAULT_TENANT
+    priority: int = 0
+    deadline: float | None = None
+
+
+class FinishReason(StrEnum):
+    """Why an admitted request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
+class RefusalReason(StrEnum):
+    """Why a request was not admitted."""
+
+    INVALID = "invalid"
+    DUPLICATE_ID = "duplicate_request_id"
+    PROMPT_EMPTY = "prompt_empty"
+    TOKEN_OUT_OF_VOCABULARY = "token_out_of_vocabulary"
+    CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+    EXCEEDS_KV_CACHE = "exceeds_kv_cache"
+    QUEUE_FULL_REQUESTS = "queue_full_requests"
+    QUEUE_FULL_TOKENS = "queue_full_tokens"
+    DRAINING = "draining"
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A refusal with its reason; ``param`` names the request field at fault, where one is."""
+
+    reason: RefusalReason
+    message: str
+    param: str | None = None
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Log-probabilities at one position: the chosen token's, and the highest ones as ``(token, logprob)``."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an admitted request. Times are seconds on the engine's clock; None means it never got there."""
+
+    reason: FinishReason
+    stop_reason: str | int | None
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+    arrival_time: float
+    admitted_time: float | None
+    first_token_time: float | None
+    finish_time: float
+    num_preemptions: int = 0
+    message: str | None = None
+
+
+class RequestUpdate(msgspec.Struct, frozen=True):
+    """What one step did for one request: its new tokens, and the terminal event when there is one.
+
+    Positional and without keywords because one is made for every token of every stream.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    finish: Finish | None = None
+    refusal: Refusal | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+
+    @property
+    def terminal(self) -> bool:
+        return self.finish is not None or self.refusal is not None

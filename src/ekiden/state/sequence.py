@@ -1,0 +1,104 @@
+"""A request's life inside the engine, and the table of its legal status changes.
+
+Rules:
+- only the stage that owns a status change makes it, always through :meth:`Sequence.move_to`;
+- ``token_ids`` is prompt then output; ``num_computed_tokens`` of them have their keys and values in the KV pool;
+- the last token of a running sequence is always uncomputed: it is the input of its next step.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ekiden.state.request import FinishReason, Request, TokenLogprobs
+
+
+class Status(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+TRANSITIONS: dict[Status, frozenset[Status]] = {
+    Status.WAITING: frozenset({Status.RUNNING, Status.PAUSED, Status.FINISHED}),
+    Status.RUNNING: frozenset({Status.PREEMPTED, Status.PAUSED, Status.FINISHED}),
+    Status.PREEMPTED: frozenset({Status.RUNNING, Status.PAUSED, Status.FINISHED}),
+    Status.PAUSED: frozenset({Status.WAITING, Status.PREEMPTED, Status.FINISHED}),
+    Status.FINISHED: frozenset(),
+}
+
+
+class IllegalTransition(AssertionError):
+    """A status change that is not in :data:`TRANSITIONS`; the message tells the sequence's story so far."""
+
+
+@dataclass(slots=True)
+class StopText:
+    """Finds stop strings in the text of one sequence as its tokens arrive.
+
+    ``feed`` takes one token id and returns the stop string it completed, if any.
+    """
+
+    feed: Callable[[int], str | None]
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The engine's mutable record of one request."""
+
+    request: Request
+    seed: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    max_total_tokens: int
+    stop_token_ids: frozenset[int]
+    stop_text: StopText | None = None
+    status: Status = Status.WAITING
+    slot: int = -1
+    """Which of the ``max_num_seqs`` places it runs in; -1 when it does not run."""
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
+    swapped_blocks: int = 0
+    """How many of its blocks lie in the swap space while it is preempted."""
+    num_preemptions: int = 0
+    admitted_time: float | None = None
+    first_token_time: float | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    padding: bool = False
+    """True for a finished row that a naive padded batch keeps computing (``static-padded``)."""
+    last_logprobs: TokenLogprobs | None = None
+    history: list[Status] = field(default_factory=list)
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_prefilling(self) -> bool:
+        """True while prompt tokens are missing from the KV pool."""
+        return self.num_computed_tokens < self.num_prompt_tokens
+
+    def move_to(self, status: Status) -> None:
+        if status not in TRANSITIONS[self.status]:
+            story = " -> ".join([*self.history, self.status])
+            raise IllegalTransition(f"{self.request_id}: {story} cannot become {status}")
+        self.history.append(self.status)
+        self.status = status
+
+    def __repr__(self) -> str:
+        return (
+            f"Sequence({self.request_id!r}, {self.status}, prompt={self.num_prompt_tokens}, "
+            f"output={self.num_output_tokens}, computed={self.num_computed_tokens}, blocks={len(self.block_table)})"
+        )
