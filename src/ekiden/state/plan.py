@@ -20,16 +20,12 @@ class LeftOutReason(StrEnum):
     KV_BLOCKS = "kv_blocks"
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSwap:
-    """Move whole blocks between the pool and the swap space; pairs are ``(from_block, to_block)``."""
-
-    pairs: list[tuple[int, int]]
-
-
 @dataclass(slots=True, kw_only=True)
 class BatchPlan:
-    """The rows of one step. The runner applies ``swap_out``, then ``swap_in``, then computes the rows."""
+    """The rows of one step. The runner applies ``swap_out``, then ``swap_in``, then computes the rows.
+
+    A swap is a pair ``(from_block, to_block)``: pool to swap space for ``swap_out``, the reverse for ``swap_in``.
+    """
 
     sequences: list[Sequence] = field(default_factory=list)
     num_tokens: list[int] = field(default_factory=list)

@@ -1,0 +1,161 @@
+"""The effective configuration: one frozen dataclass a room, composed, never inherited.
+
+Each field's metadata carries its help text; its flag, TOML key and variable follow from its name:
+``scheduler.max_num_seqs`` is ``--max-num-seqs``, ``max_num_seqs`` under ``[scheduler]`` and ``EKIDEN_MAX_NUM_SEQS``.
+A field may name another flag. Where values come from (flag > variable > file > default) is `cli/config_sources.py`.
+Construction checks what can be checked without a model and raises :class:`ConfigError`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A configuration value that cannot work; the message names the setting, the value and the way out."""
+
+
+def setting(default: Any, help_text: str, *, flag: str | None = None, choices: tuple[str, ...] = ()) -> Any:
+    """A dataclass field with the metadata that the command line and ``config show`` read."""
+    metadata: dict[str, object] = {"help": help_text, "choices": choices}
+    if flag is not None:
+        metadata["flag"] = flag
+    return field(default=default, metadata=metadata)
+
+
+def _check(ok: bool, message: str) -> None:
+    if not ok:
+        raise ConfigError(message)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    _check(value in choices, f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+
+
+WEIGHTS = ("int8", "fp16", "fp32")
+KV_DTYPES = ("f16", "f32", "u8")
+BATCHING = ("continuous", "static", "static-padded", "window", "sequential")
+ORDERS = ("fcfs",)
+DETERMINISM = ("strict", "relaxed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    model: str = setting("smollm2-135m", "catalog name, .gguf file, model folder, or org/name on a hub", flag="MODEL")
+    served_model_name: str | None = setting(None, "the id clients use; default: the model's own name")
+    max_model_len: int | None = setting(None, "context limit in tokens; default: the model's own")
+    weights: str = setting("int8", "weight format", choices=WEIGHTS)
+    chat_template: str | None = setting(None, "file with a Jinja chat template, in place of the model's own")
+    generation_config: str | None = setting(None, "JSON file of default sampling values; 'none' ignores the model's own")
+    model_cache: str | None = setting(None, "folder of fetched and converted models; default: ~/.cache/ekiden")
+
+    def __post_init__(self) -> None:
+        _check_choice("weights", self.weights, WEIGHTS)
+        _check(
+            self.max_model_len is None or self.max_model_len >= 2,
+            f"max_model_len is {self.max_model_len}; it must be at least 2",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    kv_cache_size: str = setting("512MiB", "memory of the KV pool, such as 512MiB or 2GiB")
+    swap_size: str = setting("2GiB", "memory to which the KV blocks of preempted sequences may be moved")
+    block_size: int = setting(32, "tokens in a KV block (32 on CPU)")
+    kv_dtype: str = setting("f16", "type of keys and values in the pool", choices=KV_DTYPES)
+
+    def __post_init__(self) -> None:
+        _check_choice("kv_dtype", self.kv_dtype, KV_DTYPES)
+        _check(self.block_size >= 1, f"block_size is {self.block_size}; it must be at least 1")
+        parse_size("kv_cache_size", self.kv_cache_size)
+        parse_size("swap_size", self.swap_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    max_num_seqs: int = setting(64, "sequences that run at once")
+    max_num_batched_tokens: int = setting(512, "tokens in one step: all decodes plus prefill chunks")
+    batching: str = setting("continuous", "when waiting requests may join", choices=BATCHING)
+    scheduling_policy: str = setting("fcfs", "order in which waiting requests join", choices=ORDERS)
+    batch_window_ms: float = setting(50.0, "how long --batching window waits for a full batch")
+
+    def __post_init__(self) -> None:
+        _check_choice("batching", self.batching, BATCHING)
+        _check_choice("scheduling_policy", self.scheduling_policy, ORDERS)
+        _check(self.max_num_seqs >= 1, f"max_num_seqs is {self.max_num_seqs}; it must be at least 1")
+        _check(self.batch_window_ms >= 0, f"batch_window_ms is {self.batch_window_ms}; it must be at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    max_num_queued_reqs: int = setting(4096, "waiting requests before new ones are refused with 503")
+    max_num_queued_tokens: int = setting(4_000_000, "prompt tokens waiting before new requests are refused with 503")
+    request_timeout: float | None = setting(None, "seconds after which a request is ended; default: none")
+    max_body_mib: float = setting(8.0, "largest HTTP body in MiB")
+
+    def __post_init__(self) -> None:
+        _check(
+            self.max_num_queued_reqs >= 1, f"max_num_queued_reqs is {self.max_num_queued_reqs}; it must be at least 1"
+        )
+        _check(
+            self.max_num_queued_tokens >= 1,
+            f"max_num_queued_tokens is {self.max_num_queued_tokens}; it must be at least 1",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    seed: int = setting(0, "seed from which requests without one draw theirs")
+    determinism: str = setting("strict", "strict: same request, same tokens, whatever its neighbours", choices=DETERMINISM)
+    threads: int | None = setting(None, "threads of the model; default: all cores this process may use")
+
+    def __post_init__(self) -> None:
+        _check_choice("determinism", self.determinism, DETERMINISM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    host: str = setting("127.0.0.1", "address to bind")
+    port: int = setting(8000, "port to bind; 0 picks a free one")
+    api_key: str | None = setting(None, "key that clients must send as a bearer token")
+    shutdown_timeout: float = setting(30.0, "seconds that running requests get to finish at shutdown")
+    log_level: str = setting("info", "debug, info, warning or error", choices=("debug", "info", "warning", "error"))
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.port <= 65535, f"port is {self.port}; it must be between 0 and 65535")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    def __post_init__(self) -> None:
+        # Room for every decode of a step and still one prefill chunk that need not leave a single token behind.
+        least = self.scheduler.max_num_seqs + 2 * self.cache.block_size
+        _check(
+            self.scheduler.max_num_batched_tokens >= least,
+            f"max_num_batched_tokens is {self.scheduler.max_num_batched_tokens}; with max_num_seqs "
+            f"{self.scheduler.max_num_seqs} and block_size {self.cache.block_size} it must be at least {least}",
+        )
+
+
+_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+
+def parse_size(name: str, text: str) -> int:
+    """Bytes from ``512MiB``, ``2GiB``, ``1000000``; raises :class:`ConfigError` naming the setting."""
+    digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = text.strip()[len(digits) :].strip().lower()
+    try:
+        number = float(digits)
+    except ValueError:
+        number = -1.0
+    _check(
+        number >= 0 and unit in _UNITS and number < float("inf"),
+        f"{name} is {text!r}; write a size such as 512MiB or 2GiB",
+    )
+    return int(number * _UNITS[unit])

@@ -1,0 +1,92 @@
+"""What the doors (HTTP, the terminal chat, load tools) may ask of a running engine.
+
+Two things implement it: :class:`ekiden.engine.async_engine.AsyncEngine` (the engine on a thread of this process) and
+:class:`ekiden.engine.process.EngineClient` (the engine in its own process, with a supervisor).
+"""
+
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from ekiden.state.request import Request, RequestUpdate
+
+
+class Health(StrEnum):
+    """``STALLED``: there is work and no tokens have moved for too long. ``DEAD``: no engine, a restart is due."""
+
+    STARTING = "starting"
+    OK = "ok"
+    STALLED = "stalled"
+    DEAD = "dead"
+    STOPPED = "stopped"
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A frozen snapshot for ``/metrics``, ``/load`` and ``/health``. Counters only grow while one engine lives."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_paused: int = 0
+    num_preempted: int = 0
+    waiting_by_reason: dict[str, int] = {}
+    waiting_tokens: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_used: int = 0
+    steps_total: int = 0
+    prompt_tokens_total: int = 0
+    generation_tokens_total: int = 0
+    preemptions_total: int = 0
+    prefix_cache_queries_total: int = 0
+    prefix_cache_hits_total: int = 0
+    finished_total: dict[str, int] = {}
+    refused_total: dict[str, int] = {}
+    model_seconds_total: float = 0.0
+    sampling_seconds_total: float = 0.0
+    host_seconds_total: float = 0.0
+    last_step_tokens: int = 0
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What the doors need to know of the model that the engine runs."""
+
+    model_id: str
+    max_model_len: int
+    vocab_size: int
+    block_size: int
+    num_blocks: int
+    created: int
+    """Unix time at which the model was loaded."""
+    fingerprint: str
+    """``system_fingerprint`` of every response."""
+    details: dict[str, str] = {}
+
+
+class EngineDied(RuntimeError):
+    """The engine ended while the request was in flight; sending it again is safe."""
+
+
+class Engine(Protocol):
+    """An engine that answers many requests at once. All methods run on the caller's event loop."""
+
+    @property
+    def card(self) -> ModelCard: ...
+
+    @property
+    def health(self) -> Health: ...
+
+    def stats(self) -> EngineStats:
+        """The latest snapshot; never waits for the engine."""
+        ...
+
+    def generate(self, request: Request) -> AsyncIterator[RequestUpdate]:
+        """Submit at once and stream updates; the last one is terminal (refusals included).
+
+        Closing the iterator before its end aborts the request. Raises :class:`EngineDied`.
+        """
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a request at the next step boundary; its stream gets a terminal update. Unknown ids are ignored."""
+        ...
