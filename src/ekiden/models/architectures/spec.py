@@ -1,0 +1,56 @@
+"""A decoder-only model as numbers: all that a graph builder needs besides the weights.
+
+Weights are asked for by their Hugging Face names (``model.layers.0.self_attn.q_proj.weight``), whatever file they
+come from, in Hugging Face's layout (rotary halves, ``[out_features, in_features]``), as float32.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeSpec:
+    """Rotary embedding, already resolved: ``inverse_frequencies`` has ``head_dim / 2`` entries (radians a position);
+    cosine and sine are multiplied by ``attention_factor`` (1 except for yarn)."""
+
+    inverse_frequencies: tuple[float, ...]
+    attention_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    family: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_position_embeddings: int
+    rope: RopeSpec
+    attention_bias: bool = False
+    """Biases on q, k and v (Qwen2)."""
+    output_bias: bool = False
+    """Bias on the attention's output projection as well (Llama with ``attention_bias``)."""
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    """RMS norm over each head of q and k before the rotary embedding (Qwen3)."""
+    tie_word_embeddings: bool = False
+    sliding_window: int | None = None
+
+
+class Checkpoint(Protocol):
+    """Lazily read weights."""
+
+    def names(self) -> frozenset[str]: ...
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        """The dequantised tensor; raises :class:`ekiden.models.errors.ModelError` when it is absent or unreadable."""
+        ...

@@ -1,0 +1,5 @@
+"""Everything that can be wrong with a model's files ends as a :class:`ModelError`: one line, with the way out."""
+
+
+class ModelError(Exception):
+    """The model cannot be found, fetched, read or run; the message names the thing and what to do."""
