@@ -1,0 +1,72 @@
+# Every target sets up what it needs. Set-up is stamped, so a second run starts at once.
+#   make serve ARGS="--port 9000"      PYTHON=python3.11      VENV=.venv
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+ARGS ?=
+BIN := $(VENV)/bin
+
+.DELETE_ON_ERROR:
+.PHONY: serve demo test bench bench-peer lint format clean lock setup setup-test setup-bench
+
+serve: setup
+	@exec $(BIN)/ekiden serve $(ARGS)
+
+demo: setup
+	@exec $(BIN)/ekiden demo $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest -q $(ARGS)
+
+lint: setup-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: setup-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/ekiden bench raw
+	$(BIN)/ekiden bench engine
+	$(BIN)/ekiden bench scheduler
+
+bench-peer: setup-bench
+	$(BIN)/ekiden bench peer $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup: $(VENV)/.ekiden-serve
+setup-test: $(VENV)/.ekiden-test
+setup-bench: $(VENV)/.ekiden-bench
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed; name it with PYTHON=..." >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than Python 3.11; name another with PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps are touched last: an install that was cut short is made again.
+$(VENV)/.ekiden-serve: requirements.lock pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps -e .
+	@touch $@
+
+$(VENV)/.ekiden-test: requirements-test.lock $(VENV)/.ekiden-serve
+	$(BIN)/python -m pip install --quiet -r requirements-test.lock
+	@touch $@
+
+$(VENV)/.ekiden-bench: requirements-bench.lock $(VENV)/.ekiden-serve
+	$(BIN)/python -m pip install --quiet -r requirements-bench.lock
+	@touch $@
+
+# For maintainers, after a change of dependencies; needs uv.
+COMPILE = uv pip compile pyproject.toml --python-platform x86_64-manylinux_2_28 --python-version 3.11 --no-header --no-annotate --no-emit-index-url --quiet
+lock:
+	$(COMPILE) -o requirements.lock
+	$(COMPILE) --group test -c requirements.lock -o requirements-test.lock
+	$(COMPILE) --group bench -c requirements.lock -o requirements-bench.lock
