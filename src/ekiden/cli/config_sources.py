@@ -1,0 +1,228 @@
+"""Where each setting's value comes from: flag, then EKIDEN_ variable, then TOML file, then default.
+
+Everything is read off the dataclasses in :mod:`ekiden.config`: a new field there is a flag, a variable and a TOML key
+here without another line. Nothing is dropped in silence: an unknown key, section or EKIDEN_ variable is an error that
+names the nearest known one, and every error names the setting, the value and the source it came from.
+"""
+
+import dataclasses
+import difflib
+import re
+import tomllib
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+from ekiden.config import Config, ConfigError
+
+PREFIX = "EKIDEN_"
+CONFIG_VARIABLE = "EKIDEN_CONFIG"
+DEBUG_VARIABLE = "EKIDEN_DEBUG"
+OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, DEBUG_VARIABLE})
+SECRET_SETTINGS = frozenset({"api_key"})
+# A Kubernetes service called "ekiden" puts EKIDEN_PORT=tcp://..., EKIDEN_SERVICE_HOST and the like into every pod.
+_SERVICE_LINK = re.compile(r"EKIDEN_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One field of one room. ``kind`` is str, int, float or bool; ``optional`` allows None."""
+
+    room: str
+    name: str
+    kind: type
+    optional: bool
+    default: Value
+    help: str
+    choices: tuple[str, ...]
+    flag: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.room}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    @property
+    def positional(self) -> bool:
+        """True for a setting given as an argument (``MODEL``) and not as a flag."""
+        return not self.flag.startswith("--")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The effective configuration and, by setting key, where each value came from."""
+
+    config: Config
+    values: dict[str, Value]
+    sources: dict[str, str]
+
+
+def all_settings() -> tuple[Setting, ...]:
+    """Every setting in the order of the rooms and fields of :class:`ekiden.config.Config`."""
+    found: list[Setting] = []
+    for room, room_type in get_type_hints(Config).items():
+        hints = get_type_hints(room_type)
+        for field in dataclasses.fields(room_type):
+            kind, optional = _plain_type(hints[field.name])
+            found.append(
+                Setting(
+                    room=room,
+                    name=field.name,
+                    kind=kind,
+                    optional=optional,
+                    default=cast(Value, field.default),
+                    help=field.metadata["help"],
+                    choices=field.metadata["choices"],
+                    flag=field.metadata.get("flag", "--" + field.name.replace("_", "-")),
+                )
+            )
+    names = [setting.name for setting in found]
+    assert len(set(names)) == len(names), "two rooms share a field name, so their flags would clash"
+    return tuple(found)
+
+
+def resolve(
+    flags: Mapping[str, str | bool | None], environ: Mapping[str, str], config_file: str | None = None
+) -> Resolved:
+    """Resolve every setting.
+
+    ``flags`` maps setting names to what was typed (None: not given); ``config_file`` falls back to EKIDEN_CONFIG.
+    Raises :class:`ConfigError`.
+    """
+    known = {setting.name: setting for setting in all_settings()}
+    _refuse_unknown_variables(environ, known.values())
+    path = config_file or environ.get(CONFIG_VARIABLE) or None
+    from_file = _read_file(Path(path), known) if path else {}
+    values: dict[str, Value] = {}
+    sources: dict[str, str] = {}
+    for setting in known.values():
+        typed, written = flags.get(setting.name), environ.get(setting.variable)
+        value: Value
+        if typed is not None:
+            source = setting.flag if not setting.positional else f"argument {setting.flag}"
+            value = typed if isinstance(typed, bool) else _parse(setting, typed, source)
+        elif written is not None:
+            source = setting.variable
+            value = _parse(setting, written, source)
+        elif setting.name in from_file:
+            source, value = str(path), from_file[setting.name]
+        else:
+            source, value = "default", setting.default
+        values[setting.key], sources[setting.key] = value, source
+    return Resolved(config=_build(known, values, sources), values=values, sources=sources)
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """``; did you mean X?`` for the closest candidate, or nothing when none is close."""
+    close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _plain_type(hint: Any) -> tuple[type, bool]:
+    if get_origin(hint) in (Union, types.UnionType):
+        kinds = [arg for arg in get_args(hint) if arg is not type(None)]
+        assert len(kinds) == 1, f"a setting has one type, not {hint}"
+        return kinds[0], True
+    return hint, False
+
+
+def _refuse_unknown_variables(environ: Mapping[str, str], known: Iterable[Setting]) -> None:
+    names = {setting.variable for setting in known} | OTHER_VARIABLES
+    for variable in sorted(environ):
+        if variable.startswith(PREFIX) and variable not in names and not _SERVICE_LINK.fullmatch(variable):
+            hint = nearest(variable, names) or "; `ekiden config show` lists the settings"
+            raise ConfigError(f"environment variable {variable} is not a setting{hint}")
+
+
+def _read_file(path: Path, known: Mapping[str, Setting]) -> dict[str, Value]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    rooms = {setting.room for setting in known.values()}
+    values: dict[str, Value] = {}
+    for room, section in document.items():
+        if room not in rooms or not isinstance(section, dict):
+            raise ConfigError(_unknown_section(path, room, rooms, known))
+        names = {setting.name for setting in known.values() if setting.room == room}
+        for name, value in section.items():
+            if name not in names:
+                elsewhere = f"; it belongs under [{known[name].room}]" if name in known else nearest(name, names)
+                raise ConfigError(f"{path}: {name} under [{room}] is not a setting{elsewhere}")
+            values[name] = _check_toml(known[name], value, path)
+    return values
+
+
+def _unknown_section(path: Path, name: str, rooms: set[str], known: Mapping[str, Setting]) -> str:
+    if name in known:
+        return f"{path}: {name} must stand under [{known[name].room}]"
+    if name in rooms:
+        return f"{path}: {name} must be a section, written [{name}]"
+    return f"{path}: [{name}] is not a section{nearest(name, rooms)} (sections: {', '.join(sorted(rooms))})"
+
+
+def _wants(setting: Setting) -> str:
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    return words[setting.kind]
+
+
+def _check_toml(setting: Setting, value: object, path: Path) -> Value:
+    if setting.kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    # bool is a subclass of int, and `port = true` is a mistake.
+    if type(value) is not setting.kind:
+        raise ConfigError(f"{setting.name} is {value!r} in {path}; it must be {_wants(setting)}")
+    return value  # type: ignore[return-value]  # kind is one of the four types of Value
+
+
+def _parse(setting: Setting, text: str, source: str) -> Value:
+    """The typed value of what stands on the command line or in a variable. Empty text means "no value" where allowed."""
+    if text == "" and setting.optional:
+        return None
+    try:
+        if setting.kind is int:
+            return int(text.replace("_", ""))
+        if setting.kind is float:
+            return float(text)
+    except ValueError:
+        raise ConfigError(f"{setting.name} is {text!r} from {source}; {_way_out(setting, text)}") from None
+    if setting.kind is bool:
+        if text.lower() in _TRUE | _FALSE:
+            return text.lower() in _TRUE
+        raise ConfigError(f"{setting.name} is {text!r} from {source}; it must be true or false")
+    return text
+
+
+def _way_out(setting: Setting, text: str) -> str:
+    if re.match(r"\w+://", text):
+        return (
+            f"it must be {_wants(setting)} (a Kubernetes service named 'ekiden' sets this variable: use "
+            "enableServiceLinks: false, or another service name)"
+        )
+    return f"it must be {_wants(setting)}"
+
+
+def _build(known: Mapping[str, Setting], values: Mapping[str, Value], sources: Mapping[str, str]) -> Config:
+    rooms: dict[str, Any] = {}
+    try:
+        for room, room_type in get_type_hints(Config).items():
+            fields = {s.name: values[s.key] for s in known.values() if s.room == room}
+            rooms[room] = room_type(**fields)
+        return Config(**rooms)
+    except ConfigError as error:
+        name = str(error).split(" ", 1)[0]
+        if name not in known:
+            raise
+        source = sources[known[name].key]
+        raise ConfigError(f"{error} (from {source})" if source != "default" else str(error)) from None
