@@ -139,7 +139,11 @@ def _refuse_unknown_variables(environ: Mapping[str, str], known: Iterable[Settin
     names = {setting.variable for setting in known} | OTHER_VARIABLES
     for variable in sorted(environ):
         if variable.startswith(PREFIX) and variable not in names and not _SERVICE_LINK.fullmatch(variable):
-            hint = nearest(variable, names) or "; `ekiden config show` lists the settings"
+            # Compared without the prefix, which would make every name look near every other.
+            hint = nearest(variable[len(PREFIX) :], [name[len(PREFIX) :] for name in names])
+            hint = (
+                hint.replace("did you mean ", f"did you mean {PREFIX}") or "; `ekiden config show` lists the settings"
+            )
             raise ConfigError(f"environment variable {variable} is not a setting{hint}")
 
 
@@ -187,7 +191,7 @@ def _check_toml(setting: Setting, value: object, path: Path) -> Value:
 
 
 def _parse(setting: Setting, text: str, source: str) -> Value:
-    """The typed value of what stands on the command line or in a variable. Empty text means "no value" where allowed."""
+    """The typed value of what was typed or set in a variable. Empty text means "no value" where that is allowed."""
     if text == "" and setting.optional:
         return None
     try:
