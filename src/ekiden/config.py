@@ -61,6 +61,7 @@ class CacheConfig:
     kv_cache_size: str = setting("512MiB", "memory of the KV pool, such as 512MiB or 2GiB")
     swap_size: str = setting("2GiB", "memory to which the KV blocks of preempted sequences may be moved")
     block_size: int = setting(32, "tokens in a KV block (32 on CPU)")
+    enable_prefix_caching: bool = setting(True, "share the KV blocks of equal prompt beginnings")
     kv_dtype: str = setting("f16", "type of keys and values in the pool", choices=KV_DTYPES)
 
     def __post_init__(self) -> None:

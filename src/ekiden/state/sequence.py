@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ekiden.state.request import FinishReason, Request, TokenLogprobs
+from ekiden.state.request import FinishReason, Request
 
 
 class Status(StrEnum):
@@ -58,6 +58,8 @@ class Sequence:
     status: Status = Status.WAITING
     slot: int = -1
     """Which of the ``max_num_seqs`` places it runs in; -1 when it does not run."""
+    admission: int = 0
+    """Its number in the order of admissions, from 1; 0 before."""
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
@@ -70,7 +72,8 @@ class Sequence:
     stop_reason: str | int | None = None
     padding: bool = False
     """True for a finished row that a naive padded batch keeps computing (``static-padded``)."""
-    last_logprobs: TokenLogprobs | None = None
+    prefix_keys: list[bytes] | None = None
+    """Names of its full prompt blocks, computed when they are first asked for."""
     history: list[Status] = field(default_factory=list)
 
     @property

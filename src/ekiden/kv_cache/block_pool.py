@@ -1,0 +1,115 @@
+"""The blocks of the KV pool: which are free, how often each is referenced, and which still hold a known prefix.
+
+A block is in exactly one of three places:
+- *referenced*: ``ref_count > 0``, named by that many block tables;
+- *cached*: ``ref_count == 0`` but its content is a known prefix (it has a key); oldest use first, evicted on demand;
+- *free*: ``ref_count == 0`` and without a key.
+
+free + cached + referenced = num_blocks, always. Only the KV cache manager calls this; nothing here knows of sequences.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+
+
+class OutOfBlocks(AssertionError):
+    """More blocks were taken than :attr:`BlockPool.num_available` allowed; callers must ask first."""
+
+
+class BlockPool:
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._ref_count = [0] * num_blocks
+        self._key_of: list[bytes | None] = [None] * num_blocks
+        self._block_of: dict[bytes, int] = {}
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that :meth:`allocate` can give: free ones and evictable cached ones."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def num_referenced(self) -> int:
+        return self.num_blocks - self.num_available
+
+    def ref_count(self, block: int) -> int:
+        return self._ref_count[block]
+
+    def allocate(self, count: int) -> list[int]:
+        """``count`` blocks with one reference each; evicts cached blocks, least recently used first, when it must."""
+        if count > self.num_available:
+            raise OutOfBlocks(f"{count} blocks asked for, {self.num_available} of {self.num_blocks} available")
+        blocks = []
+        for _ in range(count):
+            if self._free:
+                block = self._free.pop()
+            else:
+                block, _ = self._cached.popitem(last=False)
+                self._forget(block)
+            self._ref_count[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def lookup(self, key: bytes) -> int | None:
+        """The block that holds the prefix named by ``key``."""
+        return self._block_of.get(key)
+
+    def share(self, block: int) -> None:
+        """One more reference to a block found by :meth:`lookup`."""
+        if self._ref_count[block] == 0:
+            del self._cached[block]
+        self._ref_count[block] += 1
+
+    def set_key(self, block: int, key: bytes) -> None:
+        """Name a referenced block's content. The first block with a key keeps it; a twin stays anonymous."""
+        if key not in self._block_of and self._key_of[block] is None:
+            self._block_of[key] = block
+            self._key_of[block] = key
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Drop one reference each. Pass a table back to front, so that a prefix outlives what follows it."""
+        for block in blocks:
+            count = self._ref_count[block] - 1
+            if count < 0:
+                raise AssertionError(f"block {block} was released more often than it was taken")
+            self._ref_count[block] = count
+            if count == 0:
+                if self._key_of[block] is None:
+                    self._free.append(block)
+                else:
+                    self._cached[block] = None
+
+    def forget_cached(self) -> None:
+        """Drop every unreferenced prefix, so that the next requests start cold."""
+        for block in list(self._cached):
+            self._forget(block)
+            self._free.append(block)
+        self._cached.clear()
+
+    def _forget(self, block: int) -> None:
+        key = self._key_of[block]
+        if key is not None:
+            del self._block_of[key]
+            self._key_of[block] = None
+
+    def check_integrity(self, tables: Iterable[list[int]]) -> None:
+        """Assert invariant 1: the three places partition the pool, and reference counts equal the tables' naming."""
+        named = Counter(block for table in tables for block in table)
+        free = set(self._free)
+        assert len(free) == len(self._free), "a block is in the free list twice"
+        assert not free & self._cached.keys(), "a block is free and cached"
+        for block in range(self.num_blocks):
+            count = self._ref_count[block]
+            assert count == named[block], f"block {block}: ref_count {count}, named by {named[block]} tables"
+            placed = (block in free) + (block in self._cached) + (count > 0)
+            assert placed == 1, f"block {block} is in {placed} places"
+            key = self._key_of[block]
+            assert key is None or self._block_of[key] == block, f"block {block} lost its key"
+            assert block not in free or key is None, f"free block {block} still has a key"
+        assert len(self._block_of) == sum(key is not None for key in self._key_of), "a key names no block"

@@ -1,0 +1,30 @@
+"""Names for prompt prefixes: a hash chain over full blocks of token ids.
+
+Key ``i`` covers tokens ``[0, (i + 1) * block_size)``, so equal keys mean equal prefixes (blake2b, 16 bytes). Only
+blocks that prefill wrote get a key: decode attention rounds differently, and a hit must never change the output.
+"""
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+
+def prefix_keys(token_ids: Sequence[int], block_size: int, count: int) -> list[bytes]:
+    """The keys of the first ``count`` full blocks."""
+    keys: list[bytes] = []
+    parent = b""
+    for start in range(0, count * block_size, block_size):
+        digest = blake2b(parent, digest_size=16)
+        digest.update(array("q", token_ids[start : start + block_size]).tobytes())
+        parent = digest.digest()
+        keys.append(parent)
+    return keys
+
+
+def reusable_blocks(num_prompt_tokens: int, block_size: int) -> int:
+    """How many leading blocks of a prompt may come from the cache.
+
+    At least two prompt tokens are always computed: one to have logits, and a second because a prefill of a single
+    token goes through the decode kernel, which rounds differently (docs/decisions).
+    """
+    return max(0, (num_prompt_tokens - 2) // block_size)

@@ -1,0 +1,78 @@
+"""Stage 3, advance: run the model on a plan and choose a token for each row that reached its end.
+
+The runner and the sampler are handed in; time is measured with the injected clock. A step may take several passes of
+the compiled model; each pass's logits are sampled before the next one runs, since the backend may reuse their memory.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ekiden.state.plan import BatchPlan, StepOutput, StepTiming
+from ekiden.state.request import TokenLogprobs
+from ekiden.state.sequence import Sequence
+
+
+class Pass(Protocol):
+    """The logits of some rows of a plan; see :class:`ekiden.backends.base.PassOutput`."""
+
+    @property
+    def rows(self) -> list[int]: ...
+    @property
+    def logits(self) -> npt.NDArray[np.float32]: ...
+    @property
+    def model_seconds(self) -> float: ...
+    @property
+    def padding_rows(self) -> int: ...
+
+
+class Runner(Protocol):
+    def execute(self, plan: BatchPlan) -> Iterator[Pass]: ...
+
+
+class RowSampler(Protocol):
+    def sample(
+        self, logits: npt.NDArray[np.float32], sequences: list[Sequence]
+    ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
+        """A token for each row, and log-probabilities where a row asked for them (None when no row did)."""
+        ...
+
+
+class Advance:
+    def __init__(self, *, runner: Runner, sampler: RowSampler, clock: Callable[[], float]) -> None:
+        self._runner = runner
+        self._sampler = sampler
+        self._clock = clock
+
+    def run(self, plan: BatchPlan) -> StepOutput:
+        """Raises what the runner raises; nothing of a failed step may be used."""
+        start = self._clock()
+        tokens: list[tuple[int, ...]] = [()] * len(plan.sequences)
+        logprobs: list[TokenLogprobs | None] | None = None
+        model = sampling = 0.0
+        padding_rows = passes = 0
+        for output in self._runner.execute(plan):
+            began = self._clock()
+            rows = output.rows
+            if rows:
+                chosen, details = self._sampler.sample(output.logits, [plan.sequences[row] for row in rows])
+                for row, token in zip(rows, chosen, strict=True):
+                    tokens[row] = (token,)
+                if details is not None:
+                    logprobs = logprobs or [None] * len(plan.sequences)
+                    for row, detail in zip(rows, details, strict=True):
+                        logprobs[row] = detail
+            sampling += self._clock() - began
+            model += output.model_seconds
+            padding_rows += output.padding_rows
+            passes += 1
+        host = self._clock() - start - model - sampling
+        return StepOutput(
+            tokens=tokens,
+            logprobs=logprobs,
+            timing=StepTiming(model=model, sampling=sampling, host=host),
+            padding_rows=padding_rows,
+            passes=passes,
+        )

@@ -1,0 +1,114 @@
+"""Stage 2, formation: which rows the next step computes, within its token budget.
+
+Rules:
+- decodes first (one token each), then prefill chunks in order of admission with what is left of the budget;
+- a chunk ends at a block border or at the end of the prompt, and never leaves a last chunk of a single token, which
+  the backend would compute through its decode kernel with other rounding (docs/decisions);
+- a decode that needs a block gets one here, so that nothing can fail after the plan is made. When the pool is empty a
+  victim is preempted: the newest running sequence, never the oldest, and never one whose blocks are still on their way
+  back from the swap space;
+- output tokens are always computed one at a time, also when a sequence is computed again after its blocks were dropped.
+"""
+
+from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.state.plan import BatchPlan, LeftOutReason
+from ekiden.state.population import Population
+from ekiden.state.sequence import Sequence, Status
+
+
+def chunk_size(*, computed: int, prompt: int, budget: int, block_size: int) -> int:
+    """Tokens of the next prefill chunk of a prompt of which ``computed`` tokens are done; 0 when none may start."""
+    remaining = prompt - computed
+    if remaining <= budget:
+        return remaining
+    end = (computed + budget) // block_size * block_size
+    if prompt - end == 1:
+        end -= block_size
+    return max(0, end - computed)
+
+
+class Formation:
+    def __init__(self, *, population: Population, kv: KVCacheManager, max_num_batched_tokens: int) -> None:
+        self._population = population
+        self._kv = kv
+        self._budget = max_num_batched_tokens
+
+    def form(self, *, swap_in: list[tuple[int, int]], resumed: list[Sequence]) -> BatchPlan:
+        """Plan the next step. ``swap_in`` and ``resumed`` are what refill brought back since the last one."""
+        plan = BatchPlan(token_budget=self._budget, swap_in=swap_in)
+        self._add_decodes(plan, resumed)
+        for sequence in self._population.padding:
+            if sequence.block_table:
+                plan.add(sequence, 1)
+        self._add_prefills(plan)
+        return plan
+
+    def _add_decodes(self, plan: BatchPlan, resumed: list[Sequence]) -> None:
+        needs_block, sequences, num_tokens = self._kv.needs_block, plan.sequences, plan.num_tokens
+        for sequence in list(self._population.running):
+            if sequence.is_prefilling or sequence.status is not Status.RUNNING:
+                continue
+            if needs_block(sequence) and not self._grow(sequence, plan, resumed):
+                continue
+            sequences.append(sequence)
+            num_tokens.append(1)
+        plan.total_tokens = len(sequences)
+
+    def _grow(self, sequence: Sequence, plan: BatchPlan, resumed: list[Sequence]) -> bool:
+        """One more block for the sequence, taken from a victim if need be; False when it must sit this step out."""
+        while self._kv.num_available == 0:
+            if self._drop_padding_row():
+                continue
+            victim = self._victim(sequence, resumed)
+            if victim is None:
+                plan.left_out.append((sequence, LeftOutReason.KV_BLOCKS))
+                return False
+            self._preempt(victim, plan)
+            if victim is sequence:
+                return False
+        self._kv.grow(sequence)
+        return True
+
+    def _drop_padding_row(self) -> bool:
+        """Real work goes before padding: a finished row that is still computed gives up its blocks, not its slot."""
+        for sequence in self._population.padding:
+            if sequence.block_table:
+                self._kv.release(sequence)
+                return True
+        return False
+
+    def _victim(self, needy: Sequence, resumed: list[Sequence]) -> Sequence | None:
+        """The newest running sequence that is not behind ``needy`` in line; ``needy`` itself if it is the newest.
+
+        Rows are planned oldest first, so whoever stands after ``needy`` is not in the plan yet.
+        """
+        running = self._population.running
+        for candidate in reversed(running[1:]):
+            if candidate is needy or (candidate not in resumed and candidate.block_table):
+                return candidate if candidate not in resumed else None
+        return None
+
+    def _preempt(self, victim: Sequence, plan: BatchPlan) -> None:
+        self._population.running.remove(victim)
+        self._population.preempted.append(victim)
+        victim.move_to(Status.PREEMPTED)
+        victim.num_preemptions += 1
+        plan.swap_out += self._kv.swap_out(victim)
+        plan.preempted.append(victim)
+
+    def _add_prefills(self, plan: BatchPlan) -> None:
+        left = self._budget - plan.total_tokens
+        for sequence in self._population.running:
+            if not sequence.is_prefilling:
+                continue
+            chunk = chunk_size(
+                computed=sequence.num_computed_tokens,
+                prompt=sequence.num_prompt_tokens,
+                budget=left,
+                block_size=self._kv.block_size,
+            )
+            if chunk == 0:
+                plan.left_out.append((sequence, LeftOutReason.TOKEN_BUDGET))
+                continue
+            plan.add(sequence, chunk)
+            left -= chunk

@@ -1,0 +1,137 @@
+"""Stage 1, intake: a request becomes a waiting sequence, or is refused with its reason.
+
+Owns admission limits and the filling of the waiting queue. What can never run is refused here, at once; nothing
+that is accepted here can block the queue for ever.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.state.population import Population
+from ekiden.state.request import Refusal, RefusalReason, Request
+from ekiden.state.sampling_params import InvalidSamplingParams, validate
+from ekiden.state.sequence import Sequence, StopText
+
+StopTextFactory = Callable[[Request], StopText | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeLimits:
+    vocab_size: int
+    max_model_len: int
+    max_num_queued_reqs: int
+    max_num_queued_tokens: int
+
+
+class Intake:
+    def __init__(
+        self,
+        *,
+        limits: IntakeLimits,
+        population: Population,
+        kv: KVCacheManager,
+        eos_token_ids: frozenset[int],
+        make_stop_text: StopTextFactory,
+        seed: int,
+    ) -> None:
+        self._limits = limits
+        self._population = population
+        self._kv = kv
+        self._eos_token_ids = eos_token_ids
+        self._make_stop_text = make_stop_text
+        self._seed = seed
+        self.draining = False
+
+    def accept(self, request: Request) -> Sequence | Refusal:
+        """Put the request in the waiting queue, or say why not. A refused request leaves no trace."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        sampling = request.sampling
+        num_prompt = len(request.prompt_token_ids)
+        # A request without max_tokens takes what there is: the context, or the whole KV pool if that is smaller.
+        room = min(self._limits.max_model_len, self._kv.max_tokens)
+        total = room if sampling.max_tokens is None else num_prompt + sampling.max_tokens
+        stops = frozenset(sampling.stop_token_ids)
+        sequence = Sequence(
+            request=request,
+            seed=sampling.seed if sampling.seed is not None else self._draw_seed(request.request_id),
+            token_ids=list(request.prompt_token_ids),
+            num_prompt_tokens=num_prompt,
+            max_total_tokens=min(total, room),
+            stop_token_ids=stops if sampling.ignore_eos else stops | self._eos_token_ids,
+            stop_text=self._make_stop_text(request) if sampling.stop else None,
+        )
+        self._population.by_id[request.request_id] = sequence
+        self._population.waiting.push(sequence)
+        self._population.watch_deadline(sequence)
+        return sequence
+
+    def _draw_seed(self, request_id: str) -> int:
+        """A seed that depends on the engine's seed and the request's id alone, not on the order of arrival."""
+        text = f"{self._seed}:{request_id}".encode()
+        return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
+
+    def _refusal(self, request: Request) -> Refusal | None:
+        return self._impossible(request) or self._no_room(request)
+
+    def _impossible(self, request: Request) -> Refusal | None:
+        """What is wrong with the request itself."""
+        limits, sampling = self._limits, request.sampling
+        num_prompt = len(request.prompt_token_ids)
+        if request.request_id in self._population.by_id:
+            return Refusal(
+                reason=RefusalReason.DUPLICATE_ID,
+                message=f"a request with the id {request.request_id!r} is still in the engine",
+            )
+        if num_prompt == 0:
+            return Refusal(
+                reason=RefusalReason.PROMPT_EMPTY, message="the prompt has no tokens; send at least one", param="prompt"
+            )
+        low, high = min(request.prompt_token_ids), max(request.prompt_token_ids)
+        if low < 0 or high >= limits.vocab_size:
+            return Refusal(
+                reason=RefusalReason.TOKEN_OUT_OF_VOCABULARY,
+                message=f"token id {low if low < 0 else high} is not between 0 and {limits.vocab_size - 1}",
+                param="prompt",
+            )
+        try:
+            validate(sampling, vocab_size=limits.vocab_size)
+        except InvalidSamplingParams as error:
+            return Refusal(reason=RefusalReason.INVALID, message=str(error), param=error.param)
+        wanted = num_prompt + (sampling.max_tokens if sampling.max_tokens is not None else 1)
+        if wanted > limits.max_model_len:
+            return Refusal(
+                reason=RefusalReason.CONTEXT_LENGTH_EXCEEDED,
+                message=f"the context holds {limits.max_model_len} tokens; the prompt has {num_prompt} and "
+                f"{wanted - num_prompt} more were asked for. Shorten the prompt or lower max_tokens",
+                param="max_tokens" if num_prompt < limits.max_model_len else "prompt",
+            )
+        if wanted > self._kv.max_tokens:
+            return Refusal(
+                reason=RefusalReason.EXCEEDS_KV_CACHE,
+                message=f"the request may need {wanted} tokens of KV cache and the whole pool holds "
+                f"{self._kv.max_tokens}. Shorten the prompt, lower max_tokens, or start with a larger --kv-cache-size",
+                param="max_tokens" if num_prompt < self._kv.max_tokens else "prompt",
+            )
+        return None
+
+    def _no_room(self, request: Request) -> Refusal | None:
+        """What is wrong with the moment: the same request may be accepted later."""
+        limits, waiting = self._limits, self._population.waiting
+        if self.draining:
+            return Refusal(reason=RefusalReason.DRAINING, message="the server is shutting down; try another or later")
+        if len(waiting) >= limits.max_num_queued_reqs:
+            return Refusal(
+                reason=RefusalReason.QUEUE_FULL_REQUESTS,
+                message=f"{len(waiting)} requests are waiting and the limit is {limits.max_num_queued_reqs}; try later",
+            )
+        if waiting.num_tokens + len(request.prompt_token_ids) > limits.max_num_queued_tokens:
+            return Refusal(
+                reason=RefusalReason.QUEUE_FULL_TOKENS,
+                message=f"{waiting.num_tokens} prompt tokens are waiting and the limit is "
+                f"{limits.max_num_queued_tokens}; try later",
+            )
+        return None

@@ -1,0 +1,135 @@
+"""Stage 4, retirement: new tokens are applied, stop rules decide who has ended, and memory goes back.
+
+Owns every end of a sequence: each gets exactly one terminal event, here or as a refusal at intake.
+Stop rules in order of precedence: end-of-sequence and stop tokens, stop strings, then length.
+"""
+
+from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.state.plan import BatchPlan, StepOutput
+from ekiden.state.population import Population
+from ekiden.state.request import Finish, FinishReason, RequestUpdate
+from ekiden.state.sequence import Sequence, Status
+
+
+class Retirement:
+    def __init__(
+        self,
+        *,
+        population: Population,
+        kv: KVCacheManager,
+        eos_token_ids: frozenset[int],
+        keeps_finished_rows: bool,
+    ) -> None:
+        self._population = population
+        self._kv = kv
+        self._eos_token_ids = eos_token_ids
+        self._keeps_finished_rows = keeps_finished_rows
+        self.prefilled_tokens = 0
+        """Prompt tokens computed so far; those found in the prefix cache are not among them."""
+
+    def apply(self, plan: BatchPlan, output: StepOutput, now: float) -> list[RequestUpdate]:
+        """Append the step's tokens and retire whoever has ended. One update for each row that got a token."""
+        self._kv.plan_executed()
+        updates: list[RequestUpdate] = []
+        for index, sequence in enumerate(plan.sequences):
+            if sequence.padding:
+                continue
+            was_prefilling = sequence.is_prefilling
+            sequence.num_computed_tokens += plan.num_tokens[index]
+            if was_prefilling:
+                self.prefilled_tokens += plan.num_tokens[index]
+                if not sequence.is_prefilling:
+                    self._kv.note_prefilled(sequence)
+            tokens = output.tokens[index]
+            if not tokens:
+                continue
+            if sequence.first_token_time is None:
+                sequence.first_token_time = now
+            kept = self._append(sequence, tokens)
+            finish = None
+            if sequence.finish_reason is not None:
+                finish = self._retire(sequence, now)
+            logprobs = None
+            if output.logprobs is not None:
+                detail = output.logprobs[index]
+                logprobs = None if detail is None else (detail,)
+            updates.append(RequestUpdate(sequence.request.request_id, kept, finish, None, logprobs))
+        self._end_padded_batch()
+        return updates
+
+    def _append(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Append tokens up to the one that ends the sequence; returns those that were kept."""
+        for count, token in enumerate(tokens, 1):
+            sequence.token_ids.append(token)
+            if self._ends(sequence, token):
+                return tokens[:count]
+        return tokens
+
+    def _ends(self, sequence: Sequence, token: int) -> bool:
+        matched = sequence.stop_text.feed(token) if sequence.stop_text is not None else None
+        if sequence.num_output_tokens >= sequence.request.sampling.min_tokens:
+            if token in sequence.stop_token_ids:
+                sequence.finish_reason = FinishReason.STOP
+                # A natural end needs no explanation; a stop token that the client chose is named.
+                sequence.stop_reason = None if token in self._eos_token_ids else token
+                return True
+            if matched is not None:
+                sequence.finish_reason, sequence.stop_reason = FinishReason.STOP, matched
+                return True
+        if len(sequence.token_ids) >= sequence.max_total_tokens:
+            sequence.finish_reason = FinishReason.LENGTH
+            return True
+        return False
+
+    def end(self, sequence: Sequence, reason: FinishReason, now: float, message: str | None = None) -> RequestUpdate:
+        """End a live sequence from outside its own tokens: aborted, expired, or lost with a failed step."""
+        sequence.finish_reason = reason
+        finish = self._retire(sequence, now, message)
+        self._end_padded_batch()
+        return RequestUpdate(sequence.request.request_id, (), finish)
+
+    def _retire(self, sequence: Sequence, now: float, message: str | None = None) -> Finish:
+        population, was = self._population, sequence.status
+        if was is Status.WAITING:
+            population.waiting.remove(sequence)
+        elif was is Status.RUNNING:
+            population.running.remove(sequence)
+        else:
+            population.preempted.remove(sequence)
+        del population.by_id[sequence.request_id]
+        sequence.move_to(Status.FINISHED)
+        # A padded batch goes on computing the row, so it keeps its slot and its blocks until the batch has ended.
+        if self._keeps_finished_rows and was is Status.RUNNING:
+            sequence.padding = True
+            sequence.num_computed_tokens = min(
+                sequence.num_computed_tokens, len(sequence.block_table) * self._kv.block_size - 1
+            )
+            population.padding.append(sequence)
+        else:
+            self._give_back(sequence)
+        assert sequence.finish_reason is not None
+        return Finish(
+            reason=sequence.finish_reason,
+            stop_reason=sequence.stop_reason,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_output_tokens=sequence.num_output_tokens,
+            num_cached_tokens=sequence.num_cached_tokens,
+            arrival_time=sequence.request.arrival_time,
+            admitted_time=sequence.admitted_time,
+            first_token_time=sequence.first_token_time,
+            finish_time=now,
+            num_preemptions=sequence.num_preemptions,
+            message=message,
+        )
+
+    def _give_back(self, sequence: Sequence) -> None:
+        self._kv.release(sequence)
+        if sequence.slot >= 0:
+            self._population.free_slot(sequence)
+
+    def _end_padded_batch(self) -> None:
+        population = self._population
+        if population.padding and not population.running and not population.preempted:
+            for sequence in population.padding:
+                self._give_back(sequence)
+            population.padding.clear()
