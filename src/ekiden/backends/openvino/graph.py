@@ -1,0 +1,231 @@
+"""Builds a decoder-only language model as an OpenVINO graph, straight from its weights.
+
+Rules:
+- the graph is the stateful one that exporters write (``input_ids``, ``attention_mask``, ``position_ids``,
+  ``beam_idx``; keys and values in variables), because that is what the paged transformation takes (``paged.py``);
+- sub-graphs keep the shapes in which the CPU plugin recognises RMS norm, rotary embedding, attention and compressed
+  weights; an equivalent formula spelt differently runs several times slower;
+- weights are asked for one at a time and dropped at once, so that the peak stays at one float32 tensor.
+
+Weight formats: ``int8`` is symmetric with one float16 scale an output channel; ``fp16`` and ``fp32`` are plain.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+from openvino import Node, Output, Type
+from openvino import opset13 as op
+from openvino.op.util import Variable, VariableInfo
+
+from ekiden.models.architectures.spec import Checkpoint, ModelSpec
+
+FloatArray = npt.NDArray[np.float32]
+
+_TO_THE_END = 2**62
+_MASKED = -65504.0
+
+
+@dataclass(slots=True)
+class _Build:
+    """What the blocks share while one graph is built."""
+
+    spec: ModelSpec
+    checkpoint: Checkpoint
+    weights: str
+    beam: Node
+    batch: Node
+    cosine: Node
+    sine: Node
+    mask: Node
+    assignments: list[Node] = field(default_factory=list)
+
+
+def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: str) -> ov.Model:
+    """The stateful graph of a Llama, Mistral, Qwen2 or Qwen3 model; output ``logits`` is ``[batch, length, vocab]``.
+
+    ``weights`` is ``int8``, ``fp16`` or ``fp32``. Raises what ``checkpoint.tensor`` raises.
+    """
+    input_ids = _input("input_ids", [-1, -1], Type.i64)
+    attention_mask = _input("attention_mask", [-1, -1], Type.i64)
+    position_ids = _input("position_ids", [-1, -1], Type.i64)
+    beam_idx = _input("beam_idx", [-1], Type.i32)
+
+    batch = op.gather(op.shape_of(input_ids), _integers(0), _integer(0))
+    cosine, sine = _rotary_tables(spec, position_ids, batch)
+    build = _Build(spec, checkpoint, weights, beam_idx, batch, cosine, sine, _additive_mask(attention_mask))
+
+    embedding = _weight(checkpoint.tensor("model.embed_tokens.weight"), weights)
+    hidden = op.gather(embedding, op.convert(input_ids, Type.i32), op.constant(np.int32(0)))
+    for index in range(spec.num_layers):
+        hidden = _layer(build, hidden, index)
+    hidden = _rms_norm(hidden, checkpoint.tensor("model.norm.weight"), spec.rms_norm_eps)
+    head = embedding if spec.tie_word_embeddings else _weight(checkpoint.tensor("lm_head.weight"), weights)
+    result = op.result(op.matmul(hidden, head, False, True))
+    result.output(0).set_names({"logits"})
+    inputs = [input_ids, attention_mask, position_ids, beam_idx]
+    return ov.Model([result], build.assignments, inputs, spec.family)
+
+
+def quantise_per_channel(weight: FloatArray) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
+    """Symmetric int8 values ``[out, in]`` and float16 scales ``[out, 1]``, so that ``values * scales`` is the weight.
+
+    Values are rounded against the scale as stored, not as computed, so the scale's own rounding costs nothing.
+    """
+    scale = (np.abs(weight).max(axis=1, keepdims=True) / 127).astype(np.float16)
+    scale[scale == 0] = 1
+    values = weight / scale.astype(np.float32)
+    np.rint(values, out=values)
+    np.clip(values, -127, 127, out=values)
+    return values.astype(np.int8), scale
+
+
+def _layer(build: _Build, hidden: Node, index: int) -> Node:
+    spec, prefix = build.spec, f"model.layers.{index}."
+    norm = build.checkpoint.tensor(prefix + "input_layernorm.weight")
+    hidden = op.add(hidden, _attention(build, _rms_norm(hidden, norm, spec.rms_norm_eps), index))
+    norm = build.checkpoint.tensor(prefix + "post_attention_layernorm.weight")
+    return op.add(hidden, _mlp(build, _rms_norm(hidden, norm, spec.rms_norm_eps), prefix + "mlp."))
+
+
+def _attention(build: _Build, x: Node, index: int) -> Node:
+    spec, prefix = build.spec, f"model.layers.{index}.self_attn."
+    bias = spec.attention_bias
+    query = _heads(build, _linear(build, x, prefix + "q_proj", bias), spec.num_heads, prefix + "q_norm.weight")
+    key = _heads(build, _linear(build, x, prefix + "k_proj", bias), spec.num_kv_heads, prefix + "k_norm.weight")
+    value = _heads(build, _linear(build, x, prefix + "v_proj", bias), spec.num_kv_heads, None)
+    query, key = _rotate(build, query), _rotate(build, key)
+    key = _cached(build, key, f"past_key_values.{index}.keypresent.{index}.key")
+    value = _cached(build, value, f"past_key_values.{index}.valuepresent.{index}.value")
+    attended = op.scaled_dot_product_attention(
+        query,
+        _repeat_kv(build, key),
+        _repeat_kv(build, value),
+        build.mask,
+        _scalar(spec.head_dim**-0.5),
+        causal=False,
+    )
+    attended = op.reshape(op.transpose(attended, _integers(0, 2, 1, 3)), _integers(0, 0, -1), True)
+    return _linear(build, attended, prefix + "o_proj", spec.output_bias)
+
+
+def _mlp(build: _Build, x: Node, prefix: str) -> Node:
+    bias = build.spec.mlp_bias
+    gate = op.swish(_linear(build, x, prefix + "gate_proj", bias))
+    up = _linear(build, x, prefix + "up_proj", bias)
+    return _linear(build, op.multiply(gate, up), prefix + "down_proj", bias)
+
+
+def _heads(build: _Build, x: Node, heads: int, norm_name: str | None) -> Node:
+    """``[batch, length, heads * head_dim]`` to ``[batch, heads, length, head_dim]``, normed a head if asked."""
+    split = op.reshape(x, _integers(0, 0, heads, build.spec.head_dim), True)
+    if build.spec.qk_norm and norm_name is not None:
+        split = _rms_norm(split, build.checkpoint.tensor(norm_name), build.spec.rms_norm_eps)
+    return op.transpose(split, _integers(0, 2, 1, 3))
+
+
+def _rotate(build: _Build, x: Node) -> Node:
+    """Rotary embedding in the halves layout: ``x * cos + rotate_half(x) * sin``."""
+    half = build.spec.head_dim // 2
+    upper = op.slice(x, _integers(half), _integers(_TO_THE_END), _integers(1), _integers(3))
+    lower = op.slice(x, _integers(0), _integers(half), _integers(1), _integers(3))
+    minus_one = op.constant(np.full((1, 1, 1, 1), -1, np.float32))
+    rotated = op.concat([op.multiply(upper, minus_one), lower], -1)
+    return op.add(op.multiply(x, build.cosine), op.multiply(rotated, build.sine))
+
+
+def _rotary_tables(spec: ModelSpec, position_ids: Node, batch: Node) -> tuple[Node, Node]:
+    """Cosine and sine for the given positions, each ``[batch, 1, length, head_dim]``."""
+    frequencies = np.asarray(spec.rope.inverse_frequencies, np.float32).reshape(1, -1, 1)
+    positions = op.convert(op.unsqueeze(position_ids, _integer(1)), Type.f32)
+    spread = op.broadcast(
+        op.constant(frequencies), op.concat([batch, _integers(1, 1)], 0), broadcast_spec="BIDIRECTIONAL"
+    )
+    angles = op.transpose(op.matmul(spread, positions, False, False), _integers(0, 2, 1))
+    angles = op.concat([angles, angles], -1)
+    cosine, sine = op.cos(angles), op.sin(angles)
+    if spec.rope.attention_factor != 1.0:
+        factor = _scalar(spec.rope.attention_factor)
+        cosine, sine = op.multiply(cosine, factor), op.multiply(sine, factor)
+    return op.unsqueeze(cosine, _integer(1)), op.unsqueeze(sine, _integer(1))
+
+
+def _additive_mask(attention_mask: Node) -> Node:
+    """0 where attended, very negative where not. The paged transformation drops it; the stateful graph needs it."""
+    ignored = op.subtract(_scalar(1.0), op.convert(attention_mask, Type.f32))
+    return op.unsqueeze(op.multiply(ignored, _scalar(_MASKED)), _integers(1, 2))
+
+
+def _cached(build: _Build, fresh: Node, name: str) -> Node:
+    """Appends to a state variable along the length; the pattern by which the transformation finds the cache."""
+    spec = build.spec
+    info = VariableInfo()
+    info.data_shape = ov.PartialShape([-1, spec.num_kv_heads, -1, spec.head_dim])
+    info.data_type = Type.f32
+    info.variable_id = name
+    variable = Variable(info)
+    empty = op.concat([build.batch, _integers(spec.num_kv_heads, 0, spec.head_dim)], 0)
+    past = op.read_value(op.broadcast(_scalar(0.0), empty), variable)
+    joined = op.concat([op.gather(past, build.beam, _integer(0)), fresh], 2)
+    build.assignments.append(op.assign(joined, variable))
+    return joined
+
+
+def _repeat_kv(build: _Build, x: Node) -> Node:
+    """Each KV head once for every query head that shares it."""
+    spec = build.spec
+    groups = spec.num_heads // spec.num_kv_heads
+    if groups == 1:
+        return x
+    shape = op.shape_of(x)
+    outer = op.gather(shape, _integers(0, 1), _integer(0))
+    inner = op.gather(shape, _integers(2, 3), _integer(0))
+    target = op.concat([outer, _integers(groups), inner], 0)
+    repeated = op.broadcast(op.unsqueeze(x, _integer(2)), target, broadcast_spec="BIDIRECTIONAL")
+    return op.reshape(repeated, _integers(0, spec.num_heads, -1, spec.head_dim), True)
+
+
+def _linear(build: _Build, x: Node, name: str, bias: bool) -> Node:
+    product = op.matmul(x, _weight(build.checkpoint.tensor(name + ".weight"), build.weights), False, True)
+    if not bias:
+        return product
+    return op.add(product, op.constant(build.checkpoint.tensor(name + ".bias").reshape(1, 1, -1)))
+
+
+def _weight(weight: FloatArray, weights: str) -> Node:
+    """A constant ``[out, in]`` in the given format, followed by what turns it back into float32."""
+    if weights == "int8":
+        values, scale = quantise_per_channel(weight)
+        scaled = op.multiply(op.convert(op.constant(values), Type.f16), op.constant(scale))
+        return op.convert(scaled, Type.f32)
+    if weights == "fp16":
+        return op.convert(op.constant(weight.astype(np.float16)), Type.f32)
+    return op.constant(weight)
+
+
+def _rms_norm(x: Node, weight: FloatArray, epsilon: float) -> Node:
+    mean = op.reduce_mean(op.power(x, _scalar(2.0)), _integers(-1), True)
+    inverse = op.divide(_scalar(1.0), op.sqrt(op.add(mean, _scalar(epsilon))))
+    rank = len(x.output(0).get_partial_shape())
+    shaped = weight.reshape((1,) * (rank - 1) + (-1,))
+    return op.multiply(op.constant(shaped), op.multiply(x, inverse))
+
+
+def _input(name: str, shape: list[int], element_type: Type) -> Node:
+    parameter = op.parameter(shape, element_type, name=name)
+    output: Output = parameter.output(0)
+    output.set_names({name})
+    return parameter
+
+
+def _scalar(value: float) -> Node:
+    return op.constant(np.float32(value))
+
+
+def _integer(value: int) -> Node:
+    return op.constant(np.int64(value))
+
+
+def _integers(*values: int) -> Node:
+    return op.constant(np.array(values, np.int64))

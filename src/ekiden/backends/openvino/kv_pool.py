@@ -1,0 +1,105 @@
+"""The memory of keys and values: the pool that the kernels use, and the swap space beside it.
+
+Rules:
+- the pool is allocated once, as the tensors that stay bound to the model; block ids run from 0 to ``num_blocks - 1``,
+  and one more block, ``scratch_block``, belongs to the runner: padding rows write there;
+- types and shapes come from the compiled model, never from an assumption about the kernel's layout;
+- a block moves between pool and swap space as raw bytes of every layer, so what comes back is what left.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from ekiden.config import ConfigError
+
+BLOCK_SIZE = 32
+"""Tokens in a block of the CPU kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """One cache input of the compiled model: ``block_shape`` is the shape without the leading block axis."""
+
+    name: str
+    element_type: ov.Type
+    block_shape: tuple[int, ...]
+
+    @property
+    def bytes_per_block(self) -> int:
+        return int(np.prod(self.block_shape)) * int(self.element_type.size)
+
+
+def read_layouts(compiled: ov.CompiledModel) -> list[KVLayout]:
+    """The cache inputs in the order of the model's inputs."""
+    layouts = []
+    for port in compiled.inputs:
+        if port.any_name.startswith(("key_cache.", "value_cache.")):
+            block_shape = tuple(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])
+            layouts.append(KVLayout(port.any_name, port.get_element_type(), block_shape))
+    return layouts
+
+
+@dataclass(slots=True)
+class KVPool:
+    """Pool and swap space of one runner."""
+
+    num_blocks: int
+    num_swap_blocks: int
+    bytes_per_block: int
+    tensors: dict[str, ov.Tensor]
+    _pool: list[npt.NDArray[np.uint8]] = field(repr=False)
+    _swap: list[npt.NDArray[np.uint8]] = field(repr=False)
+
+    @property
+    def scratch_block(self) -> int:
+        return self.num_blocks
+
+    def swap_out(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy pool blocks ``from`` to swap blocks ``to``."""
+        _copy_blocks(self._pool, self._swap, pairs)
+
+    def swap_in(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy swap blocks ``from`` to pool blocks ``to``."""
+        _copy_blocks(self._swap, self._pool, pairs)
+
+
+def allocate(layouts: list[KVLayout], *, kv_cache_bytes: int, swap_bytes: int) -> KVPool:
+    """A pool and swap space of at most the given sizes.
+
+    Neither touches its pages here: the system hands out memory as blocks are first written. Raises
+    :class:`ConfigError` when a size holds too few blocks to run anything or when the system refuses it.
+    """
+    bytes_per_block = sum(layout.bytes_per_block for layout in layouts)
+    num_blocks = kv_cache_bytes // bytes_per_block
+    if num_blocks < 2:
+        raise ConfigError(
+            f"kv_cache_size is {kv_cache_bytes} bytes; this model needs {bytes_per_block} bytes for {BLOCK_SIZE} "
+            f"tokens: give at least {2 * bytes_per_block} bytes"
+        )
+    num_swap_blocks = swap_bytes // bytes_per_block
+    try:
+        tensors = {
+            layout.name: ov.Tensor(layout.element_type, ov.Shape([num_blocks + 1, *layout.block_shape]))
+            for layout in layouts
+        }
+        swap = [np.empty((num_swap_blocks, layout.bytes_per_block), np.uint8) for layout in layouts]
+    except (MemoryError, RuntimeError) as error:
+        raise ConfigError(
+            f"the system refuses memory for kv_cache_size {kv_cache_bytes} and swap_size {swap_bytes} bytes; lower them"
+        ) from error
+    pool = [tensor.data.view(np.uint8).reshape(num_blocks + 1, -1) for tensor in tensors.values()]
+    return KVPool(num_blocks, num_swap_blocks, bytes_per_block, tensors, pool, swap)
+
+
+def _copy_blocks(
+    source: list[npt.NDArray[np.uint8]], target: list[npt.NDArray[np.uint8]], pairs: list[tuple[int, int]]
+) -> None:
+    if not pairs:
+        return
+    from_blocks = [pair[0] for pair in pairs]
+    to_blocks = [pair[1] for pair in pairs]
+    for source_layer, target_layer in zip(source, target, strict=True):
+        target_layer[to_blocks] = source_layer[from_blocks]

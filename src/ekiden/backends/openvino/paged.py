@@ -1,0 +1,101 @@
+"""Turns a stateful decoder graph into the one the engine drives: paged attention, and logits only where asked.
+
+After :func:`to_paged` the graph's inputs are the plugin's own (``input_ids [tokens]``, ``position_ids [tokens]``,
+``past_lens [rows]``, ``subsequence_begins [rows + 1]``, ``block_indices``, ``block_indices_begins [rows + 1]``,
+``max_context_len`` and the caches) and one of ours: ``logit_rows [n]``, the positions in the flat token axis whose
+logits are wanted. The gather stands before the head where the head is found, so the head's cost follows ``n``.
+"""
+
+import openvino as ov
+from openvino import Node, Output, Type
+from openvino import opset13 as op
+from openvino._offline_transformations import paged_attention_transformation
+
+from ekiden.models.errors import ModelError
+
+LOGIT_ROWS = "logit_rows"
+
+_PASSED_THROUGH = frozenset({"Convert", "Add", "Multiply", "Divide", "Tanh", "Subtract", "Clamp"})
+"""What may stand between the head and the result: element-wise, so it commutes with taking rows."""
+
+_SLIDING_WINDOW_PORT = 10
+_PAGED_ATTENTION = "PagedAttentionExtension"
+
+
+def to_paged(model: ov.Model, sliding_window: int | None = None) -> None:
+    """Transform ``model`` in place. Raises :class:`ModelError` when its attention or cache is not recognised."""
+    if not model.get_sinks():
+        raise ModelError(
+            "the OpenVINO model has no key/value state; export it with Optimum-Intel for text generation "
+            "(`optimum-cli export openvino --task text-generation-with-past`)"
+        )
+    try:
+        paged_attention_transformation(model)
+    except RuntimeError as error:
+        raise ModelError(
+            f"the model's attention cannot be turned into paged attention: {_first_line(error)}; "
+            "only decoder-only models exported with key/value state work"
+        ) from error
+    attentions = [node for node in model.get_ops() if node.get_type_name() == _PAGED_ATTENTION]
+    if not attentions:
+        raise ModelError("the model holds no attention that can be turned into paged attention")
+    if sliding_window is not None:
+        for node in attentions:
+            node.input(_SLIDING_WINDOW_PORT).replace_source_output(op.constant(sliding_window, Type.i32).output(0))
+    _gather_logit_rows(model)
+    model.validate_nodes_and_infer_types()
+
+
+def _gather_logit_rows(model: ov.Model) -> None:
+    rows = op.parameter([-1], Type.i32, name=LOGIT_ROWS)
+    rows.output(0).set_names({LOGIT_ROWS})
+    result = _logits_result(model)
+    head = _find_head(result)
+    target = result.input(0) if head is None else head.input(0)
+    source = target.get_source_output()
+    gathered = op.gather(source, rows, op.constant(_token_axis(source)))
+    target.replace_source_output(gathered.output(0))
+    model.add_parameters([rows])
+
+
+def _logits_result(model: ov.Model) -> Node:
+    for result in model.get_results():
+        if "logits" in result.output(0).get_names() | result.input_value(0).get_names():
+            return result
+    if len(model.get_results()) == 1:
+        return model.get_results()[0]
+    raise ModelError("the OpenVINO model has no output named 'logits'")
+
+
+def _find_head(result: Node) -> Node | None:
+    """The MatMul that makes the logits, or None when something other than element-wise work stands behind it."""
+    node = result.input_value(0).get_node()
+    while node.get_type_name() in _PASSED_THROUGH:
+        varying = [value for value in node.input_values() if not _is_constant(value)]
+        if len(varying) != 1:
+            return None
+        node = varying[0].get_node()
+    if node.get_type_name() != "MatMul" or node.get_attributes().get("transpose_a", False):
+        return None
+    return node if len(node.output(0).get_target_inputs()) == 1 else None
+
+
+def _is_constant(value: Output) -> bool:
+    """True for a constant and for a constant behind conversions."""
+    node = value.get_node()
+    while node.get_type_name() == "Convert":
+        node = node.input_value(0).get_node()
+    return bool(node.get_type_name() == "Constant")
+
+
+def _token_axis(source: Output) -> int:
+    """The transformation lays tokens along axis 0 (``[tokens, 1, hidden]``); a graph that kept a batch of 1 in front
+    has them along axis 1."""
+    shape = source.get_partial_shape()
+    batch_of_one = shape.rank.get_length() == 3 and shape[0].is_static and shape[0].get_length() == 1
+    return 1 if batch_of_one else 0
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
