@@ -1,0 +1,50 @@
+"""What is asked of a server under test: synthetic prompts by seed, and the real prompts that the package carries."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+LOWEST_SYNTHETIC_ID = 1_000
+"""Below this, byte-level vocabularies keep control tokens and single bytes."""
+HIGHEST_SYNTHETIC_ID = 20_000
+"""Every vocabulary in common use is larger, so that the same prompts suit any server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoPrompt:
+    """A real prompt of the demo, with the most tokens that its answer may have."""
+
+    id: str
+    prompt: str
+    max_tokens: int
+
+
+def synthetic_prompts(count: int, tokens: int, *, seed: int, vocab_size: int | None = None) -> list[list[int]]:
+    """``count`` prompts of exactly ``tokens`` random token ids, all different, the same for the same seed."""
+    high = min(HIGHEST_SYNTHETIC_ID, vocab_size or HIGHEST_SYNTHETIC_ID)
+    low = min(LOWEST_SYNTHETIC_ID, high // 2)
+    source = random.Random(seed)
+    return [[source.randrange(low, high) for _ in range(tokens)] for _ in range(count)]
+
+
+def poisson_arrivals(count: int, rate: float, *, seed: int) -> list[float]:
+    """Seconds from the start of the run at which ``count`` requests are due, ``rate`` a second on average."""
+    source = random.Random(seed)
+    due, arrivals = 0.0, []
+    for _ in range(count):
+        due += source.expovariate(rate)
+        arrivals.append(due)
+    return arrivals
+
+
+def demo_prompts() -> list[DemoPrompt]:
+    """The 24 prompts of the demo, in the order in which they are asked."""
+    return [DemoPrompt(id=r["id"], prompt=r["prompt"], max_tokens=r["max_tokens"]) for r in _rows("demo.jsonl")]
+
+
+def _rows(name: str) -> Iterator[dict[str, Any]]:
+    text = files("ekiden.data.prompts").joinpath(name).read_text(encoding="utf-8")
+    return (json.loads(line) for line in text.splitlines() if line)

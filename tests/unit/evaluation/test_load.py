@@ -1,0 +1,282 @@
+"""The load generator against a scripted server on loopback, which also answers badly on purpose."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ekiden.evaluation.load import closed_loop, completion_requests, open_loop
+from ekiden.evaluation.metrics import RequestRecord
+from ekiden.evaluation.sse_client import Connection, Target, TargetError
+
+Answer = Callable[[dict[str, Any], asyncio.StreamWriter], Awaitable[None]]
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def event(payload: object) -> bytes:
+    return b"data: " + (payload if isinstance(payload, bytes) else json.dumps(payload).encode()) + b"\n\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+def token(text: str) -> bytes:
+    return event({"choices": [{"index": 0, "text": text, "finish_reason": None}], "usage": None})
+
+
+def usage(prompt: int, completion: int) -> bytes:
+    return event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}})
+
+
+def whole_answer(texts: list[str]) -> list[bytes]:
+    return [*(token(text) for text in texts), usage(7, len(texts)), event(b"[DONE]")]
+
+
+class Server:
+    """A scripted HTTP server; counts its connections and the most requests it had at once."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.connections = self.open = self.most_open = 0
+        self.bodies: list[dict[str, Any]] = []
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                body = json.loads(await reader.readexactly(length))
+                self.bodies.append(body)
+                self.open += 1
+                self.most_open = max(self.most_open, self.open)
+                await self.answer(body, writer)
+                self.open -= 1
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[[Answer], Awaitable[tuple[Server, Target]]]]:
+    running: list[asyncio.Server] = []
+
+    async def start(answer: Answer) -> tuple[Server, Target]:
+        server = Server(answer)
+        listener = await asyncio.start_server(server.handle, "127.0.0.1", 0)
+        running.append(listener)
+        port = listener.sockets[0].getsockname()[1]
+        return server, Target.parse(f"http://127.0.0.1:{port}")
+
+    yield start
+    for listener in running:
+        listener.close()
+        await listener.wait_closed()
+
+
+async def send(writer: asyncio.StreamWriter, pieces: list[bytes]) -> None:
+    """Chunked body, one write for each piece, each in its own turn of the loop."""
+    writer.write(HEAD)
+    for piece in pieces:
+        writer.write(chunk(piece))
+        await writer.drain()
+        await asyncio.sleep(0)
+    writer.write(b"0\r\n\r\n")
+    await writer.drain()
+
+
+async def ask_once(target: Target) -> RequestRecord:
+    run = await closed_loop(
+        target, completion_requests(target, "m", [[1, 2]], output_tokens=3), concurrency=1, timeout=5
+    )
+    return run.records[0]
+
+
+async def test_a_whole_answer_is_counted_from_its_usage(serve):
+    async def answer(body, writer):
+        await send(writer, whole_answer(["a", "", 'say "text":"x" \n data: [DONE]', "c"]))
+
+    server, target = await serve(answer)
+    record = await ask_once(target)
+    assert record.failure is None
+    assert (record.prompt_tokens, record.output_tokens) == (7, 4)
+    # The empty text is no content, and quoted look-alikes inside a text are not counted.
+    assert len(record.event_times) == 3
+    assert record.event_times == sorted(record.event_times)
+    assert record.intended <= record.sent <= record.event_times[0] <= record.end
+    assert server.bodies[0]["prompt"] == [1, 2]
+    assert server.bodies[0]["stream_options"] == {"include_usage": True}
+
+
+async def test_events_cut_anywhere_are_counted_once(serve):
+    async def answer(body, writer):
+        stream = HEAD + b"".join(chunk(piece) for piece in whole_answer(["ab"] * 5)) + b"0\r\n\r\n"
+        for position in range(0, len(stream), 7):
+            writer.write(stream[position : position + 7])
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    _, target = await serve(answer)
+    record = await ask_once(target)
+    assert record.failure is None
+    assert len(record.event_times) == 5
+    assert record.output_tokens == 5
+
+
+async def test_chat_content_counts_and_the_role_chunk_does_not(serve):
+    async def answer(body, writer):
+        deltas = [{"role": "assistant", "content": ""}, {"content": "hi"}, {}]
+        events = [event({"choices": [{"delta": delta}]}) for delta in deltas]
+        await send(writer, [*events, event(b"[DONE]")])
+
+    _, target = await serve(answer)
+    record = await ask_once(target)
+    assert len(record.event_times) == 1
+    assert record.output_tokens == 1
+
+
+async def refuse(body, writer):
+    error = b'{"error":{"message":"full"}}'
+    writer.write(b"HTTP/1.1 503 Busy\r\ncontent-length: %d\r\n\r\n" % len(error) + error)
+
+
+async def error_event(body, writer):
+    await send(writer, [token("a"), event({"error": {"message": "engine died"}}), event(b"[DONE]")])
+
+
+async def break_off(body, writer):
+    writer.write(HEAD + chunk(token("a")))
+    await writer.drain()
+    writer.close()
+
+
+async def no_done(body, writer):
+    await send(writer, [token("a")])
+
+
+async def close_at_once(body, writer):
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        (refuse, "http_503"),
+        (error_event, "error_event"),
+        (break_off, "truncated"),
+        (no_done, "truncated"),
+        (close_at_once, "truncated"),
+    ],
+)
+async def test_anything_but_a_whole_answer_is_a_failure_of_its_kind(serve, answer, failure):
+    _, target = await serve(answer)
+    assert (await ask_once(target)).failure == failure
+
+
+async def test_silence_ends_in_a_timeout(serve):
+    async def answer(body, writer):
+        writer.write(HEAD)
+
+    _, target = await serve(answer)
+    requests = completion_requests(target, "m", [[1]], output_tokens=1)
+    run = await closed_loop(target, requests, concurrency=1, timeout=0.05)
+    assert run.records[0].failure == "timeout"
+
+
+async def test_nobody_listening_is_a_failure_to_connect():
+    listener = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    listener.close()
+    await listener.wait_closed()
+    assert (await ask_once(Target.parse(f"127.0.0.1:{port}"))).failure == "connect"
+
+
+async def test_closed_loop_keeps_its_concurrency_on_kept_alive_connections(serve):
+    async def answer(body, writer):
+        await send(writer, whole_answer(["a"]))
+
+    server, target = await serve(answer)
+    requests = completion_requests(target, "m", [[i] for i in range(12)], output_tokens=1)
+    run = await closed_loop(target, requests, concurrency=3, timeout=5)
+    assert [record.failure for record in run.records] == [None] * 12
+    assert server.connections == 3
+    assert server.most_open <= 3
+    assert sorted(body["prompt"][0] for body in server.bodies) == list(range(12))
+    assert run.duration > 0
+
+
+async def test_open_loop_sends_when_due_whatever_the_server_does(serve):
+    release = asyncio.Event()
+    waiting = 0
+
+    async def answer(body, writer):
+        nonlocal waiting
+        waiting += 1
+        if waiting == 4:
+            release.set()
+        await release.wait()
+        await send(writer, whole_answer(["a"]))
+
+    _, target = await serve(answer)
+    requests = completion_requests(target, "m", [[1]] * 4, output_tokens=1)
+    run = await open_loop(target, requests, [0.0, 0.01, 0.02, 0.03], timeout=5)
+    # A closed loop would never get past the first: no answer comes before all four have been asked.
+    assert [record.failure for record in run.records] == [None] * 4
+    first = run.records[0]
+    assert [record.intended - first.intended for record in run.records] == pytest.approx([0.0, 0.01, 0.02, 0.03])
+    assert all(record.sent >= record.intended for record in run.records)
+
+
+async def test_a_connection_that_the_server_closes_is_not_used_again(serve):
+    async def answer(body, writer):
+        writer.write(HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        writer.write(b"".join(chunk(piece) for piece in whole_answer(["a"])) + b"0\r\n\r\n")
+
+    server, target = await serve(answer)
+    requests = completion_requests(target, "m", [[1]] * 3, output_tokens=1)
+    run = await closed_loop(target, requests, concurrency=1, timeout=5)
+    assert [record.failure for record in run.records] == [None] * 3
+    assert server.connections == 3
+
+
+async def test_a_body_without_length_ends_with_its_connection(serve):
+    async def answer(body, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(whole_answer(["a", "b"])))
+        await writer.drain()
+        writer.close()
+
+    _, target = await serve(answer)
+    record = await ask_once(target)
+    assert record.failure is None
+    assert record.output_tokens == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "whole"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000/v1"),
+        ("127.0.0.1:8000/v1/", "http://127.0.0.1:8000/v1"),
+        ("https://[::1]/base", "https://[::1]:443/base/v1"),
+    ],
+)
+def test_addresses_are_taken_with_or_without_v1(url, whole):
+    assert Target.parse(url).url == whole
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:99999"])
+def test_a_wrong_address_is_named(url):
+    with pytest.raises(TargetError, match="url is "):
+        Target.parse(url)
+
+
+def test_the_key_travels_as_a_bearer_token():
+    target = Target.parse("http://127.0.0.1:1", api_key="k")
+    assert b"Authorization: Bearer k\r\n" in target.request_bytes("/completions", {})
+
+
+def test_a_connection_starts_out_unusable():
+    assert not Connection().reusable
