@@ -35,6 +35,8 @@ class StepView:
     start: float
     end: float
     plan: BatchPlan
+    slots: list[int]
+    """The slot of each row of the plan; a sequence that ended in this step has given its own back by now."""
     output: StepOutput
     updates: list[RequestUpdate]
 
@@ -135,6 +137,7 @@ class EngineCore:
         plan = self.formation.form(swap_in=self._refilled.swap_in, resumed=self._refilled.resumed)
         if plan.empty:
             return StepResult(updates, False, self._next_change(start))
+        slots = [] if self._observer is None else [sequence.slot for sequence in plan.sequences]
         try:
             output = self.advance.run(plan)
         except RunnerError as error:
@@ -147,7 +150,7 @@ class EngineCore:
         updates += retired
         if self._observer is not None:
             view = StepView(
-                index=self._totals.steps, start=start, end=end, plan=plan, output=output, updates=updates
+                index=self._totals.steps, start=start, end=end, plan=plan, slots=slots, output=output, updates=updates
             )
             self._observer.on_step(view)
         return StepResult(updates, True, None)
