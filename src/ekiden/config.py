@@ -45,7 +45,9 @@ class ModelConfig:
     max_model_len: int | None = setting(None, "context limit in tokens; default: the model's own")
     weights: str = setting("int8", "weight format", choices=WEIGHTS)
     chat_template: str | None = setting(None, "file with a Jinja chat template, in place of the model's own")
-    generation_config: str | None = setting(None, "JSON file of default sampling values; 'none' ignores the model's own")
+    generation_config: str | None = setting(
+        None, "JSON file of default sampling values; 'none' ignores the model's own"
+    )
     model_cache: str | None = setting(None, "folder of fetched and converted models; default: ~/.cache/ekiden")
 
     def __post_init__(self) -> None:
@@ -106,7 +108,9 @@ class LimitsConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     seed: int = setting(0, "seed from which requests without one draw theirs")
-    determinism: str = setting("strict", "strict: same request, same tokens, whatever its neighbours", choices=DETERMINISM)
+    determinism: str = setting(
+        "strict", "strict: same request, same tokens, whatever its neighbours", choices=DETERMINISM
+    )
     threads: int | None = setting(None, "threads of the model; default: all cores this process may use")
 
     def __post_init__(self) -> None:

@@ -112,7 +112,7 @@ class EngineCore:
         self._refilled = RefillOutcome()
         self._totals = _Totals()
 
-    # --- the inbox: applied at the next step boundary -----------------------------------------------------------
+    # --- the inbox: applied at the next step boundary
 
     def add_request(self, request: Request) -> None:
         self._arrivals.append(request)
@@ -126,7 +126,7 @@ class EngineCore:
         """True while any request has not had its terminal update."""
         return bool(self._arrivals or self._aborts or self.population.by_id)
 
-    # --- the turn ------------------------------------------------------------------------------------------------
+    # --- the turn
 
     def step(self) -> StepResult:
         """One turn: intake, formation, advance, retirement, refill."""
@@ -189,7 +189,7 @@ class EngineCore:
         times = [self.population.next_deadline, self.refill.next_change(now)]
         return min((time for time in times if time is not None), default=None)
 
-    # --- what others may see ---------------------------------------------------------------------------------------
+    # --- what others may see
 
     def stats(self) -> EngineStats:
         population, totals, wait_reason = self.population, self._totals, self._refilled.wait_reason

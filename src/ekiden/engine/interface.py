@@ -67,6 +67,20 @@ class EngineDied(RuntimeError):
     """The engine ended while the request was in flight; sending it again is safe."""
 
 
+class UpdateIterator(Protocol):
+    """The updates of one request; the last one is terminal (refusals included).
+
+    ``aclose`` before the end aborts the request, and may be called at any time, also before the first ``__anext__``.
+    Iterating raises :class:`EngineDied`.
+    """
+
+    def __aiter__(self) -> AsyncIterator[RequestUpdate]: ...
+
+    async def __anext__(self) -> RequestUpdate: ...
+
+    async def aclose(self) -> None: ...
+
+
 class Engine(Protocol):
     """An engine that answers many requests at once. All methods run on the caller's event loop."""
 
@@ -80,11 +94,8 @@ class Engine(Protocol):
         """The latest snapshot; never waits for the engine."""
         ...
 
-    def generate(self, request: Request) -> AsyncIterator[RequestUpdate]:
-        """Submit at once and stream updates; the last one is terminal (refusals included).
-
-        Closing the iterator before its end aborts the request. Raises :class:`EngineDied`.
-        """
+    def generate(self, request: Request) -> UpdateIterator:
+        """Submit the request now and stream what comes of it. Raises :class:`EngineDied` when there is no engine."""
         ...
 
     async def abort(self, request_id: str) -> None:

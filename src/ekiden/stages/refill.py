@@ -1,8 +1,8 @@
 """Stage 5, refill: freed capacity goes to whoever is next.
 
 Preempted sequences come back first, and while any of them waits for memory nobody new joins. Then the batching policy
-says how many may join and the waiting queue says who. Admission leaves a watermark of free blocks, so that the sequences
-already running can grow without a preemption straight away; it does not apply when nothing runs.
+says how many may join and the waiting queue says who. Admission leaves a watermark of free blocks, so that those that
+run already can grow without a preemption straight away; it does not apply when nothing runs.
 """
 
 from dataclasses import dataclass, field

@@ -93,6 +93,4 @@ def validate(params: SamplingParams, *, vocab_size: int) -> None:
     for token, bias in params.logit_bias.items():
         _require(0 <= token < vocab_size, "logit_bias", token, f"keyed by token ids between 0 and {vocab_size - 1}")
         _require(-100.0 <= bias <= 100.0, "logit_bias", bias, "between -100 and 100")
-    _require(
-        params.logprobs is None or 0 <= params.logprobs <= 20, "logprobs", params.logprobs, "between 0 and 20"
-    )
+    _require(params.logprobs is None or 0 <= params.logprobs <= 20, "logprobs", params.logprobs, "between 0 and 20")

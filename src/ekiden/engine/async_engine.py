@@ -1,0 +1,87 @@
+"""An engine on a thread of this process: for libraries, tests and the terminal chat. The server runs
+:class:`ekiden.engine.process.EngineClient` instead, so that its HTTP work never holds up a step."""
+
+import asyncio
+import threading
+
+from ekiden.config import Config
+from ekiden.engine.build import EngineParts, build_core
+from ekiden.engine.engine_core import StepObserver
+from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
+from ekiden.engine.loop import Abort, EngineLoop, Stop, Submit
+from ekiden.engine.streams import Stream, Streams
+from ekiden.state.request import Request, RequestUpdate
+
+
+class AsyncEngine:
+    """Use as ``async with AsyncEngine(parts, config) as engine``."""
+
+    def __init__(self, parts: EngineParts, config: Config, *, observer: StepObserver | None = None) -> None:
+        self._card = parts.card
+        self._core = build_core(parts, config, observer=observer)
+        self._loop = EngineLoop(self._core, self._deliver_from_engine)
+        self._streams = Streams(
+            lambda request: self._loop.inbox.put(Submit(request)),
+            lambda request_id: self._loop.inbox.put(Abort(request_id)),
+        )
+        self._stats = self._core.stats()
+        self._thread: threading.Thread | None = None
+        self._error: str | None = None
+        self._events: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> "AsyncEngine":
+        self._events = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="ekiden-engine", daemon=True)
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+    async def stop(self, drain_seconds: float = 0.0) -> None:
+        """Refuse newcomers, let what runs finish for ``drain_seconds``, abort the rest. Harmless when repeated."""
+        if self._thread is not None:
+            self._loop.inbox.put(Stop(drain_seconds))
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    @property
+    def health(self) -> Health:
+        if self._error is not None:
+            return Health.DEAD
+        return Health.STOPPED if self._thread is None else Health.OK
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    def generate(self, request: Request) -> Stream:
+        if self._error is not None or self._thread is None:
+            raise EngineDied(self._error or "the engine is not running")
+        return self._streams.open(request)
+
+    async def abort(self, request_id: str) -> None:
+        self._loop.inbox.put(Abort(request_id))
+
+    def _run(self) -> None:
+        error = None
+        try:
+            self._loop.run()
+        except BaseException as caught:
+            error = f"the engine failed: {type(caught).__name__}: {caught}"
+            raise
+        finally:
+            if self._events is not None and not self._events.is_closed():
+                self._events.call_soon_threadsafe(self._ended, error)
+
+    def _ended(self, error: str | None) -> None:
+        self._error = error
+        self._streams.fail_all(error or "the engine was stopped")
+
+    def _deliver_from_engine(self, updates: list[RequestUpdate], stats: EngineStats) -> None:
+        self._stats = stats
+        if updates and self._events is not None and not self._events.is_closed():
+            self._events.call_soon_threadsafe(self._streams.deliver, updates)

@@ -1,0 +1,56 @@
+"""From a model and a configuration to an engine core. Which backend the parts come from is the caller's choice."""
+
+import time
+from dataclasses import dataclass
+
+from ekiden.backends.base import ModelRunner
+from ekiden.config import Config
+from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
+from ekiden.engine.interface import ModelCard
+from ekiden.models.text import IncrementalText
+from ekiden.models.tokenizer import Tokenizer
+from ekiden.stages.advance import RowSampler
+from ekiden.stages.intake import StopTextFactory
+from ekiden.state.request import Request
+from ekiden.state.sequence import StopText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParts:
+    """What a composition root hands over: a loaded model and all that belongs to it."""
+
+    runner: ModelRunner
+    sampler: RowSampler
+    card: ModelCard
+    tokenizer: Tokenizer | None = None
+    """None for a model without text (the fake one): requests then carry token ids and no stop strings."""
+
+
+def build_core(
+    parts: EngineParts, config: Config, *, clock: Clock = time.monotonic, observer: StepObserver | None = None
+) -> EngineCore:
+    return EngineCore(
+        runner=parts.runner,
+        sampler=parts.sampler,
+        scheduler=config.scheduler,
+        cache=config.cache,
+        limits=config.limits,
+        clock=clock,
+        eos_token_ids=frozenset() if parts.tokenizer is None else parts.tokenizer.eos_token_ids,
+        make_stop_text=_stop_text_factory(parts.tokenizer),
+        seed=config.engine.seed,
+        max_model_len=parts.card.max_model_len,
+        observer=observer,
+    )
+
+
+def _stop_text_factory(tokenizer: Tokenizer | None) -> StopTextFactory:
+    """How the engine finds stop strings: by the same incremental decoding that makes the text clients see."""
+
+    def make(request: Request) -> StopText | None:
+        if tokenizer is None:
+            return None
+        text = IncrementalText(tokenizer, request.sampling.stop, request.sampling.include_stop_str_in_output)
+        return StopText(lambda token: text.feed(token).stopped)
+
+    return make

@@ -1,0 +1,113 @@
+"""The blocking front door: a list of prompts in, a list of completions out, batched continuously in between."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+
+import msgspec
+
+from ekiden.config import Config, LimitsConfig
+from ekiden.engine.build import EngineParts, build_core
+from ekiden.engine.engine_core import StepObserver
+from ekiden.models.text import IncrementalText
+from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
+from ekiden.state.sampling_params import SamplingParams
+
+Prompt = str | Sequence[int]
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one prompt: tokens and text with their finish, or the refusal."""
+
+    index: int
+    token_ids: tuple[int, ...] = ()
+    text: str | None = None
+    finish: Finish | None = None
+    refusal: Refusal | None = None
+
+
+# The caller's list is in memory already, so queueing it costs nothing that a limit could save.
+_NO_LIMITS = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)
+
+
+class LLM:
+    """An offline engine. May be used any number of times; each call runs its batch to the end.
+
+    ``parts`` is a loaded model (:func:`ekiden.load` makes one from a name); its runner stays open until :meth:`close`.
+    """
+
+    def __init__(self, parts: EngineParts, config: Config, *, observer: StepObserver | None = None) -> None:
+        self.parts = parts
+        self.core = build_core(parts, replace(config, limits=_NO_LIMITS), observer=observer)
+        self._ids = count()
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams | Sequence[SamplingParams] = SamplingParams(),
+        *,
+        on_finish: Callable[[Completion], None] | None = None,
+    ) -> list[Completion]:
+        """Completions in the order of the prompts.
+
+        Text prompts are encoded as they are (no chat template). ``sampling`` is one for all or one each.
+        ``on_finish`` is called as each completion is ready, in the order in which they end: enough for a progress bar.
+        Raises ValueError when the two lists differ in length, or for text prompts without a tokenizer.
+        """
+        each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
+        if len(each) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts were given with {len(each)} sampling parameters")
+        requests = [self._request(prompt, params) for prompt, params in zip(prompts, each, strict=True)]
+        index_of = {request.request_id: index for index, request in enumerate(requests)}
+        tokens: list[list[int]] = [[] for _ in requests]
+        done: dict[int, Completion] = {}
+        try:
+            for request in requests:
+                self.core.add_request(request)
+            while len(done) < len(requests):
+                for update in self.core.step().updates:
+                    index = index_of[update.request_id]
+                    tokens[index] += update.token_ids
+                    if update.terminal:
+                        done[index] = self._completion(index, requests[index], tokens[index], update)
+                        if on_finish is not None:
+                            on_finish(done[index])
+        except BaseException:
+            # Interrupted: leave the engine empty, so that the next call starts clean.
+            for request_id in index_of:
+                self.core.abort(request_id)
+            self.core.step()
+            raise
+        return [done[index] for index in range(len(requests))]
+
+    def close(self) -> None:
+        self.parts.runner.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
+        if isinstance(prompt, str):
+            if self.parts.tokenizer is None:
+                raise ValueError("this model has no tokenizer; give prompts as lists of token ids")
+            prompt = self.parts.tokenizer.encode(prompt, add_special_tokens=True)
+        return Request(
+            request_id=f"offline-{next(self._ids)}",
+            prompt_token_ids=tuple(prompt),
+            sampling=sampling,
+            arrival_time=time.monotonic(),
+        )
+
+    def _completion(self, index: int, request: Request, token_ids: list[int], update: RequestUpdate) -> Completion:
+        text = None
+        if self.parts.tokenizer is not None:
+            sampling = request.sampling
+            pieces = IncrementalText(self.parts.tokenizer, sampling.stop, sampling.include_stop_str_in_output)
+            text = "".join([*(pieces.feed(token).text for token in token_ids), pieces.finish()])
+        return Completion(
+            index=index, token_ids=tuple(token_ids), text=text, finish=update.finish, refusal=update.refusal
+        )

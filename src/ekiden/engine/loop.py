@@ -1,0 +1,78 @@
+"""Drives an engine core on one thread: drain the inbox, take a step, deliver the updates; sleep only when idle.
+
+The loop neither knows nor cares whether its inbox is filled from this process or through a pipe.
+"""
+
+import queue
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from ekiden.engine.engine_core import EngineCore
+from ekiden.engine.interface import EngineStats
+from ekiden.state.request import Request, RequestUpdate
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True):
+    request: Request
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    request_id: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Refuse newcomers; end when all work is done, or ``drain_seconds`` from now, whichever comes first."""
+
+    drain_seconds: float = 0.0
+
+
+Command = Submit | Abort | Stop
+Deliver = Callable[[list[RequestUpdate], EngineStats], None]
+
+
+class EngineLoop:
+    def __init__(self, core: EngineCore, deliver: Deliver) -> None:
+        self._core = core
+        self._deliver = deliver
+        self._stop_at: float | None = None
+        self.inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        """Until a :class:`Stop` has been obeyed. What is still running then is aborted, and its updates delivered."""
+        wait: float | None = None
+        while True:
+            self._take_commands(wait)
+            if self._stop_at is not None and (not self._core.has_work or time.monotonic() >= self._stop_at):
+                break
+            result = self._core.step()
+            self._deliver(result.updates, self._core.stats())
+            wait = 0.0 if result.computed else self._idle_seconds(result.next_change)
+        for request_id in list(self._core.population.by_id):
+            self._core.abort(request_id)
+        self._deliver(self._core.step().updates, self._core.stats())
+
+    def _idle_seconds(self, next_change: float | None) -> float | None:
+        """How long nothing can happen without a command; None for ever."""
+        times = [time for time in (next_change, self._stop_at) if time is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _take_commands(self, wait: float | None) -> None:
+        try:
+            command = self.inbox.get(block=wait != 0.0, timeout=wait)
+            while True:
+                self._obey(command)
+                command = self.inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Submit(request):
+                self._core.add_request(request)
+            case Abort(request_id):
+                self._core.abort(request_id)
+            case Stop(drain_seconds):
+                self._core.intake.draining = True
+                self._stop_at = time.monotonic() + drain_seconds

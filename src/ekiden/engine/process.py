@@ -1,0 +1,299 @@
+"""The engine in a process of its own, and the supervisor that keeps one alive.
+
+Parent and child talk in msgpack messages over one pipe, each end with a reader and a writer thread, so that neither a
+stopped child can block the parent's event loop nor a busy parent a step. The child ends when the pipe does.
+
+The supervisor restarts an engine that died, with a growing pause, and one that is wedged: no message for
+``wedge_timeout`` seconds while requests are in flight. Requests in flight then end with :class:`EngineDied`.
+``health`` is STALLED from ``stall_timeout`` seconds on, and OK again as soon as tokens move.
+"""
+
+import asyncio
+import contextlib
+import multiprocessing
+import queue
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+import msgspec
+
+from ekiden.config import Config
+from ekiden.engine.build import EngineParts, build_core
+from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
+from ekiden.engine.loop import Abort, Command, EngineLoop, Stop, Submit
+from ekiden.engine.streams import Stream, Streams
+from ekiden.models.errors import ModelError
+from ekiden.state.request import Request, RequestUpdate
+
+MakeParts = Callable[[Config], EngineParts]
+"""Loads the model inside the engine's process; must be importable by name there."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    card: ModelCard
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The engine cannot start, or has ended; trying again makes sense unless ``permanent``."""
+
+    message: str
+    permanent: bool
+
+
+class Stepped(msgspec.Struct, frozen=True, tag=True):
+    updates: list[RequestUpdate]
+    stats: EngineStats
+
+
+Report = Ready | Failed | Stepped
+
+
+# --- the child
+
+
+def engine_main(connection: Connection, make_parts: MakeParts, config: Config) -> None:
+    """The child process: load the model, then run the loop until told to stop or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
+    outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    writer = threading.Thread(target=_write_all, args=(connection, outbox), name="ekiden-writer", daemon=True)
+    writer.start()
+    encode = msgspec.msgpack.Encoder().encode
+    try:
+        parts = make_parts(config)
+        loop = EngineLoop(build_core(parts, config), lambda updates, stats: outbox.put(encode(Stepped(updates, stats))))
+        reader = threading.Thread(target=_read_commands, args=(connection, loop), name="ekiden-reader", daemon=True)
+        reader.start()
+        outbox.put(encode(Ready(parts.card)))
+        loop.run()
+    except ModelError as error:
+        outbox.put(encode(Failed(str(error), permanent=True)))
+    except Exception as error:
+        outbox.put(encode(Failed(f"{type(error).__name__}: {error}", permanent=False)))
+        raise
+    finally:
+        outbox.put(None)
+        writer.join(timeout=5.0)
+
+
+def _read_commands(connection: Connection, loop: EngineLoop) -> None:
+    decoder = msgspec.msgpack.Decoder(Command)
+    try:
+        while True:
+            loop.inbox.put(decoder.decode(connection.recv_bytes()))
+    except (EOFError, OSError):
+        loop.inbox.put(Stop())  # the parent is gone
+
+
+def _write_all(connection: Connection, outbox: "queue.SimpleQueue[bytes | None]") -> None:
+    try:
+        while (message := outbox.get()) is not None:
+            connection.send_bytes(message)
+    except OSError:
+        return  # the other end is gone; its reader notices
+
+
+# --- the parent
+
+
+class EngineClient:
+    """Implements :class:`ekiden.engine.interface.Engine` over a supervised child process."""
+
+    def __init__(
+        self,
+        make_parts: MakeParts,
+        config: Config,
+        *,
+        stall_timeout: float = 10.0,
+        wedge_timeout: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make_parts = make_parts
+        self._config = config
+        self._stall_timeout = stall_timeout
+        self._wedge_timeout = wedge_timeout
+        self._clock = clock
+        self._streams = Streams(
+            lambda request: self._send(Submit(request)), lambda request_id: self._send(Abort(request_id))
+        )
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._child: _Child | None = None
+        self._card: ModelCard | None = None
+        self._stats = EngineStats()
+        self._last_report = 0.0
+        self._supervisor: asyncio.Task[None] | None = None
+        self._failure: str | None = None
+        self._stopping = False
+        self._stopped = asyncio.Event()
+        self.restarts = 0
+
+    async def start(self) -> ModelCard:
+        """Start the child and wait until it can answer. Raises :class:`ModelError` or :class:`EngineDied`."""
+        first: asyncio.Future[ModelCard] = asyncio.get_running_loop().create_future()
+        self._supervisor = asyncio.create_task(self._supervise(first), name="ekiden-supervisor")
+        return await first
+
+    async def stop(self, drain_seconds: float = 0.0) -> None:
+        """Let what runs finish for ``drain_seconds``, abort the rest, end the child. Harmless when repeated."""
+        self._stopping = True
+        if self._child is not None:
+            self._send(Stop(drain_seconds))
+            child = self._child
+            try:
+                await asyncio.wait_for(child.gone.wait(), timeout=drain_seconds + 5.0)
+            except TimeoutError:
+                child.process.kill()
+        if self._supervisor is not None:
+            self._stopped.set()
+            await self._supervisor
+            self._supervisor = None
+
+    @property
+    def card(self) -> ModelCard:
+        if self._card is None:
+            raise EngineDied("the engine has not started yet")
+        return self._card
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, while there is one."""
+        return self._child.process.pid if self._child is not None else None
+
+    @property
+    def health(self) -> Health:
+        if self._stopping:
+            return Health.STOPPED
+        if self._child is None or not self._child.ready:
+            return Health.STARTING if self._card is None else Health.DEAD
+        if self._silent_for() > self._stall_timeout:
+            return Health.STALLED
+        return Health.OK
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    def generate(self, request: Request) -> Stream:
+        if self._child is None or not self._child.ready or self._stopping:
+            raise EngineDied(self._failure or "the engine is restarting; try again shortly")
+        if len(self._streams) == 0:
+            self._last_report = self._clock()  # an idle engine is silent by right
+        return self._streams.open(request)
+
+    async def abort(self, request_id: str) -> None:
+        self._send(Abort(request_id))
+
+    def _silent_for(self) -> float:
+        """Seconds without a sign of life while there is work."""
+        return self._clock() - self._last_report if len(self._streams) else 0.0
+
+    def _send(self, command: Command) -> None:
+        if self._child is not None:
+            self._child.outbox.put(self._encode(command))
+
+    # --- supervision
+
+    async def _supervise(self, first: "asyncio.Future[ModelCard]") -> None:
+        pause = 0.5
+        while not self._stopping:
+            started = self._clock()
+            await self._run_child(first)
+            if not first.done():
+                first.set_exception(ModelError(self._failure or "the engine ended while it was starting"))
+            if self._stopping or first.exception() is not None:
+                return
+            self.restarts += 1
+            pause = 0.5 if self._clock() - started > 60.0 else min(pause * 2, 30.0)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), timeout=pause)
+
+    async def _run_child(self, first: "asyncio.Future[ModelCard]") -> None:
+        """One child from start to end; every stream it leaves open fails."""
+        child = self._child = _Child(self._make_parts, self._config)
+        self._failure = None
+        try:
+            async for report in child.reports(wedged=lambda: self._silent_for() > self._wedge_timeout):
+                self._take(child, report, first)
+        finally:
+            self._child = None
+            await child.end()
+            message = self._failure or f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
+            self._failure = message
+            self._streams.fail_all("the server is shutting down" if self._stopping else message)
+
+    def _take(self, child: "_Child", report: Report, first: "asyncio.Future[ModelCard]") -> None:
+        self._last_report = self._clock()
+        match report:
+            case Stepped(updates, stats):
+                self._stats = stats
+                self._streams.deliver(updates)
+            case Ready(card):
+                child.ready = True
+                self._card = card
+                if not first.done():
+                    first.set_result(card)
+            case Failed(message, permanent):
+                self._failure = message
+                if not first.done():
+                    first.set_exception(ModelError(message) if permanent else EngineDied(message))
+
+
+class _Child:
+    """One engine process with the two threads that serve its pipe."""
+
+    def __init__(self, make_parts: MakeParts, config: Config) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(
+            target=engine_main, args=(theirs, make_parts, config), name="ekiden-engine", daemon=True
+        )
+        self.process.start()
+        theirs.close()
+        self.ready = False
+        self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._events = asyncio.get_running_loop()
+        self._incoming: asyncio.Queue[Report | None] = asyncio.Queue()
+        self.gone = asyncio.Event()
+        threading.Thread(
+            target=_write_all, args=(self._connection, self.outbox), name="ekiden-to-engine", daemon=True
+        ).start()
+        threading.Thread(target=self._read, name="ekiden-from-engine", daemon=True).start()
+
+    def _read(self) -> None:
+        decoder = msgspec.msgpack.Decoder(Report)
+        try:
+            while True:
+                self._post(decoder.decode(self._connection.recv_bytes()))
+        except (EOFError, OSError):
+            self._post(None)
+
+    def _post(self, report: Report | None) -> None:
+        try:
+            self._events.call_soon_threadsafe(self._incoming.put_nowait, report)
+        except RuntimeError:
+            return  # the event loop has closed; nobody is left to tell
+
+    async def reports(self, *, wedged: Callable[[], bool]) -> AsyncIterator[Report]:
+        """What the child says, until its end of the pipe closes. Kills it when ``wedged()`` says so."""
+        while True:
+            try:
+                report = await asyncio.wait_for(self._incoming.get(), timeout=1.0)
+            except TimeoutError:
+                if wedged():
+                    self.process.kill()
+                continue
+            if report is None:
+                return
+            yield report
+
+    async def end(self) -> None:
+        """See the process off; it is killed when it does not go by itself."""
+        self.outbox.put(None)
+        await asyncio.to_thread(self.process.join, 5.0)
+        if self.process.is_alive():
+            self.process.kill()
+            await asyncio.to_thread(self.process.join)
+        self._connection.close()
+        self.gone.set()

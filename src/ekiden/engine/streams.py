@@ -1,0 +1,92 @@
+"""The open streams of one event loop: updates come in by the step, readers take them out one by one."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+from ekiden.engine.interface import EngineDied
+from ekiden.state.request import Request, RequestUpdate
+
+
+class Stream:
+    """The updates of one request; see :class:`ekiden.engine.interface.UpdateIterator`."""
+
+    __slots__ = ("_streams", "buffer", "error", "request_id", "waiter")
+
+    def __init__(self, request_id: str, streams: "Streams") -> None:
+        self.request_id = request_id
+        self.buffer: deque[RequestUpdate] = deque()
+        self.waiter: asyncio.Future[None] | None = None
+        self.error: str | None = None
+        self._streams = streams
+
+    def __aiter__(self) -> AsyncIterator[RequestUpdate]:
+        return self
+
+    async def __anext__(self) -> RequestUpdate:
+        while not self.buffer:
+            if self.error is not None:
+                raise EngineDied(self.error)
+            if not self._streams.is_open(self):
+                raise StopAsyncIteration
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+        update = self.buffer.popleft()
+        if update.terminal:
+            self._streams.forget(self)
+        return update
+
+    async def aclose(self) -> None:
+        self._streams.close(self)
+
+    def wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+
+class Streams:
+    """All methods run on the event loop's thread."""
+
+    def __init__(self, submit: Callable[[Request], None], abort: Callable[[str], None]) -> None:
+        self._submit = submit
+        self._abort = abort
+        self._open: dict[str, Stream] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, request: Request) -> Stream:
+        """Submit the request now; closing the stream before its terminal update aborts it."""
+        if request.request_id in self._open:
+            raise ValueError(f"a request with the id {request.request_id!r} is in flight already")
+        stream = self._open[request.request_id] = Stream(request.request_id, self)
+        self._submit(request)
+        return stream
+
+    def is_open(self, stream: Stream) -> bool:
+        return self._open.get(stream.request_id) is stream
+
+    def forget(self, stream: Stream) -> None:
+        self._open.pop(stream.request_id, None)
+
+    def close(self, stream: Stream) -> None:
+        """Abort the request if it is still in flight, and end the iteration of whoever reads it."""
+        if self.is_open(stream):
+            self.forget(stream)
+            self._abort(stream.request_id)
+            stream.wake()
+
+    def deliver(self, updates: list[RequestUpdate]) -> None:
+        """Hand updates to their readers; those of streams that were closed meanwhile are dropped."""
+        for update in updates:
+            stream = self._open.get(update.request_id)
+            if stream is not None:
+                stream.buffer.append(update)
+                stream.wake()
+
+    def fail_all(self, message: str) -> None:
+        """The engine died: every open stream raises :class:`EngineDied` once its reader has caught up."""
+        for stream in self._open.values():
+            stream.error = message
+            stream.wake()
+        self._open.clear()

@@ -1,0 +1,258 @@
+"""A deterministic simulation of the production engine core: the fake model, a virtual clock, one seeded generator.
+
+`simulate(seed)` draws a configuration, a load and faults from the seed alone, checks every invariant after every step,
+then stops the faults and requires that everything drains. The same seed always gives the same :class:`Outcome`.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+from ekiden.backends.base import RunnerError
+from ekiden.backends.fake import FakeRunner, GreedySampler, next_token
+from ekiden.config import BATCHING, CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.engine.engine_core import EngineCore, StepView
+from ekiden.state.request import FinishReason, Request, RequestUpdate
+from ekiden.state.sampling_params import SamplingParams
+
+VOCAB = 50
+MAX_STEPS = 5_000
+
+
+@dataclass(slots=True)
+class World:
+    """The drawn parameters of one run."""
+
+    batching: str
+    max_num_seqs: int
+    block_size: int
+    num_blocks: int
+    num_swap_blocks: int
+    budget: int
+    prefix_caching: bool
+    queue_limit: int
+    num_requests: int
+    abort_rate: float
+    failure_rate: float
+    stall_rate: float
+    burst: float
+
+
+@dataclass(slots=True)
+class Outcome:
+    world: World
+    log: list[tuple[object, ...]] = field(default_factory=list)
+    steps: int = 0
+    preemptions: int = 0
+    prefix_hits: int = 0
+    finished: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+def draw_world(rng: random.Random) -> World:
+    block_size = rng.choice([1, 2, 4, 8])
+    max_num_seqs = rng.choice([1, 2, 4, 8])
+    return World(
+        batching=rng.choice(BATCHING),
+        max_num_seqs=max_num_seqs,
+        block_size=block_size,
+        num_blocks=rng.choice([6, 10, 20, 60]),
+        num_swap_blocks=rng.choice([0, 3, 40, 200]),
+        budget=max_num_seqs + 2 * block_size + rng.choice([0, 1, 7, 40]),
+        prefix_caching=rng.random() < 0.7,
+        queue_limit=rng.choice([3, 1000]),
+        num_requests=rng.randrange(1, 24),
+        abort_rate=rng.choice([0.0, 0.0, 0.05, 0.4]),
+        failure_rate=rng.choice([0.0, 0.0, 0.0, 0.05]),
+        stall_rate=rng.choice([0.0, 0.05]),
+        burst=rng.choice([0.0, 0.01, 0.2]),
+    )
+
+
+class Simulation:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.world = draw_world(self.rng)
+        self.now = 0.0
+        self.faults = True
+        self.outcome = Outcome(self.world)
+        self.requests: dict[str, Request] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.ended: set[str] = set()
+        self.views: list[StepView] = []
+        self.runner = FakeRunner(
+            vocab_size=VOCAB,
+            num_blocks=self.world.num_blocks,
+            block_size=self.world.block_size,
+            num_swap_blocks=self.world.num_swap_blocks,
+            max_model_len=200,
+            before_step=self._inject,
+        )
+        self.core = EngineCore(
+            runner=self.runner,
+            sampler=GreedySampler(),
+            scheduler=SchedulerConfig(
+                max_num_seqs=self.world.max_num_seqs,
+                max_num_batched_tokens=self.world.budget,
+                batching=self.world.batching,
+                batch_window_ms=30.0,
+            ),
+            cache=CacheConfig(block_size=self.world.block_size, enable_prefix_caching=self.world.prefix_caching),
+            limits=LimitsConfig(max_num_queued_reqs=self.world.queue_limit, max_num_queued_tokens=2_000),
+            clock=self._clock,
+            eos_token_ids=frozenset({0}),
+            observer=self,
+        )
+
+    # --- the virtual world
+
+    def _clock(self) -> float:
+        self.now += 0.0001
+        return self.now
+
+    def _inject(self, step: int) -> None:
+        self.now += 0.01
+        if not self.faults:
+            return
+        if self.rng.random() < self.world.stall_rate:
+            self.now += self.rng.choice([0.5, 5.0])
+        if self.rng.random() < self.world.failure_rate:
+            raise RunnerError(f"injected at step {step}")
+
+    def on_step(self, view: StepView) -> None:
+        self.views.append(view)
+
+    def _draw_request(self, number: int) -> Request:
+        rng = self.rng
+        length = rng.choice([1, 1, 2, 3, 5, 8, 9, 16, 17, 33, 60, 150])
+        prompt = [rng.randrange(VOCAB) for _ in range(length)]
+        if self.requests and rng.random() < 0.4:  # share a prefix with an earlier one
+            earlier = rng.choice(list(self.requests.values())).prompt_token_ids
+            prompt = [*earlier[: rng.randrange(1, len(earlier) + 1)], *prompt[: rng.choice([0, 1, 5])]]
+        deadline = self.now + rng.choice([0.05, 1.0, 20.0]) if rng.random() < 0.15 else None
+        return Request(
+            request_id=f"r{number}",
+            prompt_token_ids=tuple(prompt),
+            sampling=SamplingParams(
+                temperature=0.0,
+                max_tokens=rng.choice([None, 1, 2, 5, 20, 60]),
+                ignore_eos=rng.random() < 0.5,
+                stop_token_ids=(rng.randrange(VOCAB),) if rng.random() < 0.2 else (),
+            ),
+            arrival_time=self.now,
+            deadline=deadline,
+        )
+
+    # --- running
+
+    def run(self) -> Outcome:
+        for number in range(self.world.num_requests):
+            request = self._draw_request(number)
+            self.requests[request.request_id] = request
+            self.tokens[request.request_id] = []
+            self.core.add_request(request)
+            while self.rng.random() >= self.world.burst and self.core.has_work:
+                self._step()
+                if self.rng.random() < 0.5:
+                    break
+            if self.rng.random() < self.world.abort_rate:
+                self.core.abort(self.rng.choice(list(self.requests)))
+        self.faults = self.rng.random() < 0.3
+        while self.core.has_work:
+            self._step()
+            assert self.outcome.steps < MAX_STEPS, f"no end in sight: {self.core.population.by_id}"
+            if self.outcome.steps > MAX_STEPS // 2:
+                self.faults = False
+        self._check_drained()
+        return self.outcome
+
+    def _step(self) -> None:
+        self.views.clear()
+        result = self.core.step()
+        self.outcome.steps += 1
+        if not result.computed:
+            # Nothing to compute: unfinished work then needs a reason that time alone can end.
+            if self.core.has_work:
+                assert result.next_change is not None, "work, but nothing scheduled and nothing awaited"
+                self.now = max(self.now, result.next_change)
+        for view in self.views:
+            self._check_plan(view)
+        for update in result.updates:
+            self._take(update)
+        self.core.check_integrity()
+        self._check_work_conservation()
+
+    # --- checks
+
+    def _check_plan(self, view: StepView) -> None:
+        plan = view.plan
+        assert 0 < plan.total_tokens == sum(plan.num_tokens) <= self.world.budget
+        assert len(plan.sequences) <= self.world.max_num_seqs
+        assert len({s.request_id for s in plan.sequences}) == len(plan.sequences)
+        assert all(count > 0 for count in plan.num_tokens)
+        running = self.core.population.running
+        oldest = min((s.admission for s in [*plan.sequences, *plan.preempted]), default=0)
+        assert all(s.admission > oldest for s in plan.preempted), "the oldest running sequence was the victim"
+        assert sorted(running, key=lambda s: s.admission) == running, "running is not in order of admission"
+        self.outcome.log.append(
+            ("step", tuple((s.request_id, n) for s, n in zip(plan.sequences, plan.num_tokens, strict=True)))
+        )
+
+    def _check_work_conservation(self) -> None:
+        """Invariant 6: under `continuous`, whoever is first in line does not fit."""
+        population = self.core.population
+        if self.world.batching != "continuous" or not population.running or population.preempted:
+            return
+        head = population.waiting.head(self.now)
+        if head is not None and population.num_free_slots:
+            assert not self.core.refill._fits(head), f"{head!r} waits though it fits"
+
+    def _take(self, update: RequestUpdate) -> None:
+        request = self.requests[update.request_id]
+        assert update.request_id not in self.ended, f"{update.request_id}: an event after its terminal one"
+        history = [*request.prompt_token_ids, *self.tokens[update.request_id]]
+        for token in update.token_ids:
+            assert token == next_token(history, VOCAB), f"{update.request_id}: wrong token after {len(history)}"
+            history.append(token)
+        self.tokens[update.request_id] += update.token_ids
+        self.outcome.log.append(
+            (update.request_id, update.token_ids, update.finish and update.finish.reason, update.refusal)
+        )
+        if update.terminal:
+            self.ended.add(update.request_id)
+            self._check_end(request, update)
+
+    def _check_end(self, request: Request, update: RequestUpdate) -> None:
+        tokens = self.tokens[request.request_id]
+        if update.finish is None:
+            assert not tokens, "a refused request has tokens"
+            return
+        finish, sampling = update.finish, request.sampling
+        assert finish.num_output_tokens == len(tokens)
+        stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else {0})
+        assert not stops & set(tokens[:-1]), "generation went past a stop token"
+        if finish.reason is FinishReason.STOP:
+            assert tokens[-1] in stops
+        elif finish.reason is FinishReason.LENGTH:
+            room = min(200, self.world.num_blocks * self.world.block_size) - len(request.prompt_token_ids)
+            assert len(tokens) == min(sampling.max_tokens or room, room)
+        elif finish.reason is FinishReason.DEADLINE:
+            assert request.deadline is not None
+            assert finish.finish_time >= request.deadline
+
+    def _check_drained(self) -> None:
+        assert self.ended == set(self.requests), "a request had no terminal event"
+        population, kv = self.core.population, self.core.kv
+        assert not (population.running or population.preempted or population.padding)
+        assert population.num_free_slots == self.world.max_num_seqs
+        assert kv.pool.num_referenced == 0, "blocks were leaked"
+        stats = self.core.stats()
+        self.outcome.preemptions = stats.preemptions_total
+        self.outcome.prefix_hits = stats.prefix_cache_hits_total
+        self.outcome.finished = stats.finished_total
+        self.outcome.refused = stats.refused_total
+        ends = sum(stats.finished_total.values()) + sum(stats.refused_total.values())
+        assert ends == len(self.requests), "the counters disagree with the events"
+
+
+def simulate(seed: int) -> Outcome:
+    return Simulation(seed).run()

@@ -1,0 +1,38 @@
+"""The production engine core over many seeded worlds; a failure prints the seed that shows it again."""
+
+import os
+from collections import Counter
+
+import pytest
+from tests.simulation.simulator import simulate
+
+SEEDS = int(os.environ.get("EKIDEN_SIMULATION_SEEDS", "2000"))
+BATCH = 100
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+def test_every_invariant_holds_at_every_step(first: int) -> None:
+    for seed in range(first, min(first + BATCH, SEEDS)):
+        try:
+            simulate(seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed} breaks an invariant: {type(error).__name__}: {error}") from error
+
+
+def test_the_worlds_are_hard_enough() -> None:
+    """A simulation that never preempts, refuses or fails proves nothing."""
+    seen: Counter[str] = Counter()
+    for seed in range(200):
+        outcome = simulate(seed)
+        seen["preempted"] += outcome.preemptions > 0
+        seen["prefix hits"] += outcome.prefix_hits > 0
+        seen.update(outcome.world.batching for _ in [0])
+        seen.update(outcome.finished)
+        seen.update(outcome.refused)
+    for kind in ("preempted", "prefix hits", "stop", "length", "abort", "error", "deadline", "queue_full_requests"):
+        assert seen[kind] >= 5, f"{kind} happened in too few worlds: {seen}"
+
+
+def test_the_same_seed_gives_the_same_decisions() -> None:
+    for seed in range(50):
+        assert simulate(seed).log == simulate(seed).log

@@ -1,0 +1,85 @@
+"""The block pool against a model that knows nothing of lists and queues: only who references what."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ekiden.kv_cache.block_pool import BlockPool, OutOfBlocks
+
+NUM_BLOCKS = 7
+
+
+class BlockPoolMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(NUM_BLOCKS)
+        self.tables: list[list[int]] = []
+        self.key_of: dict[int, bytes] = {}
+        """The model: which key each block's content has, as long as the block was not given to somebody else."""
+
+    def referenced(self) -> set[int]:
+        return {block for table in self.tables for block in table}
+
+    @rule(count=st.integers(0, NUM_BLOCKS + 1))
+    def allocate(self, count: int) -> None:
+        available = NUM_BLOCKS - len(self.referenced())
+        assert self.pool.num_available == available
+        if count > available:
+            try:
+                self.pool.allocate(count)
+            except OutOfBlocks:
+                return
+            raise AssertionError("more blocks were given out than there are")
+        blocks = self.pool.allocate(count)
+        assert len(set(blocks)) == count
+        assert not set(blocks) & self.referenced(), "a referenced block was given out again"
+        for block in blocks:
+            self.key_of.pop(block, None)
+        self.tables.append(blocks)
+
+    @precondition(lambda self: self.referenced())
+    @rule(data=st.data(), key=st.binary(min_size=1, max_size=1))
+    def set_key(self, data: st.DataObject, key: bytes) -> None:
+        block = data.draw(st.sampled_from(sorted(self.referenced())))
+        self.pool.set_key(block, key)
+        if block not in self.key_of and key not in self.key_of.values():
+            self.key_of[block] = key
+
+    @rule(key=st.binary(min_size=1, max_size=1))
+    def share(self, key: bytes) -> None:
+        found = self.pool.lookup(key)
+        holders = [block for block, known in self.key_of.items() if known == key]
+        assert ([] if found is None else [found]) == holders
+        if found is not None:
+            self.pool.share(found)
+            self.tables.append([found])
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.tables) - 1))
+        self.pool.release(reversed(self.tables.pop(index)))
+
+    @rule()
+    def forget_cached(self) -> None:
+        self.pool.forget_cached()
+        self.key_of = {block: key for block, key in self.key_of.items() if block in self.referenced()}
+
+    @invariant()
+    def integrity(self) -> None:
+        self.pool.check_integrity(self.tables)
+
+
+BlockPoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestBlockPool = BlockPoolMachine.TestCase
+
+
+def test_least_recently_released_prefix_is_evicted_first() -> None:
+    pool = BlockPool(3)
+    blocks = pool.allocate(3)
+    for block, key in zip(blocks, (b"a", b"b", b"c"), strict=True):
+        pool.set_key(block, key)
+    pool.release([blocks[1]])
+    pool.release([blocks[0], blocks[2]])
+    pool.allocate(1)
+    assert [pool.lookup(key) is not None for key in (b"a", b"b", b"c")] == [True, False, True]
