@@ -62,8 +62,7 @@ def chart_svg(chart: ChartData, names: Mapping[str, str], about: Mapping[str, st
         parts.append(
             f'<rect class="empty" x="{LABEL_WIDTH}" y="{top + 2}" width="{end:.1f}" height="{ROW_HEIGHT - 4}"/>'
         )
-    for stay in stays(chart.steps):
-        parts.append(_stay(stay, begin, scale, names, about, fill))
+    parts.extend(_stay(stay, begin, scale, names, about, fill) for stay in stays(chart.steps))
     parts.append(_axis(seconds, scale, height))
     parts.append("</svg>")
     return "\n".join(parts)

@@ -1,0 +1,110 @@
+"""The ``ekiden`` command.
+
+Rules: a mistake of the caller (a setting, a model, a file, an address) is one line on stderr and exit status 2;
+anything else that goes wrong is one line and exit status 1, with the traceback under ``--debug`` or EKIDEN_DEBUG=1;
+Ctrl-C is 130.
+Commands import the heavy rooms inside their functions, so that ``--help`` answers at once.
+"""
+
+import importlib
+import os
+import sys
+import traceback
+
+import click
+
+from ekiden import __version__
+from ekiden.cli.config_sources import DEBUG_VARIABLE, nearest
+from ekiden.cli.terminal import UserError
+from ekiden.config import ConfigError
+from ekiden.models.errors import ModelError
+
+# command -> (module with a `command`, one line of help); a module is imported when its command runs.
+COMMANDS = {
+    "serve": ("ekiden.cli.serve", "Serve a model over an OpenAI-compatible HTTP API."),
+    "chat": ("ekiden.cli.chat", "Talk to a model in the terminal."),
+    "run": ("ekiden.cli.run", "Answer a file of prompts offline: JSON lines in, JSON lines out."),
+    "pull": ("ekiden.cli.pull", "Fetch and convert a model, so that serving it starts at once."),
+    "config": ("ekiden.cli.config_show", "Show the settings and where each value comes from."),
+    "bench": ("ekiden.cli.bench", "Measure the backend, the engine or any OpenAI-compatible server."),
+    "demo": ("ekiden.cli.demo", "Show static against continuous batching on real prompts."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and help line; loads one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, "version"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            command = importlib.import_module(COMMANDS[cmd_name][0]).command
+            assert isinstance(command, click.Command)
+            return command
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.list_commands(ctx):
+            raise click.UsageError(f"no such command: {args[0]}{nearest(args[0], self.list_commands(ctx))}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, text) for name, (_, text) in COMMANDS.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl([*rows, ("version", "Print the version.")])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help=f"print the traceback of unexpected errors (or {DEBUG_VARIABLE}=1)")
+def cli(debug: bool) -> None:
+    """Ekiden: a continuous-batching LLM inference server."""
+    if debug:
+        os.environ[DEBUG_VARIABLE] = "1"
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(f"ekiden {__version__}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    try:
+        status = cli.main(args=argv, prog_name="ekiden", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help())
+        return 2
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "ekiden"
+        return _say(f"{_one_line(error.format_message())} (see {where} --help)", 2)
+    except (ConfigError, ModelError, UserError) as error:
+        return _say(str(error), 2)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone, as `head` does. Python would complain again while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:  # noqa: BLE001 - the last resort: whatever went wrong is told in one line
+        if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
+            traceback.print_exc()
+        return _say(f"{type(error).__name__}: {error} ({DEBUG_VARIABLE}=1 shows where)", 1)
+
+
+def _say(message: str, status: int) -> int:
+    click.echo(f"ekiden: error: {_one_line(message)}", err=True)
+    return status
+
+
+def _one_line(message: str) -> str:
+    text = " ".join(message.split())
+    return text[:1].lower() + text[1:].rstrip(".") if text[:2].istitle() else text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""How commands speak: results on stdout, everything else on stderr, progress bars only where a person watches."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+PLAIN_LINES = 10
+"""How many progress lines a log gets for a whole job."""
+
+
+class UserError(Exception):
+    """Something the caller can mend: one line on stderr, exit status 2."""
+
+
+def out() -> Console:
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+def print_json(value: object) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+class Meter(Protocol):
+    def advance(self, steps: float = 1.0, *, total: float | None = None) -> None: ...
+
+
+class _BarMeter:
+    def __init__(self, progress: Progress, label: str, total: float | None) -> None:
+        self._progress = progress
+        self._task = progress.add_task(label, total=total)
+
+    def advance(self, steps: float = 1.0, *, total: float | None = None) -> None:
+        if total is not None:
+            self._progress.update(self._task, total=total)
+        self._progress.advance(self._task, steps)
+
+
+class _LineMeter:
+    """A line about every tenth of the job."""
+
+    def __init__(self, console: Console, label: str, total: float | None, unit: str) -> None:
+        self._console, self._label, self._total, self._unit = console, label, total, unit
+        self._done, self._said = 0.0, 0
+
+    def advance(self, steps: float = 1.0, *, total: float | None = None) -> None:
+        self._total = total if total is not None else self._total
+        self._done += steps
+        if not self._total:
+            return
+        tenth = int(PLAIN_LINES * self._done / self._total)
+        if tenth > self._said:
+            self._said = tenth
+            self._console.print(f"{self._label}: {self._done:,.0f} of {self._total:,.0f} {self._unit}", soft_wrap=True)
+
+
+@contextmanager
+def progress(label: str, total: float | None, unit: str = "requests") -> Iterator[Meter]:
+    """A progress bar on a terminal, plain lines elsewhere; both on stderr."""
+    console = err()
+    if not console.is_terminal:
+        yield _LineMeter(console, label, total, unit)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield _BarMeter(bar, label, total)
+
+
+class Interruptible:
+    """``with Interruptible() as run``: Ctrl-C inside ends the block quietly, and ``run.interrupted`` says so."""
+
+    interrupted = False
+
+    def __enter__(self) -> "Interruptible":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self.interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        return self.interrupted
