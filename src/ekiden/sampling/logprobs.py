@@ -1,0 +1,27 @@
+"""Log-probabilities of the model's own distribution: before temperature, penalties, bias and truncation."""
+
+import numpy as np
+import numpy.typing as npt
+
+from ekiden.state.request import TokenLogprobs
+
+FloatRow = npt.NDArray[np.float32]
+
+
+def token_logprobs(row: FloatRow, token: int, num_top: int) -> TokenLogprobs:
+    """The log-softmax of ``row`` (``[vocab]``) at ``token`` and at its ``num_top`` highest tokens, ties by lower id."""
+    highest = row.max()
+    log_total = float(np.log(np.exp(row - highest).sum(dtype=np.float64))) + float(highest)
+    top = tuple((int(index), float(row[index]) - log_total) for index in highest_tokens(row, num_top))
+    return TokenLogprobs(logprob=float(row[token]) - log_total, top=top)
+
+
+def highest_tokens(row: FloatRow, count: int) -> npt.NDArray[np.int64]:
+    """Ids of the ``count`` highest logits, highest first, ties by lower id."""
+    count = min(count, len(row))
+    if count == 0:
+        return np.empty(0, np.int64)
+    threshold = np.partition(row, len(row) - count)[len(row) - count]
+    candidates = np.flatnonzero(row >= threshold)
+    order = np.argsort(-row[candidates], kind="stable")
+    return candidates[order][:count]
