@@ -1,4 +1,4 @@
-"""A counter-based generator: the draw for one token depends on the request's seed and the token's position only.
+"""A counter-based generator: the draws for one token depend on the request's seed and the token's position only.
 
 Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), computed for
 all rows at once. No state is kept, so a draw cannot depend on neighbours, on order or on earlier draws.
@@ -15,6 +15,8 @@ _ROUNDS = 10
 
 Words = npt.NDArray[np.uint64]
 
+DRAWS_PER_BLOCK = 2
+
 
 def philox4x32(counter: Words, key: Words) -> Words:
     """Four 32-bit words a row. ``counter`` is ``[4, rows]``, ``key`` ``[2, rows]``; each entry is below 2**32."""
@@ -29,12 +31,15 @@ def philox4x32(counter: Words, key: Words) -> Words:
     return np.stack([c0, c1, c2, c3])
 
 
-def uniforms(seeds: list[int], positions: list[int]) -> npt.NDArray[np.float64]:
-    """One number in [0, 1) with 53 random bits for each (seed, position). Seeds count modulo 2**64."""
+def uniforms(seeds: list[int], positions: list[int], block: int = 0) -> npt.NDArray[np.float64]:
+    """``[DRAWS_PER_BLOCK, rows]`` numbers in [0, 1) of 53 random bits: block ``block`` of each (seed, position).
+
+    Seeds count modulo 2**64; positions and blocks are not negative.
+    """
     seed = np.array([value & (2**64 - 1) for value in seeds], np.uint64)
     position = np.array(positions, np.uint64)
-    zeros = np.zeros_like(position)
-    counter = np.stack([position & _LOW, position >> _SHIFT, zeros, zeros])
+    counter = np.zeros((4, len(seeds)), np.uint64)
+    counter[0], counter[1], counter[2] = position & _LOW, position >> _SHIFT, block
     words = philox4x32(counter, np.stack([seed & _LOW, seed >> _SHIFT]))
-    bits = (words[0] << _SHIFT | words[1]) >> np.uint64(11)
+    bits = (words[0::2] << _SHIFT | words[1::2]) >> np.uint64(11)
     return np.asarray(bits, np.float64) * 2.0**-53

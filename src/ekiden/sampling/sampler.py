@@ -2,17 +2,16 @@
 
 Rules:
 - a row's token depends on its own logits, request, seed and position, never on the rows beside it;
-- greedy rows are an argmax over the backend's buffer, ties by lower id; the rest is drawn by ``nucleus.py`` from what a
+- greedy rows are an argmax over the backend's buffer, ties by lower id; the rest is drawn by ``draw.py`` from what a
   reducer says of the row; rows with penalties, bias or a minimum length are edited on a copy of their own;
 - the draw is keyed by (seed, position), so it is the same however often and in whatever batch it is made.
 """
 
 import numpy as np
 
-from ekiden.sampling import nucleus
+from ekiden.sampling.draw import Draw, choose
 from ekiden.sampling.edits import edit
 from ekiden.sampling.logprobs import token_logprobs
-from ekiden.sampling.random_bits import uniforms
 from ekiden.sampling.reduction import FloatMatrix, NumpyReducer, Reducer, pad_vocabulary
 from ekiden.state.request import TokenLogprobs
 from ekiden.state.sequence import Sequence
@@ -96,11 +95,13 @@ class Sampler:
         if not rows:
             return
         places = list(range(len(rows))) if places is None else places
-        params = [sequences[row].request.sampling for row in rows]
+        draws = [
+            Draw(place, sequences[row].request.sampling, sequences[row].seed, len(sequences[row].token_ids))
+            for place, row in zip(places, rows, strict=True)
+        ]
         inverse = np.ones(len(matrix), np.float32)
-        inverse[places] = [1.0 / each.temperature for each in params]
+        inverse[places] = [1.0 / draw.params.temperature for draw in draws]
         padded = pad_vocabulary(matrix)
         reduced = self._reducer.reduce(padded, inverse)
-        draws = uniforms([sequences[row].seed for row in rows], [len(sequences[row].token_ids) for row in rows])
-        for row, token in zip(rows, nucleus.choose(padded, reduced, places, params, draws), strict=True):
+        for row, token in zip(rows, choose(padded, reduced, draws), strict=True):
             tokens[row] = token

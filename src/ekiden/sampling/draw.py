@@ -1,0 +1,146 @@
+"""Draws one token a row, exactly, from reduced logits.
+
+The distribution: logits over temperature; of that the ``top_k`` highest; of that the nucleus; of that what has at least
+``min_p`` times the highest probability (Hugging Face's order). A token belongs to the nucleus when the mass of the
+tokens before it, by logit and then by lower id, is below ``top_p``; there is always one.
+
+Theory of operation. A row without ``top_k`` draws from the whole distribution, by inverting the cumulative group sums
+and then one group, and keeps the token if the truncations would; else it draws again. What is kept has exactly the
+truncated distribution, and whether a token is kept can mostly be told from group maxima and sums alone: the mass before
+it is at most that of the groups whose maximum reaches it. A row with ``top_k``, and one that was unlucky several
+times, sorts its likely tokens instead (``prefix.py``).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ekiden.sampling import prefix
+from ekiden.sampling.random_bits import uniforms
+from ekiden.sampling.reduction import GROUP_SIZE, FloatMatrix, Reduced
+from ekiden.state.sampling_params import SamplingParams
+
+Doubles = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+BLOCKS_OF_ATTEMPTS = 4
+"""Blocks of random numbers that a row may use up before its tokens are sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How one row draws: ``row`` is its place in the logits; ``seed`` and ``position`` key its random numbers."""
+
+    row: int
+    params: SamplingParams
+    seed: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """One draw of each of some rows from its untruncated distribution, with what judging it needs."""
+
+    ids: Ids
+    logits: Doubles
+    weights: Doubles
+    totals: Doubles
+    """The mass of each row, in units of its most likely token's, as ``weights`` are."""
+
+
+def choose(logits: FloatMatrix, reduced: Reduced, draws: list[Draw]) -> list[int]:
+    """A token id for each draw. ``logits`` is ``[rows, padded vocabulary]``, read in place; temperatures are over 0."""
+    tokens: dict[int, int] = {}
+    pending = [index for index, draw in enumerate(draws) if draw.params.top_k == 0]
+    for block in range(BLOCKS_OF_ATTEMPTS):
+        if not pending:
+            break
+        numbers = _uniforms([draws[index] for index in pending], block)
+        columns = np.arange(len(pending))
+        for attempt in numbers:
+            trying = [draws[pending[column]] for column in columns]
+            trial = _try(logits, reduced, trying, attempt[columns])
+            kept = _kept(logits, reduced, trying, trial)
+            for column, token in zip(columns[kept].tolist(), trial.ids[kept].tolist(), strict=True):
+                tokens[pending[column]] = token
+            columns = columns[~kept]
+            if not len(columns):
+                break
+        pending = [pending[column] for column in columns.tolist()]
+    rest = [index for index in range(len(draws)) if index not in tokens]
+    if rest:
+        chosen = _draw_sorted(logits, reduced, [draws[index] for index in rest])
+        tokens.update(zip(rest, chosen, strict=True))
+    return [tokens[index] for index in range(len(draws))]
+
+
+def _uniforms(draws: list[Draw], block: int) -> Doubles:
+    return uniforms([draw.seed for draw in draws], [draw.position for draw in draws], block)
+
+
+def _try(logits: FloatMatrix, reduced: Reduced, draws: list[Draw], numbers: Doubles) -> _Trial:
+    """Invert each row's cumulative distribution at its number: over the groups, then inside the group that was hit."""
+    rows = np.array([draw.row for draw in draws])
+    each = np.arange(len(rows))
+    by_group = np.cumsum(reduced.sums[rows], axis=1, dtype=np.float64)
+    group, inside = _invert(by_group, numbers)
+    members = logits.reshape(len(logits), -1, GROUP_SIZE)[rows, group].astype(np.float64)
+    temperatures = np.array([draw.params.temperature for draw in draws])
+    highest = reduced.maxima[rows].max(axis=1)
+    weights = np.exp((members - highest[:, None]) / temperatures[:, None])
+    member, _ = _invert(np.cumsum(weights, axis=1), inside)
+    return _Trial(group * GROUP_SIZE + member, members[each, member], weights[each, member], by_group[:, -1])
+
+
+def _invert(cumulative: Doubles, numbers: Doubles) -> tuple[Ids, Doubles]:
+    """For each row the first index whose cumulative mass exceeds the number's share of the whole (never one without
+    mass), and how far into that index's mass it lies, in [0, 1]."""
+    each = np.arange(len(cumulative))
+    total = cumulative[:, -1]
+    target = np.minimum(numbers * total, np.nextafter(total, 0.0))
+    index = (cumulative <= target[:, None]).sum(axis=1)
+    before = np.where(index > 0, cumulative[each, index - 1], 0.0)
+    share = (target - before) / (cumulative[each, index] - before)
+    return index, np.clip(share, 0.0, 1.0)
+
+
+def _kept(logits: FloatMatrix, reduced: Reduced, draws: list[Draw], trial: _Trial) -> Flags:
+    """Whether the truncations of each row would keep the token it drew (``top_k`` apart)."""
+    rows = np.array([draw.row for draw in draws])
+    top_p = np.array([draw.params.top_p for draw in draws])
+    kept = trial.weights >= np.array([draw.params.min_p for draw in draws])
+    if (top_p >= 1.0).all():
+        return kept
+    reaching = reduced.maxima[rows] >= trial.logits[:, None]
+    at_most = np.where(reaching, reduced.sums[rows], 0.0).sum(axis=1, dtype=np.float64) - trial.weights
+    limits = top_p * trial.totals
+    unsure = kept & (top_p < 1.0) & (at_most >= limits)
+    for index in np.flatnonzero(unsure).tolist():
+        row, draw = logits[rows[index]], draws[index]
+        highest = float(reduced.maxima[rows[index]].max())
+        before = _mass_before(row, trial.logits[index], trial.ids[index], draw.params.temperature, highest)
+        kept[index] = before < limits[index]
+    return kept
+
+
+def _mass_before(
+    row: npt.NDArray[np.float32], logit: np.float64, token: np.int64, temperature: float, highest: float
+) -> float:
+    """The mass of the tokens that stand before ``token``, whose logit is ``logit``."""
+    ids = np.flatnonzero(row >= logit.astype(np.float32))
+    values = row[ids].astype(np.float64)
+    before = values[(values > logit) | (ids < token)]
+    return float(np.exp((before - highest) / temperature).sum())
+
+
+def _draw_sorted(logits: FloatMatrix, reduced: Reduced, draws: list[Draw]) -> list[int]:
+    """Draw from the kept tokens themselves, with numbers that no attempt has used."""
+    numbers = _uniforms(draws, BLOCKS_OF_ATTEMPTS)[0]
+    kept = prefix.kept_tokens(logits, reduced, [draw.row for draw in draws], [draw.params for draw in draws])
+    chosen = []
+    for tokens, number in zip(kept, numbers, strict=True):
+        index, _ = _invert(np.cumsum(tokens.weights)[None, :], number[None])
+        chosen.append(int(tokens.ids[index[0]]))
+    return chosen

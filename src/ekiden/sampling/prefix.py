@@ -1,0 +1,124 @@
+"""The tokens that a row's truncations keep, highest first, found without sorting the whole row.
+
+Every truncation keeps a prefix of the tokens sorted by logit, ties by lower id. The groups with the highest maxima
+hold, for certain, every token above the highest maximum of the groups left out; if the prefix ends within those tokens
+it is known exactly. Otherwise the row is looked at in full.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ekiden.sampling.reduction import GROUP_SIZE, FloatMatrix, Reduced
+from ekiden.state.sampling_params import SamplingParams
+
+Doubles = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+FloatRow = npt.NDArray[np.float32]
+
+FEWEST_GROUPS = 32
+MOST_GROUPS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of one row, highest first, with ``exp((logit - row maximum) / temperature)``."""
+
+    ids: Ids
+    weights: Doubles
+
+    def first(self, count: int) -> "Tokens":
+        return Tokens(self.ids[:count], self.weights[:count])
+
+
+def kept_tokens(logits: FloatMatrix, reduced: Reduced, rows: list[int], params: list[SamplingParams]) -> list[Tokens]:
+    """For each of ``rows`` of ``logits`` what its truncations keep; never empty."""
+    num_groups = reduced.maxima.shape[1]
+    wanted = min(max(FEWEST_GROUPS, *(each.top_k for each in params)), MOST_GROUPS)
+    found = _likely_tokens(logits, reduced, rows, params, min(wanted, num_groups))
+    kept = []
+    for tokens, row, each in zip(found, rows, params, strict=True):
+        total = float(reduced.sums[row].sum(dtype=np.float64))
+        count = _count_kept(tokens, total, each, complete=wanted >= num_groups)
+        if count is None:
+            tokens = _candidates(logits[row], float(reduced.maxima[row].max()), total, each)
+            count = _count_kept(tokens, total, each, complete=True)
+            assert count is not None
+        kept.append(tokens.first(count))
+    return kept
+
+
+def _count_kept(tokens: Tokens, total: float, params: SamplingParams, *, complete: bool) -> int | None:
+    """How many of the tokens the truncations keep; None when more would have to be known to tell.
+
+    ``complete``: no truncation keeps a token that is not here. ``total`` is the row's whole mass.
+    """
+    known = len(tokens.ids)
+    cumulative = np.cumsum(tokens.weights)
+    count = known if complete else None
+    if params.top_k > 0:
+        if params.top_k <= known:
+            count, total = params.top_k, float(cumulative[params.top_k - 1])
+        elif not complete:
+            return None
+    if params.top_p < 1.0:
+        nucleus = int(np.searchsorted(cumulative, params.top_p * total)) + 1
+        if nucleus <= known:
+            count = nucleus if count is None else min(count, nucleus)
+    if params.min_p > 0.0:
+        likely = int(np.searchsorted(-tokens.weights, -params.min_p, side="right"))
+        if likely < known or count is not None:
+            count = likely if count is None else min(count, likely)
+    return count
+
+
+def _likely_tokens(
+    logits: FloatMatrix, reduced: Reduced, rows: list[int], params: list[SamplingParams], num_looked_at: int
+) -> list[Tokens]:
+    """For each row the tokens above the highest maximum of the groups that are not looked at."""
+    num_groups = reduced.maxima.shape[1]
+    maxima = reduced.maxima[rows]
+    if num_looked_at == num_groups:
+        floor = np.full(len(rows), -np.inf, np.float32)
+    else:
+        cut = num_groups - num_looked_at - 1
+        floor = np.partition(maxima, cut, axis=1)[:, cut]
+    at, groups = np.nonzero(maxima > floor[:, None])
+    members = logits.reshape(len(logits), num_groups, GROUP_SIZE)[np.array(rows)[at], groups]
+    found = np.flatnonzero(members > floor[at, None])
+    values, block = members.ravel()[found], found // GROUP_SIZE
+    ids = groups[block] * GROUP_SIZE + found % GROUP_SIZE
+    ends = np.searchsorted(at[block], np.arange(len(rows) + 1))
+    result = []
+    for index, each in enumerate(params):
+        mine = slice(ends[index], ends[index + 1])
+        result.append(_sorted(ids[mine], values[mine], float(maxima[index].max()), each.temperature))
+    return result
+
+
+def _sorted(ids: Ids, values: FloatRow, maximum: float, temperature: float) -> Tokens:
+    """``ids`` ascend, so a stable sort by value breaks ties by lower id."""
+    order = np.argsort(-values, kind="stable")
+    weights = np.exp((values[order].astype(np.float64) - maximum) / temperature)
+    return Tokens(ids[order], weights)
+
+
+def _candidates(row: FloatRow, maximum: float, total: float, params: SamplingParams) -> Tokens:
+    """Every token of the row that its truncations could keep: those at or above a logit that none goes below."""
+    lowest = -np.inf
+    if params.min_p > 0.0:
+        lowest = maximum + params.temperature * float(np.log(params.min_p))
+    if params.top_k > 0:
+        count = min(params.top_k, len(row))
+        lowest = max(lowest, float(np.partition(row, len(row) - count)[len(row) - count]))
+    elif params.top_p < 1.0:
+        # The tokens from the last of the nucleus on hold more than 1 - top_p of the mass, so the first of them, which
+        # is the largest, holds more than its even share.
+        share = (1.0 - params.top_p) * total / len(row)
+        lowest = max(lowest, maximum + params.temperature * float(np.log(share)))
+    if lowest > -np.inf:
+        # For the rounding of logarithm and total; what is too low is cut by the caller.
+        lowest -= 1e-5 * max(1.0, abs(lowest))
+    ids = np.flatnonzero(row >= lowest)
+    return _sorted(ids, row[ids], maximum, params.temperature)
