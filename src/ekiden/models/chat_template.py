@@ -9,7 +9,7 @@ Messages are put into one form first, so that a message's content that is null, 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -26,7 +26,7 @@ class ChatTemplateError(ValueError):
 class _Generation(Extension):
     """``{% generation %}`` marks the assistant's words for training; for rendering it is its content."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 (Jinja declares it so)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

@@ -35,8 +35,13 @@ def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path
     """
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError
-        from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
     except ImportError as error:
         raise ModelError(
             f"{repository!r} names a model on a hub, and fetching from one needs an extra: "
@@ -76,13 +81,13 @@ def _one_line(error: Exception) -> str:
 
 def _progress_bar(what: str, progress: Progress) -> type[Any]:
     """A class in the place of the package's progress bar that tells ``progress`` instead of drawing."""
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils.tqdm import tqdm
 
-    class Reporter(tqdm):  # type: ignore[misc, valid-type]
+    class Reporter(tqdm):
         def __init__(self, *args: Any, **options: Any) -> None:
             self._is_bytes = options.get("unit") == "B"
             options["disable"] = False
-            super().__init__(*args, **options)
+            super().__init__(*args, **options)  # type: ignore[no-untyped-call]
 
         def display(self, *args: Any, **options: Any) -> None:
             """Draw nothing: the caller's own display shows it."""
