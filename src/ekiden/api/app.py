@@ -1,0 +1,165 @@
+"""The ASGI application: routes, layers and documentation put together.
+
+Layers, from outside in: ids and the last answer to our own faults, the API key, the routes. There is no CORS layer: a
+page from elsewhere cannot read an answer.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+import ekiden
+from ekiden.api import models_routes, status_routes
+from ekiden.api.auth import ApiKeyMiddleware
+from ekiden.api.chat import chat_completions
+from ekiden.api.completions import completions
+from ekiden.api.context import ApiContext
+from ekiden.api.errors import ApiError, ClientGone
+from ekiden.api.identity import IdentityMiddleware
+from ekiden.api.metrics import ApiMetrics
+from ekiden.api.responses import AsgiResponse, ErrorResponse
+from ekiden.api.schema_base import Strict
+from ekiden.api.schemas import ChatMessage, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from ekiden.api.text_output import TokenText
+from ekiden.api.tokenize_routes import detokenize, tokenize
+from ekiden.config import Config
+from ekiden.engine.interface import Engine
+from ekiden.models.chat_template import ChatTemplate
+from ekiden.models.tokenizer import Tokenizer
+from ekiden.state.sampling_params import SamplingParams
+
+Handler = Callable[[ApiContext, Scope, Receive, Send], Awaitable[None]]
+
+_POSTS: Final[tuple[tuple[str, str, str, Handler, type[Strict]], ...]] = (
+    ("/v1/chat/completions", "Chat", "generation", chat_completions, ChatRequest),
+    ("/v1/completions", "Completions", "generation", completions, CompletionRequest),
+    ("/tokenize", "Text to token ids", "tokens", tokenize, TokenizeRequest),
+    ("/detokenize", "Token ids to text", "tokens", detokenize, DetokenizeRequest),
+)
+_ERRORS: Final = {
+    "400": "A field cannot work; the error names it",
+    "401": "No API key, or a wrong one",
+    "404": "No such model or path",
+    "408": "The deadline passed, or the body did not arrive",
+    "413": "The body is too large",
+    "415": "The body is not application/json",
+    "503": "No capacity now; see Retry-After",
+}
+
+
+def create_app(
+    engine: Engine,
+    tokenizer: Tokenizer,
+    chat_template: ChatTemplate | None,
+    config: Config,
+    generation_defaults: SamplingParams | None = None,
+) -> FastAPI:
+    """The server's application over a running engine.
+
+    ``chat_template`` is None for models without one. ``generation_defaults`` are the sampling values for what requests
+    leave out (the model's ``generation_config``). ``app.state.context`` is the :class:`ApiContext`.
+    """
+    app = FastAPI(title="Ekiden", version=ekiden.__version__, redirect_slashes=False, docs_url="/docs", redoc_url=None)
+    context = ApiContext(
+        engine=engine,
+        tokenizer=tokenizer,
+        chat_template=chat_template,
+        config=config,
+        defaults=generation_defaults or SamplingParams(),
+        metrics=ApiMetrics(engine.stats, engine.card.model_id),
+        token_text=TokenText(tokenizer),
+    )
+    app.state.context = context
+    for path, summary, tag, handler, model in _POSTS:
+        _add_post(app, context, path, summary, tag, handler, model)
+    models_routes.add_routes(app, context)
+    status_routes.add_routes(app, context)
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    if config.server.api_key:
+        app.add_middleware(ApiKeyMiddleware, api_key=config.server.api_key)
+    app.add_middleware(IdentityMiddleware)  # added last, so it is outermost
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # the way FastAPI documents
+    return app
+
+
+def _add_post(
+    app: FastAPI, context: ApiContext, path: str, summary: str, tag: str, handler: Handler, model: type[Strict]
+) -> None:
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await handler(context, scope, receive, send)
+        except ClientGone:
+            # Nobody is left to answer; the exchange has closed what was being generated.
+            return
+
+    async def route() -> Response:
+        return AsgiResponse(run)
+
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    app.add_api_route(
+        path,
+        route,
+        methods=["POST"],
+        summary=summary,
+        tags=[tag],
+        name=handler.__name__,
+        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}},
+    )
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return ErrorResponse(error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """What the router refuses: unknown paths and wrong methods."""
+    assert isinstance(error, HTTPException)
+    headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+    if error.status_code == 404:
+        told = ApiError(404, f"There is nothing at {request.url.path[:200]}; see /docs.", code="not_found")
+    elif error.status_code == 405:
+        message = f"{request.method} is not allowed at {request.url.path[:200]}; see /docs."
+        told = ApiError(405, message, code="method_not_allowed", headers=headers)
+    else:
+        told = ApiError(error.status_code, str(error.detail), headers=headers)
+    return ErrorResponse(told)
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        models: list[type[Strict]] = [ChatMessage, *(model for *_, model in _POSTS)]
+        _, definitions = models_json_schema(
+            [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
+        )
+        error = {"type": "string"}
+        nullable = {"anyOf": [error, {"type": "null"}]}
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas |= definitions["$defs"]
+        schemas["Error"] = {
+            "type": "object",
+            "properties": {
+                "error": {
+                    "type": "object",
+                    "properties": {"message": error, "type": error, "param": nullable, "code": nullable},
+                    "required": ["message", "type", "param", "code"],
+                }
+            },
+            "required": ["error"],
+        }
+        content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)
+                for status, text in _ERRORS.items():
+                    operation["responses"].setdefault(status, {"description": text, "content": content})
+        app.openapi_schema = document
+    return app.openapi_schema

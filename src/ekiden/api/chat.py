@@ -1,0 +1,127 @@
+"""``POST /v1/chat/completions``."""
+
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from ekiden.api.body_limit import read_json_body
+from ekiden.api.context import ApiContext
+from ekiden.api.errors import invalid, shutting_down
+from ekiden.api.generation import collect, stream, usage_of
+from ekiden.api.prompts import chat_prompt
+from ekiden.api.responses import send_json
+from ekiden.api.sampling_fields import Call, Child, build_children, build_sampling, check_stream_options, read_call
+from ekiden.api.schema_base import parse
+from ekiden.api.schemas import REFUSED, ChatRequest
+from ekiden.api.sse import ChunkFrame, encode
+from ekiden.api.text_output import Piece, TokenText, WholeAnswer, chat_logprobs, finish_fields
+
+
+async def chat_completions(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers a conversation, whole or streamed. Raises :class:`ApiError` before the first byte."""
+    body = await read_json_body(scope, receive, max_bytes=context.max_body_bytes)
+    fields = parse(ChatRequest, body, REFUSED)
+    context.check_model(fields.model)
+    if context.draining:
+        raise shutting_down()
+    call = read_call(context, scope)
+    include_usage = check_stream_options(fields)
+    logprobs = _logprobs(fields)
+    name = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
+    limit = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
+    params = build_sampling(context, fields, max_tokens=(name, limit), logprobs=logprobs)
+    prompt = await chat_prompt(context, fields.messages)
+    children = build_children(context, call, [prompt], params, fields)
+    return_ids = bool(fields.return_token_ids)
+    if fields.stream:
+        chunks = ChatChunks(context, call, children, include_usage=include_usage, return_token_ids=return_ids)
+        await stream(context, call, children, chunks, receive, send)
+        return
+    answers = await collect(context, call, children, receive)
+    await send_json(send, _whole(context, call, children, answers, return_ids))
+
+
+def _logprobs(fields: ChatRequest) -> int | None:
+    if fields.logprobs:
+        return fields.top_logprobs or 0
+    if fields.top_logprobs is not None:
+        raise invalid("top_logprobs", f"top_logprobs is {fields.top_logprobs}; it is allowed only with logprobs: true.")
+    return None
+
+
+def _head(context: ApiContext, call: Call, kind: str) -> dict[str, Any]:
+    card = context.engine.card
+    return {
+        "id": f"chatcmpl-{call.request_id}",
+        "object": kind,
+        "created": call.created,
+        "model": card.model_id,
+        "system_fingerprint": card.fingerprint,
+    }
+
+
+def _whole(
+    context: ApiContext, call: Call, children: list[Child], answers: list[WholeAnswer], return_ids: bool
+) -> dict[str, Any]:
+    choices: list[dict[str, Any]] = []
+    for child, answer in zip(children, answers, strict=True):
+        wants = child.request.sampling.logprobs is not None
+        choice = {
+            "index": child.index,
+            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "logprobs": chat_logprobs(context.token_text, answer.logprobs) if wants else None,
+            **finish_fields(answer.finish),
+        }
+        if return_ids:
+            choice["token_ids"] = answer.token_ids
+        choices.append(choice)
+    response = _head(context, call, "chat.completion") | {
+        "choices": choices,
+        "usage": usage_of(children, [answer.finish for answer in answers]),
+    }
+    if return_ids:
+        response["prompt_token_ids"] = children[0].prompt.token_ids
+    return response
+
+
+class ChatChunks:
+    """The chunks of a streamed chat answer."""
+
+    def __init__(
+        self, context: ApiContext, call: Call, children: list[Child], *, include_usage: bool, return_token_ids: bool
+    ) -> None:
+        self._token_text: TokenText = context.token_text
+        self._include_usage = include_usage
+        self._return_ids = return_token_ids
+        self._frame = ChunkFrame(_head(context, call, "chat.completion.chunk"), include_usage=include_usage)
+        self._starts = [self._frame.prefix + b'{"index":%d,"delta":{"content":' % child.index for child in children]
+        self._end = b'},"logprobs":null,"finish_reason":null}' + self._frame.suffix
+
+    def opening(self, child: Child) -> bytes:
+        choice: dict[str, Any] = {
+            "index": child.index,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        if self._return_ids:
+            choice["prompt_token_ids"] = child.prompt.token_ids
+        return self._frame.choice(choice)
+
+    def piece(self, child: Child, piece: Piece) -> bytes:
+        if piece.finish is None and not piece.logprobs and not self._return_ids:
+            if not piece.text:
+                return b""
+            return self._starts[child.index] + encode(piece.text) + self._end
+        choice: dict[str, Any] = {
+            "index": child.index,
+            "delta": {"content": piece.text} if piece.text else {},
+            "logprobs": chat_logprobs(self._token_text, piece.logprobs) if piece.logprobs else None,
+            **finish_fields(piece.finish),
+        }
+        if self._return_ids:
+            choice["token_ids"] = piece.token_ids
+        return self._frame.choice(choice)
+
+    def usage(self, usage: dict[str, Any]) -> bytes:
+        return self._frame.usage(usage) if self._include_usage else b""

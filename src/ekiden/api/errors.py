@@ -1,0 +1,153 @@
+"""Every answer that is not a success, in OpenAI's shape: ``{"error":{"message","type","param","code"}}``.
+
+A client's mistake is a 4xx that names the field, the value and what is allowed. No capacity and no engine are 503
+with ``Retry-After``, because the clients of the ``openai`` package then wait and send the request again.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from ekiden.state.request import Finish, FinishReason, Refusal, RefusalReason
+
+INVALID_REQUEST: Final = "invalid_request_error"
+SERVER_ERROR: Final = "server_error"
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class ApiError(Exception):
+    """An error that the client sees. ``headers`` are added to the response when it has not begun."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = INVALID_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Headers = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.headers = tuple(headers)
+
+    def body(self) -> bytes:
+        """The JSON object, for a response's body or an event in a stream."""
+        return msgspec.json.encode(
+            {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        )
+
+
+class ClientGone(Exception):
+    """The client closed the connection: nobody is left to answer."""
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """A value for an error message, cut so that a huge one does not come back."""
+    if isinstance(value, list | dict | tuple) and len(value) > limit:
+        return f"a {type(value).__name__} of {len(value)} entries"
+    if isinstance(value, str) and len(value) > limit:
+        return repr(value[:limit]) + f"... ({len(value)} characters)"
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def invalid(param: str | None, message: str, *, code: str = "invalid_value") -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    return ApiError(400, message, param=param, code="unsupported_parameter")
+
+
+def model_not_found(name: str, served: str) -> ApiError:
+    return ApiError(
+        404,
+        f"The model {shown(name)} does not exist here; this server serves {served!r}.",
+        param="model",
+        code="model_not_found",
+    )
+
+
+def context_length_exceeded(param: str, num_tokens: int, limit: int, *, at_least: bool = False) -> ApiError:
+    count = f"at least {num_tokens}" if at_least else str(num_tokens)
+    return ApiError(
+        400,
+        f"The prompt has {count} tokens; the context of this model is {limit} tokens, prompt and answer together, so "
+        f"a prompt may have at most {limit - 1}. Shorten the prompt.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def retry_after(seconds: int) -> tuple[tuple[bytes, bytes], ...]:
+    return ((b"retry-after", str(seconds).encode()),)
+
+
+def engine_unavailable(seconds: int = 1) -> ApiError:
+    return ApiError(
+        503,
+        "The engine ended while this request was in flight and is being restarted; send the request again.",
+        kind=SERVER_ERROR,
+        code="engine_unavailable",
+        headers=retry_after(seconds),
+    )
+
+
+def shutting_down() -> ApiError:
+    return ApiError(
+        503,
+        "The server is shutting down; send the request again.",
+        kind=SERVER_ERROR,
+        code="draining",
+        headers=retry_after(1),
+    )
+
+
+_CLIENT_FAULTS: Final = frozenset(
+    {
+        RefusalReason.INVALID,
+        RefusalReason.PROMPT_EMPTY,
+        RefusalReason.TOKEN_OUT_OF_VOCABULARY,
+        RefusalReason.CONTEXT_LENGTH_EXCEEDED,
+        RefusalReason.EXCEEDS_KV_CACHE,
+    }
+)
+_NO_CAPACITY: Final = frozenset(
+    {RefusalReason.QUEUE_FULL_REQUESTS, RefusalReason.QUEUE_FULL_TOKENS, RefusalReason.DRAINING}
+)
+
+
+def refused(refusal: Refusal, retry_seconds: int) -> ApiError:
+    """The engine's refusal as the client sees it; ``retry_seconds`` is used where waiting helps."""
+    if refusal.reason in _CLIENT_FAULTS:
+        return ApiError(400, refusal.message, param=refusal.param, code=refusal.reason.value)
+    if refusal.reason in _NO_CAPACITY:
+        return ApiError(
+            503,
+            refusal.message,
+            kind=SERVER_ERROR,
+            code=refusal.reason.value,
+            headers=retry_after(retry_seconds),
+        )
+    # A duplicate id: the ids are ours, so the fault is too.
+    return ApiError(500, refusal.message, kind=SERVER_ERROR, code=refusal.reason.value)
+
+
+def unfinished(finish: Finish) -> ApiError:
+    """An admitted request that ended otherwise than its client asked."""
+    if finish.reason is FinishReason.DEADLINE:
+        message = finish.message or "The request's deadline passed before the answer was complete."
+        return ApiError(408, message, kind="timeout_error", code="deadline_exceeded")
+    if finish.reason is FinishReason.ABORT:
+        message = finish.message or "The request was ended by the server before the answer was complete."
+        return ApiError(503, message, kind=SERVER_ERROR, code="aborted", headers=retry_after(1))
+    message = finish.message or "The engine failed on this request."
+    return ApiError(500, message, kind=SERVER_ERROR, code="engine_error")

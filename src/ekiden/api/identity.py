@@ -1,0 +1,57 @@
+"""The outermost layer: gives each request its id, puts the ids on each response, and answers what nothing caught.
+
+``x-ekiden-request-id`` is ours and unique. ``x-request-id`` is the client's: it is echoed, and never used as a key.
+"""
+
+import logging
+import uuid
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ekiden.api.errors import SERVER_ERROR, ApiError
+from ekiden.api.responses import send_error
+
+REQUEST_ID: Final = "ekiden.request_id"
+"""Key of the request's id in the ASGI scope."""
+
+MAX_ECHO: Final = 256
+"""Longest ``x-request-id`` that is echoed, in bytes."""
+
+logger = logging.getLogger(__name__)
+
+
+class IdentityMiddleware:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = uuid.uuid4().hex
+        scope[REQUEST_ID] = request_id
+        extra = [(b"x-ekiden-request-id", request_id.encode())]
+        for name, value in scope["headers"]:
+            if name == b"x-request-id" and 0 < len(value) <= MAX_ECHO and value.isascii():
+                extra.append((b"x-request-id", value))
+                logger.debug("request %s is the client's %s", request_id, value.decode("ascii"))
+                break
+        started = False
+
+        async def send_with_ids(message: Message) -> None:
+            nonlocal started
+            if not started and message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", ()), *extra]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_ids)
+        except Exception:
+            # The last line of defence: our own fault, told in the shape clients read, with the story in the log.
+            logger.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
+            if started:
+                raise
+            message = f"The server failed on request {request_id}; its log says why."
+            await send_error(send_with_ids, ApiError(500, message, kind=SERVER_ERROR, code="internal"))

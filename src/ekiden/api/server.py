@@ -1,0 +1,259 @@
+"""Runs the application: binds, starts the engine, serves, and ends in order.
+
+A signal starts the end: no new work is taken, running answers get ``shutdown_timeout`` seconds to finish, the rest end
+with an error their clients can read, and then the engine stops. A second signal ends at once. Requests whose head is
+too large or does not arrive are refused before they reach the application.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from types import FrameType
+from typing import Any, Final
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ekiden.api.context import ApiContext
+from ekiden.api.errors import ApiError, shutting_down
+from ekiden.api.exchange import Exchange
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Largest request line and headers together."""
+
+HEAD_SECONDS: Final = 20.0
+"""How long a request's head may take to arrive once it has begun."""
+
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+BACKSTOP_SECONDS: Final = 5.0
+"""How long after ``shutdown_timeout`` connections that still are not closed are cut."""
+
+Hook = Callable[[], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+
+class BindError(OSError):
+    """The address cannot be bound; the message says why and what to do."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises :class:`BindError`."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except socket.gaierror as error:
+        raise BindError(f"host {host!r} is no address of this machine: {error.strerror}; use --host") from None
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            reason = f"port {port} on {host} is in use; stop what listens there, or choose another with --port"
+        elif error.errno == errno.EACCES:
+            reason = f"port {port} needs more rights than this user has; choose one over 1023 with --port"
+        else:
+            reason = f"{host}:{port} cannot be bound: {error.strerror}; choose others with --host and --port"
+        raise BindError(reason) from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with limits on a request's head, and its own refusals in JSON."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._head_bytes = 0
+        self._in_head = True
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(HEAD_SECONDS, self._head_late)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(
+                ApiError(431, f"The headers are larger than {MAX_HEAD_BYTES} bytes.", code="headers_too_large")
+            )
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        self._head_bytes = 0
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(ApiError(400, msg, code="invalid_http"))
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_late(self) -> None:
+        if not self.transport.is_closing():
+            self._refuse(
+                ApiError(408, f"The headers did not arrive within {HEAD_SECONDS:g} seconds.", code="headers_timeout")
+            )
+
+    def _refuse(self, error: ApiError) -> None:
+        reasons = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+        body = error.body()
+        self.transport.write(
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (error.status, reasons[error.status], len(body), body)
+        )
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server with our end: clients of unfinished answers are told."""
+
+    def __init__(self, config: uvicorn.Config, context: ApiContext, shutdown_timeout: float) -> None:
+        super().__init__(config)
+        self._context = context
+        self._shutdown_timeout = shutdown_timeout
+
+    def ask_to_stop(self) -> None:
+        """Called on a signal: the first drains, the second ends at once."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self._context.draining = True
+        if self.force_exit:
+            self._end_live()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.ask_to_stop()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # serve() has taken the signals already, and must outlive them to stop the engine.
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._context.draining = True
+        timer = asyncio.get_running_loop().call_later(self._shutdown_timeout, self._end_live)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+    def _end_live(self) -> None:
+        live: list[Exchange] = list(self._context.live)
+        if live:
+            logger.warning("%d answers were not finished in time and end with an error", len(live))
+        for exchange in live:
+            exchange.cut(shutting_down())
+
+
+def make_server(app: FastAPI, *, shutdown_timeout: float, log_level: str) -> Server:
+    """A server for ``app``, for :func:`serve` and for tests."""
+    config = uvicorn.Config(
+        app,
+        http=LimitedProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level=log_level,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(shutdown_timeout + BACKSTOP_SECONDS),
+    )
+    return Server(config, app.state.context, shutdown_timeout)
+
+
+def serve(
+    make_app: Callable[[], FastAPI],
+    host: str,
+    port: int,
+    *,
+    start: Hook,
+    stop: Hook,
+    shutdown_timeout: float = 30.0,
+    log_level: str = "info",
+    on_ready: Callable[[str], None] | None = None,
+) -> int:
+    """Serve until a signal; returns the exit status: 0 done, 1 failed, 2 the address cannot be bound.
+
+    The address is bound first, so that a port in use is told before a model is loaded. Then ``start`` brings the engine
+    up on the loop, ``make_app`` builds the application over it, ``on_ready`` gets the URL (default: a line on standard
+    output), and ``stop`` ends the engine, whatever happened before. Errors of ``start`` are the caller's.
+    """
+    try:
+        listener = bind(host, port)
+    except BindError as error:
+        print(f"ekiden: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    ready = on_ready or (lambda url: print(f"Ekiden is ready on {url} (API under {url}/v1, docs under {url}/docs)"))
+    with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(
+            _run(make_app, listener, start, stop, ready, shutdown_timeout=shutdown_timeout, log_level=log_level)
+        )
+
+
+async def _run(
+    make_app: Callable[[], FastAPI],
+    listener: socket.socket,
+    start: Hook,
+    stop: Hook,
+    ready: Callable[[str], None],
+    *,
+    shutdown_timeout: float,
+    log_level: str,
+) -> int:
+    loop = asyncio.get_running_loop()
+    server: Server | None = None
+    starting = asyncio.ensure_future(start())
+
+    def on_signal() -> None:
+        if server is None:
+            starting.cancel()
+        else:
+            server.ask_to_stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        try:
+            await starting
+        except asyncio.CancelledError:
+            return EXIT_DONE
+        server = make_server(make_app(), shutdown_timeout=shutdown_timeout, log_level=log_level)
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        ready(url_of(listener))
+        sys.stdout.flush()
+        await serving
+        return EXIT_DONE
+    finally:
+        await stop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,58 @@
+"""Probes and facts: ``/health``, ``/ready``, ``/metrics``, ``/version``, ``/load``.
+
+``/health`` is 200 while tokens can move, and 503 otherwise: restart what stays at 503. ``/ready`` is also 503 once the
+server drains: send it no new work.
+"""
+
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.responses import Response
+
+import ekiden
+from ekiden.api.context import ApiContext
+from ekiden.api.metrics import CONTENT_TYPE
+from ekiden.api.responses import JsonBytes
+from ekiden.engine.interface import Health
+
+
+def add_routes(app: FastAPI, context: ApiContext) -> None:
+    @app.api_route("/health", methods=["GET", "HEAD"], summary="Alive", tags=["status"])
+    async def health() -> Response:
+        return Response(status_code=200 if context.engine.health is Health.OK else 503)
+
+    @app.api_route("/ready", methods=["GET", "HEAD"], summary="Ready for new work", tags=["status"])
+    async def ready() -> Response:
+        health = context.engine.health
+        status = "draining" if context.draining else health.value
+        return JsonBytes({"status": status}, status=200 if status == Health.OK else 503)
+
+    @app.get("/metrics", summary="Prometheus metrics", tags=["status"])
+    async def metrics() -> Response:
+        return Response(context.metrics.render(), media_type=CONTENT_TYPE)
+
+    @app.get("/version", summary="Version", tags=["status"])
+    async def version() -> Response:
+        card = context.engine.card
+        return JsonBytes(
+            {"version": ekiden.__version__, "model": card.model_id, "system_fingerprint": card.fingerprint}
+            | {"details": card.details}
+        )
+
+    @app.get("/load", summary="Load", tags=["status"])
+    async def load() -> Response:
+        return JsonBytes(load_object(context))
+
+
+def load_object(context: ApiContext) -> dict[str, Any]:
+    stats = context.engine.stats()
+    return {
+        "server_load": stats.num_running + stats.num_waiting + stats.num_paused + stats.num_preempted,
+        "running": stats.num_running,
+        "waiting": stats.num_waiting,
+        "paused": stats.num_paused,
+        "preempted": stats.num_preempted,
+        "waiting_tokens": stats.waiting_tokens,
+        "kv_blocks_used": stats.kv_blocks_used,
+        "kv_blocks_total": stats.kv_blocks_total,
+    }

@@ -1,0 +1,176 @@
+"""From token updates to what a client reads: text without halves, log-probabilities, the reason of the end.
+
+Log-probability entries are given out with the text that their tokens make: an entry waits while its token's text is
+held back, and the entries of tokens that a stop string swallowed whole are dropped with them.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ekiden.models.text import IncrementalText
+from ekiden.models.tokenizer import Tokenizer
+from ekiden.state.request import Finish, FinishReason, RequestUpdate, TokenLogprobs
+
+LOWEST: Final = -9999.0
+"""What stands for minus infinity, which JSON does not have."""
+
+PLAIN_REASONS: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEntry:
+    """One token with its log-probabilities; ``start`` is where its bytes begin in the answer's."""
+
+    token_id: int
+    start: int
+    logprobs: TokenLogprobs
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one update adds to an answer."""
+
+    text: str = ""
+    logprobs: list[TokenEntry] | None = None
+    token_ids: tuple[int, ...] = ()
+    finish: Finish | None = None
+
+
+class TokenText:
+    """The bytes of tokens. Special tokens show their name and add nothing to the text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def visible_bytes(self, token_id: int) -> int:
+        """How many bytes of the answer's text the token makes."""
+        return 0 if token_id in self._tokenizer.special_ids else len(self._tokenizer.token_bytes(token_id))
+
+    def bytes(self, token_id: int) -> bytes:
+        return self._tokenizer.token_bytes(token_id)
+
+
+class Answer:
+    """The text of one answer as its updates come in; ``take`` returns what each adds."""
+
+    __slots__ = ("_emitted", "_keep_stop_token", "_pending", "_position", "_stopped", "_text", "_token_text")
+
+    def __init__(self, text: IncrementalText, *, keep_stop_token: bool, token_text: TokenText | None) -> None:
+        """``token_text`` is given when log-probabilities were asked for."""
+        self._text = text
+        self._keep_stop_token = keep_stop_token
+        self._token_text = token_text
+        self._stopped = False
+        self._pending: deque[TokenEntry] = deque()
+        self._position = 0
+        self._emitted = 0
+
+    def take(self, update: RequestUpdate) -> Piece:
+        tokens, finish = update.token_ids, update.finish
+        visible = tokens
+        if finish is not None and tokens and self._ended_by_token(finish):
+            visible = tokens[:-1]
+        text = ""
+        for token in visible:
+            if self._stopped:
+                break
+            delta = self._text.feed(token)
+            text += delta.text
+            self._stopped = bool(delta.stopped)
+        if finish is not None and not self._stopped:
+            text += self._text.finish()
+        piece = Piece(text, None, tokens, finish)
+        if self._token_text is not None:
+            piece.logprobs = self._entries(self._token_text, visible, update, text)
+        return piece
+
+    def _ended_by_token(self, finish: Finish) -> bool:
+        """True when the last token is the end-of-sequence or stop token, which is not part of the text."""
+        if finish.reason is not FinishReason.STOP or isinstance(finish.stop_reason, str):
+            return False
+        return finish.stop_reason is None or not self._keep_stop_token
+
+    def _entries(
+        self, token_text: TokenText, visible: tuple[int, ...], update: RequestUpdate, text: str
+    ) -> list[TokenEntry]:
+        for token, logprobs in zip(visible, update.logprobs or (), strict=False):
+            self._pending.append(TokenEntry(token, self._position, logprobs))
+            self._position += token_text.visible_bytes(token)
+        self._emitted += len(text.encode())
+        given: list[TokenEntry] = []
+        # At the end everything belongs to the text, unless a stop string cut it.
+        everything = update.finish is not None and not self._stopped
+        while self._pending and (everything or self._pending[0].start < self._emitted):
+            given.append(self._pending.popleft())
+        return given
+
+
+@dataclass(slots=True)
+class WholeAnswer:
+    """One answer, complete once ``finish`` is there."""
+
+    finish: Finish | None = None
+    text: str = ""
+    logprobs: list[TokenEntry] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+
+
+def chat_logprobs(token_text: TokenText, entries: list[TokenEntry]) -> dict[str, Any]:
+    """The ``logprobs`` object of a chat choice."""
+
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+        data = token_text.bytes(token_id)
+        return {"token": data.decode(errors="replace"), "logprob": max(logprob, LOWEST), "bytes": list(data)}
+
+    content = [
+        entry(item.token_id, item.logprobs.logprob)
+        | {"top_logprobs": [entry(token, logprob) for token, logprob in item.logprobs.top]}
+        for item in entries
+    ]
+    return {"content": content, "refusal": None}
+
+
+class CompletionLogprobs:
+    """Builds the ``logprobs`` object of a completions choice; ``text_offset`` goes on from chunk to chunk."""
+
+    def __init__(self, token_text: TokenText, offset: int = 0) -> None:
+        self._token_text = token_text
+        self._characters = offset
+
+    def build(self, entries: list[TokenEntry]) -> dict[str, Any]:
+        tokens: list[str] = []
+        offsets: list[int] = []
+        top: list[dict[str, float]] = []
+        for item in entries:
+            data = self._token_text.bytes(item.token_id)
+            tokens.append(_name(data))
+            begun = sum(byte & 0xC0 != 0x80 for byte in data) if self._token_text.visible_bytes(item.token_id) else 0
+            # A token that goes on with a character begun by the one before lies inside that character.
+            inside = bool(data) and data[0] & 0xC0 == 0x80 and self._characters > 0
+            offsets.append(self._characters - inside)
+            self._characters += begun
+            best = {_name(self._token_text.bytes(token)): max(logprob, LOWEST) for token, logprob in item.logprobs.top}
+            best.setdefault(tokens[-1], max(item.logprobs.logprob, LOWEST))
+            top.append(best)
+        return {
+            "tokens": tokens,
+            "token_logprobs": [max(item.logprobs.logprob, LOWEST) for item in entries],
+            "top_logprobs": top,
+            "text_offset": offsets,
+        }
+
+
+def _name(data: bytes) -> str:
+    """A token's text; where its bytes are not whole characters, ``bytes:\\xe6\\x97`` as OpenAI writes it."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def finish_fields(finish: Finish | None) -> dict[str, Any]:
+    """``finish_reason`` and ``stop_reason`` of a choice; null until the end."""
+    if finish is None:
+        return {"finish_reason": None}
+    return {"finish_reason": finish.reason.value, "stop_reason": finish.stop_reason}
