@@ -1,0 +1,119 @@
+"""The conversion cache: a model's graph with its weights in the chosen format, built once.
+
+Rules:
+- an entry's folder name is a digest of all that made it (weights, configuration, format, converter, OpenVINO), so an
+  entry is never stale, only unused;
+- an entry is written to a folder of its own, its manifest last, then renamed into place: a half-written one is never
+  mistaken for a whole one;
+- an entry whose files do not match its manifest is built again;
+- a cache that cannot be written costs the next start its speed, and this one nothing.
+
+What is kept is the graph *before* the paged transformation: its operations cannot be read back from a file, and
+applying it takes a fraction of a second.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import openvino as ov
+
+from ekiden.models.digests import file_digest
+from ekiden.models.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+CONVERTER_VERSION = 1
+"""Raise it whenever ``graph.py`` builds something else from the same weights."""
+
+_GRAPH, _CONSTANTS, _MANIFEST = "model.xml", "model.bin", "manifest.json"
+_PARTIAL = ".partial-"
+_ABANDONED_AFTER_SECONDS = 3600.0
+
+
+def conversion_key(digests: dict[str, str], weights: str) -> str:
+    """The name of the entry for a model with these file digests in the weight format ``weights``."""
+    parts = {
+        "weights": digests["weights"],
+        "config": digests["config"],
+        "format": weights,
+        "converter": CONVERTER_VERSION,
+        "openvino": ov.get_version(),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def converted(core: ov.Core, cache_dir: Path, key: str, build: Callable[[], ov.Model]) -> ov.Model:
+    """The graph of entry ``key``, read from ``cache_dir`` or built and kept there.
+
+    The graph that comes back reads its weights from the mapped file, except when the cache cannot be written.
+    Raises what ``build`` raises.
+    """
+    entry = cache_dir / "converted" / key
+    found = _read(core, entry, cache_dir)
+    if found is not None:
+        return found
+    model = build()
+    try:
+        _write(model, entry, cache_dir)
+    except (OSError, RuntimeError) as error:
+        log.warning("the converted model cannot be kept in %s: %s; the next start converts again", entry, error)
+        return model
+    return _read(core, entry, cache_dir) or model
+
+
+def _read(core: ov.Core, entry: Path, cache_dir: Path) -> ov.Model | None:
+    if not entry.is_dir():
+        return None
+    try:
+        manifest = json.loads((entry / _MANIFEST).read_bytes())
+        for name in (_GRAPH, _CONSTANTS):
+            path = entry / name
+            # Sizes first: they tell a truncated file from a whole one without reading it.
+            if [path.stat().st_size, file_digest(path, cache_dir)] != manifest["files"][name]:
+                raise ValueError(f"{name} is not what was written")
+        return core.read_model(entry / _GRAPH)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ModelError) as error:
+        log.warning("the converted model in %s is damaged (%s); converting again", entry, error)
+        return None
+
+
+def _write(model: ov.Model, entry: Path, cache_dir: Path) -> None:
+    parent = entry.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    _sweep(parent)
+    partial = Path(tempfile.mkdtemp(dir=parent, prefix=_PARTIAL))
+    try:
+        ov.save_model(model, partial / _GRAPH, compress_to_fp16=False)
+        # Reading it back finds what a full disk cut off.
+        ov.Core().read_model(partial / _GRAPH)
+        files = {name: [(partial / name).stat().st_size, _digest(partial / name)] for name in (_GRAPH, _CONSTANTS)}
+        with (partial / _MANIFEST).open("w") as file:
+            json.dump({"files": files}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if entry.exists():
+            shutil.rmtree(entry)
+        partial.rename(entry)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what a killed process left half-written."""
+    for path in parent.glob(_PARTIAL + "*"):
+        with contextlib.suppress(FileNotFoundError):  # another process may be sweeping too
+            if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,161 @@
+"""From a model's files to a runner that is ready: convert or read, transform, compile, allocate, self-test."""
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import openvino as ov
+
+from ekiden.backends.base import RunnerInfo
+from ekiden.backends.openvino import machine
+from ekiden.backends.openvino.conversion import conversion_key, converted
+from ekiden.backends.openvino.graph import build_model
+from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
+from ekiden.backends.openvino.paged import to_paged
+from ekiden.backends.openvino.paged_model import CompiledPagedModel, PagedModel
+from ekiden.backends.openvino.reduction import OpenVINOReducer
+from ekiden.backends.openvino.runner import OpenVINORunner
+from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
+from ekiden.config import Config, ConfigError, parse_size
+from ekiden.models.errors import ModelError
+from ekiden.models.load import ModelDescription, open_checkpoint
+from ekiden.models.resolve import ModelFiles
+
+log = logging.getLogger(__name__)
+
+_DYNAMIC_QUANTISATION_GROUP = 64
+
+
+def load_runner(description: ModelDescription, files: ModelFiles, config: Config) -> OpenVINORunner:
+    """Load the model that ``description`` and ``files`` name.
+
+    Raises:
+        ModelError: the model's files are damaged or its graph is not one that works here.
+        ConfigError: a setting does not fit the model or this backend.
+    """
+    _check(description, config)
+    threads = config.engine.threads or machine.usable_threads()
+    core = ov.Core()
+    key = conversion_key(description.digests, config.model.weights)
+    compiled = _compile(core, description, files, config, key, threads)
+    pool = allocate(
+        read_layouts(compiled),
+        kv_cache_bytes=parse_size("kv_cache_size", config.cache.kv_cache_size),
+        swap_bytes=parse_size("swap_size", config.cache.swap_size),
+    )
+    model = CompiledPagedModel(compiled, pool)
+    settings = {
+        "openvino": ov.get_version(),
+        "cpu": machine.cpu_name(core),
+        "instruction_set": machine.instruction_set(compiled),
+        "threads": str(threads),
+        "weights": config.model.weights if description.spec is not None else "as exported",
+        "kv_dtype": config.cache.kv_dtype,
+        "determinism": config.engine.determinism,
+    }
+    tested = _self_test(model, description, files.cache_dir, config, {"model": key, **settings})
+    info = RunnerInfo(
+        backend="openvino",
+        vocab_size=description.vocab_size,
+        max_model_len=config.model.max_model_len or description.max_position_embeddings,
+        block_size=BLOCK_SIZE,
+        num_blocks=pool.num_blocks,
+        num_swap_blocks=pool.num_swap_blocks,
+        bytes_per_block=pool.bytes_per_block,
+        details={
+            **settings,
+            "pass_limit": "none" if tested.pass_limit is None else str(tested.pass_limit),
+            "self_test": tested.failure or "passed",
+        },
+    )
+    return OpenVINORunner(model, info, pass_limit=tested.pass_limit)
+
+
+def load_reducer(config: Config) -> OpenVINOReducer:
+    """The sampler's reduction with as many threads as the model has."""
+    return OpenVINOReducer(ov.Core(), config.engine.threads or machine.usable_threads())
+
+
+def _check(description: ModelDescription, config: Config) -> None:
+    if config.cache.block_size != BLOCK_SIZE:
+        raise ConfigError(
+            f"block_size is {config.cache.block_size}; the CPU's attention kernel works on blocks of {BLOCK_SIZE} "
+            f"tokens: leave --block-size out or set it to {BLOCK_SIZE}"
+        )
+    asked, has = config.model.max_model_len, description.max_position_embeddings
+    if asked is not None and asked > has:
+        raise ConfigError(f"max_model_len is {asked}; {description.name} has {has} positions: give at most {has}")
+
+
+def _compile(
+    core: ov.Core, description: ModelDescription, files: ModelFiles, config: Config, key: str, threads: int
+) -> ov.CompiledModel:
+    spec, weights = description.spec, config.model.weights
+    if spec is not None:
+        graph = converted(core, files.cache_dir, key, lambda: build_model(spec, open_checkpoint(files), weights))
+    else:
+        try:
+            graph = core.read_model(files.weights[0])
+        except RuntimeError as error:
+            raise ModelError(f"{files.weights[0]}: OpenVINO cannot read it; export or fetch the model again") from error
+    to_paged(graph, None if spec is None else spec.sliding_window)
+    plain = spec is not None and weights != "int8"
+    properties = {
+        "KV_CACHE_PRECISION": config.cache.kv_dtype,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0" if plain else str(_DYNAMIC_QUANTISATION_GROUP),
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": str(threads),
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": "1",
+    }
+    try:
+        return core.compile_model(graph, "CPU", properties)
+    except RuntimeError as error:
+        raise ModelError(f"{description.name}: OpenVINO cannot compile it: {error}") from error
+
+
+def _self_test(
+    model: PagedModel, description: ModelDescription, cache_dir: Path, config: Config, settings: dict[str, str]
+) -> SelfTestResult:
+    """An earlier result on the same machine and settings, checked; otherwise a new one, kept for the next start."""
+    largest, strict = config.scheduler.max_num_batched_tokens, config.engine.determinism == "strict"
+    identity = {**settings, "flags": machine.cpu_flags(), "largest": largest, "version": SELF_TEST_VERSION}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+    path = cache_dir / "self_test" / f"{digest}.json"
+    test = SelfTest(model, vocab_size=description.vocab_size, max_num_batched_tokens=largest)
+    known = _read_result(path)
+    if known is not None and (not strict or test.holds(known)):
+        return known
+    result = test.calibrate(strict=strict)
+    if result.failure is None:
+        _write_result(path, result)
+    elif strict:
+        log.warning(
+            "the determinism self-test failed: %s. The same request may give other tokens beside other neighbours; "
+            "the lineage says so. --weights fp32 or another kv_dtype may pass",
+            result.failure,
+        )
+    return result
+
+
+def _read_result(path: Path) -> SelfTestResult | None:
+    try:
+        limit = json.loads(path.read_bytes())["pass_limit"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # never tested, or unreadable: test again
+    return SelfTestResult(pass_limit=limit) if limit is None or isinstance(limit, int) else None
+
+
+def _write_result(path: Path, result: SelfTestResult) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "w") as file:
+            json.dump(asdict(result), file)
+        Path(temporary).replace(path)
+    except OSError as error:
+        log.warning("the self-test's result cannot be kept in %s: %s; the next start tests again", path, error)

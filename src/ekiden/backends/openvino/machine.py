@@ -1,0 +1,41 @@
+"""The machine as the kernels see it: what a self-test's result depends on, and how many threads to use."""
+
+import os
+from pathlib import Path
+
+import openvino as ov
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def usable_threads() -> int:
+    """The cores this process may use, by affinity and by the control group's quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _CPU_QUOTA.read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        return cores  # no control group, or one that says something else: affinity alone decides
+    return cores
+
+
+def cpu_name(core: ov.Core) -> str:
+    return str(core.get_property("CPU", "FULL_DEVICE_NAME")).strip()
+
+
+def instruction_set(compiled: ov.CompiledModel) -> str:
+    """The instruction set that the plugin chose, such as ``Intel AVX2``."""
+    requirements = str(compiled.get_property("RUNTIME_REQUIREMENTS"))
+    parts = dict(part.split("=", 1) for part in requirements.split(";") if "=" in part)
+    return parts.get("isa", "unknown")
+
+
+def cpu_flags() -> str:
+    """The first processor's flags, or an empty string where the system does not tell."""
+    try:
+        lines = _CPU_INFO.read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(("flags", "Features"))), "")

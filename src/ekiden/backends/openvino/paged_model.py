@@ -1,0 +1,110 @@
+"""A compiled model with its KV pool: one pass at a time, on flat inputs that are wrapped and not copied.
+
+The head runs for the rows named in ``logit_rows`` only. Where any are wanted there are at least two (a lone one is
+named twice): a single row takes another kernel and rounds differently.
+"""
+
+import time
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from ekiden.backends.base import FloatMatrix, RunnerError
+from ekiden.backends.openvino.kv_pool import KVPool
+
+Inputs = dict[str, npt.NDArray[np.generic]]
+"""Arrays by the model's input names."""
+
+
+class PagedModel(Protocol):
+    """What computes passes; tests put their own in its place."""
+
+    @property
+    def pool(self) -> KVPool: ...
+
+    def compute(self, inputs: Inputs) -> tuple[FloatMatrix, float]:
+        """One pass: the logits ``[logit rows, vocab]``, valid until the next pass, and the seconds it took."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class CompiledPagedModel:
+    """A :class:`PagedModel` on OpenVINO. ``infer`` releases the interpreter's lock."""
+
+    def __init__(self, compiled: ov.CompiledModel, pool: KVPool) -> None:
+        self._pool = pool
+        self._request = compiled.create_infer_request()
+        self._indices = {port.any_name: index for index, port in enumerate(compiled.inputs)}
+        for name, tensor in pool.tensors.items():
+            self._request.set_input_tensor(self._indices[name], tensor)
+        self._bound: list[ov.Tensor] = []
+
+    @property
+    def pool(self) -> KVPool:
+        return self._pool
+
+    def compute(self, inputs: Inputs) -> tuple[FloatMatrix, float]:
+        """See :class:`PagedModel`. Raises :class:`RunnerError` when the model refuses or fails."""
+        request = self._request
+        # The request reads these arrays in place, so they must outlive the pass.
+        self._bound = [ov.Tensor(array, shared_memory=True) for array in inputs.values()]
+        try:
+            for name, tensor in zip(inputs, self._bound, strict=True):
+                request.set_input_tensor(self._indices[name], tensor)
+            begin = time.perf_counter()
+            request.infer(share_outputs=True)
+            seconds = time.perf_counter() - begin
+        except RuntimeError as error:
+            raise RunnerError(f"the model could not compute a pass: {error}") from error
+        logits = request.get_output_tensor(0).data
+        return logits.reshape(-1, logits.shape[-1]), seconds
+
+    def close(self) -> None:
+        del self._request
+        self._bound.clear()
+        self._pool.tensors.clear()
+
+
+def flat_inputs(
+    token_ids: list[int],
+    starts: list[int],
+    counts: list[int],
+    blocks: list[int],
+    block_counts: list[int],
+    wanted: list[int],
+) -> Inputs:
+    """The inputs of one pass. Row ``i`` brings ``counts[i]`` of ``token_ids``, has ``starts[i]`` tokens behind it and
+    lies in the next ``block_counts[i]`` of ``blocks``; ``wanted`` are the rows whose last token needs logits."""
+    past = np.array(starts, np.int32)
+    begins = _begins(counts)
+    tokens = len(token_ids)
+    if tokens == len(counts):
+        positions = past.astype(np.int64)
+    else:
+        positions = np.arange(tokens, dtype=np.int64) + np.repeat(past - begins[:-1], counts)
+    last = begins[1:] - 1
+    if len(wanted) == len(counts) and len(counts) > 1:
+        logit_rows = last
+    else:
+        # Where no row wants logits the head must still run for one; where one does, it is named twice (see above).
+        logit_rows = last[wanted if len(wanted) > 1 else wanted * 2 or [0]]
+    return {
+        "input_ids": np.array(token_ids, np.int64),
+        "position_ids": positions,
+        "past_lens": past,
+        "subsequence_begins": begins,
+        "block_indices": np.array(blocks, np.int32),
+        "block_indices_begins": _begins(block_counts),
+        "max_context_len": np.array(max(map(int.__add__, starts, counts)), np.int32),
+        "logit_rows": logit_rows,
+    }
+
+
+def _begins(counts: list[int]) -> npt.NDArray[np.int32]:
+    """``[0, c0, c0 + c1, ...]``."""
+    begins = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=begins[1:])
+    return begins
