@@ -34,7 +34,7 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 WEIGHTS = ("int8", "fp16", "fp32")
 KV_DTYPES = ("f16", "f32", "u8")
 BATCHING = ("continuous", "static", "static-padded", "window", "sequential")
-ORDERS = ("fcfs",)
+ORDERS = ("fcfs", "priority", "deadline", "fair")
 DETERMINISM = ("strict", "relaxed")
 
 
@@ -80,18 +80,44 @@ class SchedulerConfig:
     batching: str = setting("continuous", "when waiting requests may join", choices=BATCHING)
     scheduling_policy: str = setting("fcfs", "order in which waiting requests join", choices=ORDERS)
     batch_window_ms: float = setting(50.0, "how long --batching window waits for a full batch")
+    target_itl_ms: float | None = setting(
+        250.0, "prefill chunks shrink to keep the predicted step under this while others decode; 0 turns it off"
+    )
+    max_concurrent_prefills: int = setting(8, "prompts that may be part-way through their prefill at once")
+    max_overtakes: int = setting(16, "how often smaller requests may pass one that waits for KV blocks")
+    ageing_seconds: float = setting(30.0, "waiting time that outweighs one level of priority")
+    default_deadline_seconds: float = setting(60.0, "under `deadline`: when a request without a deadline counts as due")
+    fair_prompt_weight: float = setting(1.0, "under `fair`: what a computed prompt token costs its tenant")
+    fair_cached_weight: float = setting(0.1, "under `fair`: what a prompt token found in the prefix cache costs")
+    fair_output_weight: float = setting(2.0, "under `fair`: what an output token costs")
 
     def __post_init__(self) -> None:
         _check_choice("batching", self.batching, BATCHING)
         _check_choice("scheduling_policy", self.scheduling_policy, ORDERS)
         _check(self.max_num_seqs >= 1, f"max_num_seqs is {self.max_num_seqs}; it must be at least 1")
-        _check(self.batch_window_ms >= 0, f"batch_window_ms is {self.batch_window_ms}; it must be at least 0")
+        for name in ("batch_window_ms", "max_overtakes", "fair_cached_weight"):
+            value = getattr(self, name)
+            _check(value >= 0, f"{name} is {value}; it must be at least 0")
+        for name in (
+            "max_concurrent_prefills", "ageing_seconds", "default_deadline_seconds",
+            "fair_prompt_weight", "fair_output_weight",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            _check(value > 0, f"{name} is {value}; it must be over 0")
+        _check(
+            self.target_itl_ms is None or self.target_itl_ms >= 0,
+            f"target_itl_ms is {self.target_itl_ms}; it must be at least 0 (0 turns the limit off)",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
     max_num_queued_reqs: int = setting(4096, "waiting requests before new ones are refused with 503")
     max_num_queued_tokens: int = setting(4_000_000, "prompt tokens waiting before new requests are refused with 503")
+    max_queue_seconds: float | None = setting(
+        None, "refuse with 503 when the predicted wait in the queue exceeds this; default: no limit"
+    )
+    tenants_file: str | None = setting(None, "TOML file with weights and limits of tenants")
     request_timeout: float | None = setting(None, "seconds after which a request is ended; default: none")
     max_body_mib: float = setting(8.0, "largest HTTP body in MiB")
 

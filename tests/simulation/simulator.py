@@ -9,12 +9,19 @@ from dataclasses import dataclass, field
 
 from ekiden.backends.base import RunnerError
 from ekiden.backends.fake import FakeRunner, GreedySampler, next_token
-from ekiden.config import BATCHING, CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import BATCHING, ORDERS, CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore, StepView
+from ekiden.guardrails.limits import TenantLimits, Tenants
 from ekiden.state.request import FinishReason, Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
 
 VOCAB = 50
+TENANTS = Tenants(
+    {
+        "a": TenantLimits(weight=2.0),
+        "limited": TenantLimits(max_num_queued_reqs=2, tokens_per_second=300.0, burst_tokens=400.0),
+    }
+)
 MAX_STEPS = 5_000
 
 
@@ -23,6 +30,10 @@ class World:
     """The drawn parameters of one run."""
 
     batching: str
+    order: str
+    max_overtakes: int
+    max_queue_seconds: float | None
+    pause_rate: float
     max_num_seqs: int
     block_size: int
     num_blocks: int
@@ -52,7 +63,11 @@ def draw_world(rng: random.Random) -> World:
     block_size = rng.choice([1, 2, 4, 8])
     max_num_seqs = rng.choice([1, 2, 4, 8])
     return World(
-        batching=rng.choice(BATCHING),
+        batching=rng.choice([*BATCHING, "continuous", "continuous", "continuous"]),
+        order=rng.choice(ORDERS),
+        max_overtakes=rng.choice([0, 1, 3]),
+        max_queue_seconds=rng.choice([None, None, 0.05]),
+        pause_rate=rng.choice([0.0, 0.0, 0.1]),
         max_num_seqs=max_num_seqs,
         block_size=block_size,
         num_blocks=rng.choice([6, 10, 20, 60]),
@@ -95,9 +110,18 @@ class Simulation:
                 max_num_batched_tokens=self.world.budget,
                 batching=self.world.batching,
                 batch_window_ms=30.0,
+                scheduling_policy=self.world.order,
+                max_overtakes=self.world.max_overtakes,
+                max_concurrent_prefills=self.rng.choice([1, 2, 8]),
+                target_itl_ms=self.rng.choice([None, 5.0, 200.0]),
             ),
             cache=CacheConfig(block_size=self.world.block_size, enable_prefix_caching=self.world.prefix_caching),
-            limits=LimitsConfig(max_num_queued_reqs=self.world.queue_limit, max_num_queued_tokens=2_000),
+            limits=LimitsConfig(
+                max_num_queued_reqs=self.world.queue_limit,
+                max_num_queued_tokens=2_000,
+                max_queue_seconds=self.world.max_queue_seconds,
+            ),
+            tenants=TENANTS,
             clock=self._clock,
             eos_token_ids=frozenset({0}),
             observer=self,
@@ -140,6 +164,8 @@ class Simulation:
             ),
             arrival_time=self.now,
             deadline=deadline,
+            tenant=rng.choice(["a", "b", "limited"]),
+            priority=rng.choice([0, 0, 1, -2]),
         )
 
     # --- running
@@ -156,10 +182,12 @@ class Simulation:
                     break
             if self.rng.random() < self.world.abort_rate:
                 self.core.abort(self.rng.choice(list(self.requests)))
+            self._pause_and_resume()
         self.faults = self.rng.random() < 0.3
         while self.core.has_work:
             self._step()
             assert self.outcome.steps < MAX_STEPS, f"no end in sight: {self.core.population.by_id}"
+            self._pause_and_resume(resume_all=self.outcome.steps > 200)
             if self.outcome.steps > MAX_STEPS // 2:
                 self.faults = False
         self._check_drained()
@@ -171,7 +199,8 @@ class Simulation:
         self.outcome.steps += 1
         if not result.computed:
             # Nothing to compute: unfinished work then needs a reason that time alone can end.
-            if self.core.has_work:
+            unpaused = self.core.population.by_id.keys() - self.core.population.paused.keys()
+            if unpaused:
                 assert result.next_change is not None, "work, but nothing scheduled and nothing awaited"
                 self.now = max(self.now, result.next_change)
         for view in self.views:
@@ -181,11 +210,19 @@ class Simulation:
         self.core.check_integrity()
         self._check_work_conservation()
 
+    def _pause_and_resume(self, *, resume_all: bool = False) -> None:
+        if not resume_all and self.rng.random() < self.world.pause_rate:
+            self.core.pause(self.rng.choice(list(self.requests)))
+        for request_id in list(self.core.population.paused):
+            if resume_all or self.rng.random() < 0.3:
+                self.core.resume(request_id)
+
     # --- checks
 
     def _check_plan(self, view: StepView) -> None:
         plan = view.plan
-        assert 0 < plan.total_tokens == sum(plan.num_tokens) <= self.world.budget
+        assert plan.total_tokens > 0 or plan.swap_out
+        assert plan.total_tokens == sum(plan.num_tokens) <= self.world.budget
         assert len(plan.sequences) <= self.world.max_num_seqs
         assert len({s.request_id for s in plan.sequences}) == len(plan.sequences)
         assert all(count > 0 for count in plan.num_tokens)
@@ -202,9 +239,9 @@ class Simulation:
         population = self.core.population
         if self.world.batching != "continuous" or not population.running or population.preempted:
             return
-        head = population.waiting.head(self.now)
-        if head is not None and population.num_free_slots:
-            assert not self.core.refill._fits(head), f"{head!r} waits though it fits"
+        head = population.waiting.first(1)
+        if head and population.num_free_slots:
+            assert not self.core.refill._fits(head[0]), f"{head[0]!r} waits though it fits"
 
     def _take(self, update: RequestUpdate) -> None:
         request = self.requests[update.request_id]
@@ -242,7 +279,7 @@ class Simulation:
     def _check_drained(self) -> None:
         assert self.ended == set(self.requests), "a request had no terminal event"
         population, kv = self.core.population, self.core.kv
-        assert not (population.running or population.preempted or population.padding)
+        assert not [*population.running, *population.preempted, *population.padding, *population.paused]
         assert population.num_free_slots == self.world.max_num_seqs
         assert kv.pool.num_referenced == 0, "blocks were leaked"
         stats = self.core.stats()

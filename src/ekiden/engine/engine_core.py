@@ -12,17 +12,21 @@ from typing import Protocol
 from ekiden.backends.base import ModelRunner, RunnerError
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.interface import EngineStats
+from ekiden.engine.step_time import StepTimeModel, load_of
+from ekiden.guardrails.limits import Tenants
+from ekiden.guardrails.signals import DrainRate
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.batching import make_batching_policy
 from ekiden.policies.ordering import make_waiting_queue
 from ekiden.stages.advance import Advance, RowSampler
-from ekiden.stages.formation import Formation
+from ekiden.stages.formation import Formation, FormationLimits
 from ekiden.stages.intake import Intake, IntakeLimits, StopTextFactory
 from ekiden.stages.refill import Refill, RefillOutcome
 from ekiden.stages.retirement import Retirement
 from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, Request, RequestUpdate
+from ekiden.state.sequence import Sequence, Status
 
 Clock = Callable[[], float]
 
@@ -70,6 +74,7 @@ class EngineCore:
         make_stop_text: StopTextFactory = lambda request: None,
         seed: int = 0,
         max_model_len: int | None = None,
+        tenants: Tenants | None = None,
         observer: StepObserver | None = None,
     ) -> None:
         info = runner.info
@@ -79,7 +84,10 @@ class EngineCore:
             num_swap_blocks=info.num_swap_blocks,
             prefix_caching=cache.enable_prefix_caching,
         )
-        self.population = Population(make_waiting_queue(scheduler.scheduling_policy), scheduler.max_num_seqs)
+        tenants = tenants or Tenants()
+        self.population = Population(make_waiting_queue(scheduler, tenants.weight), scheduler.max_num_seqs)
+        self.step_time = StepTimeModel()
+        self.drain_rate = DrainRate()
         batching = make_batching_policy(scheduler.batching, window_seconds=scheduler.batch_window_ms / 1000)
         self.intake = Intake(
             population=self.population,
@@ -89,13 +97,23 @@ class EngineCore:
                 max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
                 max_num_queued_reqs=limits.max_num_queued_reqs,
                 max_num_queued_tokens=limits.max_num_queued_tokens,
+                max_queue_seconds=limits.max_queue_seconds,
             ),
+            tenants=tenants,
+            drain_rate=self.drain_rate,
             eos_token_ids=eos_token_ids,
             make_stop_text=make_stop_text,
             seed=seed,
         )
         self.formation = Formation(
-            population=self.population, kv=self.kv, max_num_batched_tokens=scheduler.max_num_batched_tokens
+            population=self.population,
+            kv=self.kv,
+            limits=FormationLimits(
+                max_num_batched_tokens=scheduler.max_num_batched_tokens,
+                max_concurrent_prefills=scheduler.max_concurrent_prefills,
+                target_seconds=scheduler.target_itl_ms / 1000 if scheduler.target_itl_ms else None,
+            ),
+            step_time=self.step_time,
         )
         self.advance = Advance(runner=runner, sampler=sampler, clock=clock)
         self.retirement = Retirement(
@@ -104,11 +122,20 @@ class EngineCore:
             eos_token_ids=eos_token_ids,
             keeps_finished_rows=batching.keeps_finished_rows,
         )
-        self.refill = Refill(population=self.population, kv=self.kv, batching=batching)
+        self.refill = Refill(
+            population=self.population,
+            kv=self.kv,
+            batching=batching,
+            max_overtakes=scheduler.max_overtakes,
+            drain_rate=self.drain_rate,
+        )
         self._clock = clock
         self._observer = observer
         self._arrivals: deque[Request] = deque()
         self._aborts: deque[str] = deque()
+        self._pauses: deque[tuple[str, bool]] = deque()
+        self._swap_out: list[tuple[int, int]] = []
+        self._just_paused: list[Sequence] = []
         self._refilled = RefillOutcome()
         self._totals = _Totals()
 
@@ -120,6 +147,13 @@ class EngineCore:
     def abort(self, request_id: str) -> None:
         """End a request; an id that is not in the engine (any more) is ignored."""
         self._aborts.append(request_id)
+
+    def pause(self, request_id: str) -> None:
+        """Take a request out of the running, keeping what it has, until :meth:`resume`; unknown ids are ignored."""
+        self._pauses.append((request_id, True))
+
+    def resume(self, request_id: str) -> None:
+        self._pauses.append((request_id, False))
 
     @property
     def has_work(self) -> bool:
@@ -134,16 +168,22 @@ class EngineCore:
         updates = self._apply_inbox(start)
         if not self.population.running:
             self._refilled = self.refill.admit(start)  # an idle engine starts newcomers in the same turn
-        plan = self.formation.form(swap_in=self._refilled.swap_in, resumed=self._refilled.resumed)
-        if plan.empty:
+        plan = self.formation.form(
+            swap_out=self._swap_out, swap_in=self._refilled.swap_in, resumed=self._refilled.resumed
+        )
+        if plan.empty and not plan.swap_out:
             return StepResult(updates, False, self._next_change(start))
         slots = [] if self._observer is None else [sequence.slot for sequence in plan.sequences]
+        load = load_of(plan)
         try:
             output = self.advance.run(plan)
         except RunnerError as error:
             updates += self._fail_step(plan, str(error))
             return StepResult(updates, True, None)
+        self._swap_out, self._just_paused = [], []
         end = self._clock()
+        if not plan.empty:
+            self.step_time.observe(load, output.timing.total)
         retired = self.retirement.apply(plan, output, end)
         self._refilled = self.refill.admit(end)
         self._totals.count_step(plan, output, retired)
@@ -159,7 +199,7 @@ class EngineCore:
         updates: list[RequestUpdate] = []
         while self._arrivals:
             request = self._arrivals.popleft()
-            accepted = self.intake.accept(request)
+            accepted = self.intake.accept(request, now)
             if isinstance(accepted, Refusal):
                 self._totals.refused[accepted.reason.value] += 1
                 updates.append(RequestUpdate(request.request_id, (), None, accepted))
@@ -167,6 +207,9 @@ class EngineCore:
             sequence = self.population.by_id.get(self._aborts.popleft())
             if sequence is not None:
                 updates.append(self.retirement.end(sequence, FinishReason.ABORT, now))
+        pauses, self._pauses = self._pauses, deque()
+        for request_id, paused in pauses:
+            self._apply_pause(request_id, paused)
         for sequence in self.population.expired(now):
             updates.append(
                 self.retirement.end(sequence, FinishReason.DEADLINE, now, "the request's deadline has passed")
@@ -174,12 +217,25 @@ class EngineCore:
         self._totals.count_ends(updates)
         return updates
 
+    def _apply_pause(self, request_id: str, paused: bool) -> None:
+        sequence = self.population.by_id.get(request_id)
+        if sequence is None or paused == (sequence.status is Status.PAUSED):
+            return
+        if paused and sequence in self._refilled.resumed:
+            self._pauses.append((request_id, paused))  # its blocks are on their way back; next boundary
+        elif paused:
+            self._swap_out += self.retirement.pause(sequence)
+            self._just_paused.append(sequence)
+        else:
+            self.intake.resume(sequence)
+
     def _fail_step(self, plan: BatchPlan, message: str) -> list[RequestUpdate]:
         """The runner failed: whoever was in the plan ends with an error, the rest goes on."""
         now = self._clock()
         self.kv.plan_executed()
-        lost = [s for s in [*plan.sequences, *plan.preempted, *self._refilled.resumed] if not s.padding]
-        live = {s.request_id: s for s in lost if s.request_id in self.population.by_id}
+        lost = [*plan.sequences, *plan.preempted, *self._refilled.resumed, *self._just_paused]
+        self._swap_out, self._just_paused = [], []
+        live = {s.request_id: s for s in lost if self.population.by_id.get(s.request_id) is s}
         updates = [self.retirement.end(s, FinishReason.ERROR, now, message) for s in live.values()]
         self._totals.count_ends(updates)
         self._refilled = self.refill.admit(now)
@@ -197,6 +253,7 @@ class EngineCore:
         return EngineStats(
             num_running=len(population.running),
             num_waiting=num_waiting,
+            num_paused=len(population.paused),
             num_preempted=len(population.preempted),
             waiting_by_reason={wait_reason.value: num_waiting} if wait_reason and num_waiting else {},
             waiting_tokens=population.waiting.num_tokens,

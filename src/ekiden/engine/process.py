@@ -201,7 +201,7 @@ class EngineClient:
             started = self._clock()
             await self._run_child(first)
             if not first.done():
-                first.set_exception(ModelError(self._failure or "the engine ended while it was starting"))
+                first.set_exception(EngineDied(str(self._failure)))
             if self._stopping or first.exception() is not None:
                 return
             self.restarts += 1
@@ -212,16 +212,15 @@ class EngineClient:
     async def _run_child(self, first: "asyncio.Future[ModelCard]") -> None:
         """One child from start to end; every stream it leaves open fails."""
         child = self._child = _Child(self._make_parts, self._config)
-        self._failure = None
         try:
             async for report in child.reports(wedged=lambda: self._silent_for() > self._wedge_timeout):
                 self._take(child, report, first)
         finally:
             self._child = None
             await child.end()
-            message = self._failure or f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
-            self._failure = message
-            self._streams.fail_all("the server is shutting down" if self._stopping else message)
+            if not child.failed:
+                self._failure = f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
+            self._streams.fail_all("the server is shutting down" if self._stopping else str(self._failure))
 
     def _take(self, child: "_Child", report: Report, first: "asyncio.Future[ModelCard]") -> None:
         self._last_report = self._clock()
@@ -235,6 +234,7 @@ class EngineClient:
                 if not first.done():
                     first.set_result(card)
             case Failed(message, permanent):
+                child.failed = True
                 self._failure = message
                 if not first.done():
                     first.set_exception(ModelError(message) if permanent else EngineDied(message))
@@ -252,6 +252,8 @@ class _Child:
         self.process.start()
         theirs.close()
         self.ready = False
+        self.failed = False
+        """Whether it said why it ends."""
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._events = asyncio.get_running_loop()
         self._incoming: asyncio.Queue[Report | None] = asyncio.Queue()

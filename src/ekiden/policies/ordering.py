@@ -1,50 +1,88 @@
-"""Who joins next: the orders of the waiting queue."""
+"""Who joins next: the orders of the waiting queue.
 
-from collections import OrderedDict
-from collections.abc import Iterator
+- `fcfs`: order of arrival.
+- `priority`: lower numbers first, with ageing: waiting ``ageing_seconds`` outweighs one level. A request of level ``p``
+  can be overtaken by one of level ``q < p`` only if that one arrived less than ``(p - q) * ageing_seconds`` after it.
+- `deadline`: earliest deadline first; a request without one counts as due ``default_deadline_seconds`` after it came.
+- `fair` is in `fairness.py`.
 
-from ekiden.state.policy import WaitingQueue
+In the first three a request's place depends on itself alone, so they are one sorted queue with different keys.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from sortedcontainers import SortedDict
+
+from ekiden.config import SchedulerConfig
+from ekiden.policies.fairness import FairQueue
+from ekiden.state.policy import WaitingQueue, Weights
 from ekiden.state.sequence import Sequence
 
+SortKey = Callable[[Sequence], float]
 
-class FirstComeFirstServed:
-    """Arrival order. An ordered dict finds its first and removes from anywhere in constant time."""
 
-    def __init__(self) -> None:
-        self._waiting: OrderedDict[str, Sequence] = OrderedDict()
+class KeyedQueue:
+    """Waiting sequences sorted by a key that never changes; equal keys keep the order in which they were pushed."""
+
+    def __init__(self, key: SortKey) -> None:
+        self._key = key
+        self._sorted: SortedDict[tuple[float, int], Sequence] = SortedDict()
+        self._place: dict[str, tuple[float, int]] = {}
+        self._pushed = 0
         self._num_tokens = 0
 
     def push(self, sequence: Sequence) -> None:
-        self._waiting[sequence.request_id] = sequence
+        self._pushed += 1
+        place = (self._key(sequence), self._pushed)
+        self._place[sequence.request_id] = place
+        self._sorted[place] = sequence
         self._num_tokens += sequence.num_prompt_tokens
 
-    def head(self, now: float) -> Sequence | None:
-        return next(iter(self._waiting.values()), None)
+    def first(self, count: int) -> list[Sequence]:
+        return list(islice(self._sorted.values(), count))
 
     def remove(self, sequence: Sequence) -> None:
-        del self._waiting[sequence.request_id]
+        del self._sorted[self._place.pop(sequence.request_id)]
         self._num_tokens -= sequence.num_prompt_tokens
 
+    def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
+        """Service received does not matter to these orders."""
+
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._sorted)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._waiting.values())
+        return iter(self._sorted.values())
 
     @property
     def num_tokens(self) -> int:
         return self._num_tokens
 
-    @property
-    def oldest_arrival(self) -> float | None:
-        head = next(iter(self._waiting.values()), None)
-        return None if head is None else head.request.arrival_time
-
     def check_integrity(self) -> None:
         assert self._num_tokens == sum(s.num_prompt_tokens for s in self), "waiting tokens miscounted"
+        assert {s.request_id for s in self} == self._place.keys(), "a waiting sequence lost its place"
 
 
-def make_waiting_queue(name: str) -> WaitingQueue:
-    """The order called ``name`` in the configuration."""
-    orders = {"fcfs": FirstComeFirstServed}
-    return orders[name]()
+def make_waiting_queue(config: SchedulerConfig, weights: Weights) -> WaitingQueue:
+    """The order named in the configuration. ``weights`` holds each tenant's share under `fair`."""
+    match config.scheduling_policy:
+        case "fcfs":
+            return KeyedQueue(lambda sequence: sequence.request.arrival_time)
+        case "priority":
+            ageing = config.ageing_seconds
+            return KeyedQueue(lambda sequence: sequence.request.priority * ageing + sequence.request.arrival_time)
+        case "deadline":
+            return KeyedQueue(lambda sequence: _due(sequence, config.default_deadline_seconds))
+        case _:
+            return FairQueue(
+                weights=weights,
+                prompt_weight=config.fair_prompt_weight,
+                cached_weight=config.fair_cached_weight,
+                output_weight=config.fair_output_weight,
+            )
+
+
+def _due(sequence: Sequence, default_seconds: float) -> float:
+    request = sequence.request
+    return request.deadline if request.deadline is not None else request.arrival_time + default_seconds

@@ -7,11 +7,17 @@ Rules:
 - a decode that needs a block gets one here, so that nothing can fail after the plan is made. When the pool is empty a
   victim is preempted: the newest running sequence, never the oldest, and never one whose blocks are still on their way
   back from the swap space;
+- while sequences decode, prefill chunks shrink until the predicted step (its 90th percentile) keeps the inter-token
+  target; the first prompt in line still gets its smallest chunk, so that prefill never starves;
+- at most ``max_concurrent_prefills`` prompts are part-way through at once;
 - output tokens are always computed one at a time, also when a sequence is computed again after its blocks were dropped.
 """
 
+from dataclasses import dataclass
+
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.state.plan import BatchPlan, LeftOutReason
+from ekiden.state.policy import StepLoad, StepTimePredictor
 from ekiden.state.population import Population
 from ekiden.state.sequence import Sequence, Status
 
@@ -27,15 +33,38 @@ def chunk_size(*, computed: int, prompt: int, budget: int, block_size: int) -> i
     return max(0, end - computed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormationLimits:
+    """``target_seconds``: how long a step with decodes in it may take; None for no target."""
+
+    max_num_batched_tokens: int
+    max_concurrent_prefills: int
+    target_seconds: float | None = None
+
+
 class Formation:
-    def __init__(self, *, population: Population, kv: KVCacheManager, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self,
+        *,
+        population: Population,
+        kv: KVCacheManager,
+        limits: FormationLimits,
+        step_time: StepTimePredictor,
+    ) -> None:
         self._population = population
         self._kv = kv
-        self._budget = max_num_batched_tokens
+        self._limits = limits
+        self._step_time = step_time
 
-    def form(self, *, swap_in: list[tuple[int, int]], resumed: list[Sequence]) -> BatchPlan:
-        """Plan the next step. ``swap_in`` and ``resumed`` are what refill brought back since the last one."""
-        plan = BatchPlan(token_budget=self._budget, swap_in=swap_in)
+    def form(
+        self, *, swap_out: list[tuple[int, int]], swap_in: list[tuple[int, int]], resumed: list[Sequence]
+    ) -> BatchPlan:
+        """Plan the next step.
+
+        ``swap_in`` and ``resumed`` are what refill brought back since the last one; ``swap_out`` belongs to sequences
+        that were paused.
+        """
+        plan = BatchPlan(token_budget=self._limits.max_num_batched_tokens, swap_out=swap_out, swap_in=swap_in)
         self._add_decodes(plan, resumed)
         for sequence in self._population.padding:
             if sequence.block_table:
@@ -97,18 +126,42 @@ class Formation:
         plan.preempted.append(victim)
 
     def _add_prefills(self, plan: BatchPlan) -> None:
-        left = self._budget - plan.total_tokens
-        for sequence in self._population.running:
-            if not sequence.is_prefilling:
+        prefilling = [s for s in self._population.running if s.is_prefilling]
+        if not prefilling:
+            return
+        size = self._kv.block_size
+        left = self._limits.max_num_batched_tokens - plan.total_tokens
+        decode_rows = len(plan.sequences)
+        decode_context = sum(sequence.num_computed_tokens for sequence in plan.sequences)
+        tokens = pairs = 0
+        for index, sequence in enumerate(prefilling):
+            if index >= self._limits.max_concurrent_prefills:
+                plan.left_out.append((sequence, LeftOutReason.CONCURRENT_PREFILLS))
                 continue
-            chunk = chunk_size(
-                computed=sequence.num_computed_tokens,
-                prompt=sequence.num_prompt_tokens,
-                budget=left,
-                block_size=self._kv.block_size,
-            )
+            computed, prompt = sequence.num_computed_tokens, sequence.num_prompt_tokens
+            chunk = chunk_size(computed=computed, prompt=prompt, budget=left, block_size=size)
+            reason = LeftOutReason.TOKEN_BUDGET
+            while chunk and decode_rows:
+                load = StepLoad(
+                    decode_rows=decode_rows,
+                    decode_context=decode_context,
+                    prefill_tokens=tokens + chunk,
+                    prefill_pairs=pairs + chunk * (computed + chunk // 2),
+                )
+                if self._keeps_target(load):
+                    break
+                smaller = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, block_size=size)
+                if smaller == 0 and index == 0:
+                    break  # the smallest chunk there is: prefill must not starve
+                chunk, reason = smaller, LeftOutReason.INTER_TOKEN_TARGET
             if chunk == 0:
-                plan.left_out.append((sequence, LeftOutReason.TOKEN_BUDGET))
+                plan.left_out.append((sequence, reason))
                 continue
             plan.add(sequence, chunk)
             left -= chunk
+            tokens += chunk
+            pairs += chunk * (computed + chunk // 2)
+
+    def _keeps_target(self, load: StepLoad) -> bool:
+        target = self._limits.target_seconds
+        return target is None or self._step_time.predict(load).p90 <= target

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from ekiden.guardrails.limits import Tenants, TokenBucket
+from ekiden.guardrails.signals import DrainRate
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.state.population import Population
 from ekiden.state.request import Refusal, RefusalReason, Request
 from ekiden.state.sampling_params import InvalidSamplingParams, validate
-from ekiden.state.sequence import Sequence, StopText
+from ekiden.state.sequence import Sequence, Status, StopText
 
 StopTextFactory = Callable[[Request], StopText | None]
 
@@ -23,6 +25,7 @@ class IntakeLimits:
     max_model_len: int
     max_num_queued_reqs: int
     max_num_queued_tokens: int
+    max_queue_seconds: float | None = None
 
 
 class Intake:
@@ -35,6 +38,8 @@ class Intake:
         eos_token_ids: frozenset[int],
         make_stop_text: StopTextFactory,
         seed: int,
+        tenants: Tenants,
+        drain_rate: DrainRate,
     ) -> None:
         self._limits = limits
         self._population = population
@@ -42,11 +47,14 @@ class Intake:
         self._eos_token_ids = eos_token_ids
         self._make_stop_text = make_stop_text
         self._seed = seed
+        self._tenants = tenants
+        self._drain_rate = drain_rate
+        self._buckets: dict[str, TokenBucket] = {}
         self.draining = False
 
-    def accept(self, request: Request) -> Sequence | Refusal:
+    def accept(self, request: Request, now: float) -> Sequence | Refusal:
         """Put the request in the waiting queue, or say why not. A refused request leaves no trace."""
-        refusal = self._refusal(request)
+        refusal = self._impossible(request) or self._no_room(request) or self._over_tenant_limit(request, now)
         if refusal is not None:
             return refusal
         sampling = request.sampling
@@ -65,7 +73,7 @@ class Intake:
             stop_text=self._make_stop_text(request) if sampling.stop else None,
         )
         self._population.by_id[request.request_id] = sequence
-        self._population.waiting.push(sequence)
+        self._population.enqueue(sequence)
         self._population.watch_deadline(sequence)
         return sequence
 
@@ -74,8 +82,16 @@ class Intake:
         text = f"{self._seed}:{request_id}".encode()
         return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
-    def _refusal(self, request: Request) -> Refusal | None:
-        return self._impossible(request) or self._no_room(request)
+    def resume(self, sequence: Sequence) -> None:
+        """Let a paused sequence go on: back to the queue, or to those that wait to come back with their blocks."""
+        population = self._population
+        del population.paused[sequence.request_id]
+        if sequence.admission:
+            sequence.move_to(Status.PREEMPTED)
+            population.preempted.append(sequence)
+        else:
+            sequence.move_to(Status.WAITING)
+            population.enqueue(sequence)
 
     def _impossible(self, request: Request) -> Refusal | None:
         """What is wrong with the request itself."""
@@ -123,15 +139,53 @@ class Intake:
         limits, waiting = self._limits, self._population.waiting
         if self.draining:
             return Refusal(reason=RefusalReason.DRAINING, message="the server is shutting down; try another or later")
+        reason, message = None, ""
+        wait = self._drain_rate.seconds_for(len(waiting))
         if len(waiting) >= limits.max_num_queued_reqs:
-            return Refusal(
-                reason=RefusalReason.QUEUE_FULL_REQUESTS,
-                message=f"{len(waiting)} requests are waiting and the limit is {limits.max_num_queued_reqs}; try later",
+            reason = RefusalReason.QUEUE_FULL_REQUESTS
+            message = f"{len(waiting)} requests are waiting and the limit is {limits.max_num_queued_reqs}; try later"
+        elif waiting.num_tokens + len(request.prompt_token_ids) > limits.max_num_queued_tokens:
+            reason = RefusalReason.QUEUE_FULL_TOKENS
+            message = (
+                f"{waiting.num_tokens} prompt tokens are waiting and the limit is "
+                f"{limits.max_num_queued_tokens}; try later"
             )
-        if waiting.num_tokens + len(request.prompt_token_ids) > limits.max_num_queued_tokens:
+        elif limits.max_queue_seconds is not None and wait is not None and wait > limits.max_queue_seconds:
+            reason = RefusalReason.QUEUE_TOO_SLOW
+            message = (
+                f"the wait in the queue would be about {wait:.1f} s and the limit is "
+                f"{limits.max_queue_seconds:g} s; try later"
+            )
+        if reason is None:
+            return None
+        excess = 1 if limits.max_queue_seconds is None or wait is None else wait - limits.max_queue_seconds
+        return Refusal(reason=reason, message=message, retry_after=max(1.0, excess))
+
+    def _over_tenant_limit(self, request: Request, now: float) -> Refusal | None:
+        """Limits of this tenant alone; the last check, since it takes tokens from the bucket."""
+        tenant, waiting = request.tenant, self._population.waiting_of(request.tenant)
+        limits = self._tenants.limits(tenant)
+        num_prompt = len(request.prompt_token_ids)
+        over_requests = waiting.requests >= limits.max_num_queued_reqs
+        if over_requests or waiting.tokens + num_prompt > limits.max_num_queued_tokens:
+            limit = limits.max_num_queued_reqs if over_requests else limits.max_num_queued_tokens
             return Refusal(
-                reason=RefusalReason.QUEUE_FULL_TOKENS,
-                message=f"{waiting.num_tokens} prompt tokens are waiting and the limit is "
-                f"{limits.max_num_queued_tokens}; try later",
+                reason=RefusalReason.TENANT_QUEUE_FULL,
+                message=f"tenant {tenant!r} has {waiting.requests} requests with {waiting.tokens} prompt tokens waiting "
+                f"and its limit is {limit:g} {'requests' if over_requests else 'tokens'}; try later",
+                retry_after=max(1.0, self._drain_rate.seconds_for(waiting.requests) or 1.0),
+            )
+        if limits.tokens_per_second == float("inf"):
+            return None
+        bucket = self._buckets.get(tenant)
+        if bucket is None:
+            bucket = self._buckets[tenant] = TokenBucket(limits.tokens_per_second, limits.burst_tokens)
+        wait = bucket.take(num_prompt + (request.sampling.max_tokens or 0), now)
+        if wait > 0.0:
+            return Refusal(
+                reason=RefusalReason.TENANT_RATE,
+                message=f"tenant {tenant!r} may ask for {limits.tokens_per_second:g} tokens a second on average; "
+                f"try again in {wait:.1f} s",
+                retry_after=wait,
             )
         return None

@@ -1,17 +1,26 @@
 """Stage 5, refill: freed capacity goes to whoever is next.
 
+A request that waits for KV blocks at the head of the queue may be passed by later ones that fit, a bounded number of
+times; then it waits for what the running ones give back, and nobody passes. So a small request is not held up by a
+large one for long, and a large one is not starved by small ones.
+
 Preempted sequences come back first, and while any of them waits for memory nobody new joins. Then the batching policy
 says how many may join and the waiting queue says who. Admission leaves a watermark of free blocks, so that those that
 run already can grow without a preemption straight away; it does not apply when nothing runs.
 """
 
+from bisect import insort
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ekiden.guardrails.signals import DrainRate
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.state.policy import BatchingPolicy, BatchView
 from ekiden.state.population import Population
 from ekiden.state.sequence import Sequence, Status
+
+_LOOKAHEAD = 8
+"""How many blocked requests are looked past in one refill."""
 
 
 class WaitReason(StrEnum):
@@ -32,21 +41,32 @@ class RefillOutcome:
 
 
 class Refill:
-    def __init__(self, *, population: Population, kv: KVCacheManager, batching: BatchingPolicy) -> None:
+    def __init__(
+        self,
+        *,
+        population: Population,
+        kv: KVCacheManager,
+        batching: BatchingPolicy,
+        max_overtakes: int,
+        drain_rate: DrainRate,
+    ) -> None:
         self._population = population
         self._kv = kv
         self._batching = batching
+        self._max_overtakes = max_overtakes
+        self._drain_rate = drain_rate
         self._base_watermark = kv.pool.num_blocks // 100
         self._next_admission = 0
 
     def admit(self, now: float) -> RefillOutcome:
         outcome = RefillOutcome()
+        backlogged = len(self._population.waiting) > 0
         self._resume_preempted(outcome)
-        if self._population.preempted:
-            if len(self._population.waiting):
-                outcome.wait_reason = WaitReason.PREEMPTED_FIRST
-            return outcome
-        self._admit_waiting(outcome, now)
+        if not self._population.preempted:
+            self._admit_waiting(outcome, now)
+        elif backlogged:
+            outcome.wait_reason = WaitReason.PREEMPTED_FIRST
+        self._drain_rate.observe(joined=len(outcome.admitted), backlogged=backlogged, now=now)
         return outcome
 
     def next_change(self, now: float) -> float | None:
@@ -59,7 +79,7 @@ class Refill:
             now=now,
             in_batch=population.num_in_batch,
             waiting=len(population.waiting),
-            oldest_arrival=population.waiting.oldest_arrival,
+            oldest_arrival=population.oldest_arrival,
             max_num_seqs=population.max_num_seqs,
         )
 
@@ -73,35 +93,67 @@ class Refill:
         # Oldest admission first: the victims were taken newest first.
         preempted.sort(key=lambda sequence: sequence.admission)
         if preempted and not self._population.running:
+            # Padding must not keep real work from its slots and blocks.
             for padding in self._population.padding:
                 self._kv.release(padding)
+                self._population.free_slot(padding)
+            self._population.padding.clear()
         while preempted and self._fits(preempted[0]):
-            sequence = preempted.pop(0)
+            sequence = preempted[0]
+            if sequence.slot < 0:  # it was paused meanwhile
+                if self._population.num_free_slots == 0:
+                    return
+                sequence.slot = self._population.take_slot()
+            preempted.pop(0)
             outcome.swap_in += self._kv.admit(sequence)
             self._start(sequence)
             outcome.resumed.append(sequence)
 
     def _admit_waiting(self, outcome: RefillOutcome, now: float) -> None:
-        population = self._population
         limit = self._batching.admission_limit(self._view(now))
-        while (head := population.waiting.head(now)) is not None:
-            if population.num_free_slots == 0:
-                outcome.wait_reason = WaitReason.SLOTS
+        while head := self._population.waiting.first(1):
+            if not self._may_join(outcome, limit):
                 return
-            if len(outcome.admitted) >= limit:
-                outcome.wait_reason = WaitReason.BATCHING
+            if not self._fits(head[0]):
+                self._look_past_the_blocked(outcome, limit, now)
                 return
-            if not self._fits(head):
-                outcome.wait_reason = WaitReason.KV_BLOCKS
-                return
-            population.waiting.remove(head)
-            self._kv.admit(head)
-            head.slot = population.take_slot()
-            head.admission = self._next_admission = self._next_admission + 1
-            head.admitted_time = now
-            self._start(head)
-            outcome.admitted.append(head)
+            self._admit(head[0], outcome, now)
+
+    def _look_past_the_blocked(self, outcome: RefillOutcome, limit: int, now: float) -> None:
+        """The head does not fit. Let a few of those behind it join, each counted against whom it passes."""
+        blocked: list[Sequence] = []
+        for candidate in self._population.waiting.first(_LOOKAHEAD + 1):
+            if self._fits(candidate):
+                for passed in blocked:
+                    passed.num_overtaken += 1
+                self._admit(candidate, outcome, now)
+            else:
+                blocked.append(candidate)
+            patient = all(sequence.num_overtaken < self._max_overtakes for sequence in blocked)
+            if not patient or not self._may_join(outcome, limit):
+                break
+        outcome.wait_reason = outcome.wait_reason or WaitReason.KV_BLOCKS
+
+    def _may_join(self, outcome: RefillOutcome, limit: int) -> bool:
+        """Whether a slot is free and the batching policy allows one more; sets the reason when not."""
+        if self._population.num_free_slots == 0:
+            outcome.wait_reason = WaitReason.SLOTS
+        elif len(outcome.admitted) >= limit:
+            outcome.wait_reason = WaitReason.BATCHING
+        return outcome.wait_reason is None
+
+    def _admit(self, sequence: Sequence, outcome: RefillOutcome, now: float) -> None:
+        population = self._population
+        population.dequeue(sequence)
+        self._kv.admit(sequence)
+        cached = sequence.num_cached_tokens
+        population.waiting.charge(sequence, prompt=sequence.num_prompt_tokens - cached, cached=cached)
+        sequence.slot = population.take_slot()
+        sequence.admission = self._next_admission = self._next_admission + 1
+        sequence.admitted_time = now
+        self._start(sequence)
+        outcome.admitted.append(sequence)
 
     def _start(self, sequence: Sequence) -> None:
         sequence.move_to(Status.RUNNING)
-        self._population.running.append(sequence)
+        insort(self._population.running, sequence, key=lambda other: other.admission)

@@ -31,6 +31,7 @@ class Retirement:
         """Append the step's tokens and retire whoever has ended. One update for each row that got a token."""
         self._kv.plan_executed()
         updates: list[RequestUpdate] = []
+        charge = self._population.waiting.charge
         for index, sequence in enumerate(plan.sequences):
             if sequence.padding:
                 continue
@@ -46,6 +47,7 @@ class Retirement:
             if sequence.first_token_time is None:
                 sequence.first_token_time = now
             kept = self._append(sequence, tokens)
+            charge(sequence, output=len(kept))
             finish = None
             if sequence.finish_reason is not None:
                 finish = self._retire(sequence, now)
@@ -88,12 +90,35 @@ class Retirement:
         self._end_padded_batch()
         return RequestUpdate(sequence.request.request_id, (), finish)
 
+    def pause(self, sequence: Sequence) -> list[tuple[int, int]]:
+        """Take a live sequence out of the running until it is resumed; returns swap-out pairs for the next plan.
+
+        It gives back its slot and its blocks, so that whoever reads it slowly costs nobody else anything.
+        """
+        population, pairs = self._population, []
+        match sequence.status:
+            case Status.WAITING:
+                population.dequeue(sequence)
+            case Status.RUNNING:
+                population.running.remove(sequence)
+                pairs = self._kv.swap_out(sequence)
+            case _:
+                population.preempted.remove(sequence)
+        if sequence.slot >= 0:
+            population.free_slot(sequence)
+        sequence.move_to(Status.PAUSED)
+        population.paused[sequence.request_id] = sequence
+        self._end_padded_batch()
+        return pairs
+
     def _retire(self, sequence: Sequence, now: float, message: str | None = None) -> Finish:
         population, was = self._population, sequence.status
         if was is Status.WAITING:
-            population.waiting.remove(sequence)
+            population.dequeue(sequence)
         elif was is Status.RUNNING:
             population.running.remove(sequence)
+        elif was is Status.PAUSED:
+            del population.paused[sequence.request_id]
         else:
             population.preempted.remove(sequence)
         del population.by_id[sequence.request_id]

@@ -3,7 +3,7 @@
 *When* may waiting requests join (:class:`BatchingPolicy`), and *who* is next (:class:`WaitingQueue`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,17 +40,25 @@ class BatchingPolicy(Protocol):
         ...
 
 
+Weights = Callable[[str], float]
+"""A tenant's share of the service under the `fair` order; 1 unless configured."""
+
+
 class WaitingQueue(Protocol):
-    """Waiting sequences in the order in which they are to join."""
+    """Waiting sequences in the order in which they are to join. Only :class:`Population` pushes and removes."""
 
     def push(self, sequence: Sequence) -> None: ...
 
-    def head(self, now: float) -> Sequence | None:
-        """The next sequence to join; stays in the queue."""
+    def first(self, count: int) -> list[Sequence]:
+        """The first ``count`` in order; they stay in the queue."""
         ...
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it stands. Raises KeyError when it is not here."""
+        ...
+
+    def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
+        """Tell the order what service the sequence received, in tokens."""
         ...
 
     def __len__(self) -> int: ...
@@ -62,7 +70,27 @@ class WaitingQueue(Protocol):
         """Prompt tokens of all that wait."""
         ...
 
-    @property
-    def oldest_arrival(self) -> float | None: ...
-
     def check_integrity(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """A predicted duration in seconds: how likely values spread, not a point."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoad:
+    """What drives the time of a step. ``prefill_pairs`` counts (new token, earlier token) pairs of prefill chunks."""
+
+    decode_rows: int
+    decode_context: int
+    prefill_tokens: int
+    prefill_pairs: int
+
+
+class StepTimePredictor(Protocol):
+    def predict(self, load: StepLoad) -> TimeRange: ...

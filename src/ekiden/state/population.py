@@ -4,16 +4,28 @@
 | ----------- | --------- | ------------------ | ------------------------------- |
 | `waiting`   | WAITING   | intake             | refill, retirement              |
 | `running`   | RUNNING   | refill             | formation (victims), retirement |
-| `preempted` | PREEMPTED | formation          | refill, retirement              |
-| `padding`   | FINISHED  | retirement         | retirement (end of its batch)   |
+| `preempted` | PREEMPTED | formation, intake  | refill, retirement              |
+| `paused`    | PAUSED    | retirement         | intake (resume), retirement     |
+| `padding`   | FINISHED  | retirement         | retirement (batch ends), refill |
 
 `running` is in order of admission, oldest first. A sequence keeps its slot while it runs, is preempted or pads.
+A paused one gives its slot up; resumed, it waits again, or is preempted without a slot until refill finds one.
 """
 
 import heapq
+from collections import OrderedDict
+from dataclasses import dataclass
 
 from ekiden.state.policy import WaitingQueue
 from ekiden.state.sequence import Sequence, Status
+
+
+@dataclass(slots=True)
+class TenantQueue:
+    """One tenant's part of the waiting queue."""
+
+    requests: int = 0
+    tokens: int = 0
 
 
 class Population:
@@ -22,10 +34,13 @@ class Population:
         self.waiting = waiting
         self.running: list[Sequence] = []
         self.preempted: list[Sequence] = []
+        self.paused: dict[str, Sequence] = {}
         self.padding: list[Sequence] = []
         self.by_id: dict[str, Sequence] = {}
         """Every sequence that has not had its terminal event."""
         self._free_slots = list(range(max_num_seqs))
+        self._arrivals: OrderedDict[str, float] = OrderedDict()
+        self._by_tenant: dict[str, TenantQueue] = {}
         self._deadlines: list[tuple[float, str]] = []
 
     @property
@@ -36,6 +51,31 @@ class Population:
     @property
     def num_free_slots(self) -> int:
         return len(self._free_slots)
+
+    @property
+    def oldest_arrival(self) -> float | None:
+        """When the one that has waited longest came."""
+        return next(iter(self._arrivals.values()), None)
+
+    def waiting_of(self, tenant: str) -> TenantQueue:
+        """How much of the queue is this tenant's."""
+        return self._by_tenant.get(tenant, TenantQueue())
+
+    def enqueue(self, sequence: Sequence) -> None:
+        self.waiting.push(sequence)
+        self._arrivals[sequence.request_id] = sequence.request.arrival_time
+        share = self._by_tenant.setdefault(sequence.request.tenant, TenantQueue())
+        share.requests += 1
+        share.tokens += sequence.num_prompt_tokens
+
+    def dequeue(self, sequence: Sequence) -> None:
+        self.waiting.remove(sequence)
+        del self._arrivals[sequence.request_id]
+        share = self._by_tenant[sequence.request.tenant]
+        share.requests -= 1
+        share.tokens -= sequence.num_prompt_tokens
+        if share.requests == 0:
+            del self._by_tenant[sequence.request.tenant]
 
     def take_slot(self) -> int:
         """The lowest free slot."""
@@ -70,14 +110,17 @@ class Population:
             *((s, Status.WAITING) for s in self.waiting),
             *((s, Status.RUNNING) for s in self.running),
             *((s, Status.PREEMPTED) for s in self.preempted),
+            *((s, Status.PAUSED) for s in self.paused.values()),
         ]
         for sequence, status in placed:
             assert sequence.status is status, f"{sequence!r} lies among the {status} ones"
             assert self.by_id.get(sequence.request_id) is sequence, f"{sequence!r} is not registered"
         assert len(placed) == len(self.by_id), "a live sequence is in no container or in two"
         assert len({s.request_id for s, _ in placed}) == len(placed), "a sequence is in two places"
-        holders = [*self.running, *self.preempted, *self.padding]
+        holders = [*self.running, *(s for s in self.preempted if s.slot >= 0), *self.padding]
         slots = sorted([*self._free_slots, *(s.slot for s in holders)])
         assert slots == list(range(self.max_num_seqs)), f"slots are lost or doubled: {slots}"
-        assert all(s.slot == -1 for s in self.waiting), "a waiting sequence holds a slot"
+        assert all(s.slot == -1 for s in [*self.waiting, *self.paused.values()]), "a waiting or paused one holds a slot"
+        assert sum(share.requests for share in self._by_tenant.values()) == len(self.waiting), "a tenant's queue is off"
+        assert self._arrivals.keys() == {s.request_id for s in self.waiting}, "an arrival is lost"
         assert all(s.status is Status.FINISHED and s.padding for s in self.padding)

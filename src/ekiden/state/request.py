@@ -49,15 +49,22 @@ class RefusalReason(StrEnum):
     EXCEEDS_KV_CACHE = "exceeds_kv_cache"
     QUEUE_FULL_REQUESTS = "queue_full_requests"
     QUEUE_FULL_TOKENS = "queue_full_tokens"
+    QUEUE_TOO_SLOW = "queue_too_slow"
+    TENANT_QUEUE_FULL = "tenant_queue_full"
+    TENANT_RATE = "tenant_rate"
     DRAINING = "draining"
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A refusal with its reason; ``param`` names the request field at fault, where one is."""
+    """A refusal with its reason; ``param`` names the request field at fault, where one is.
+
+    ``retry_after`` is the measured or configured number of seconds after which the same request may be accepted.
+    """
 
     reason: RefusalReason
     message: str
     param: str | None = None
+    retry_after: float | None = None
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True):

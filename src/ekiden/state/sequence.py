@@ -66,6 +66,8 @@ class Sequence:
     swapped_blocks: int = 0
     """How many of its blocks lie in the swap space while it is preempted."""
     num_preemptions: int = 0
+    num_overtaken: int = 0
+    """How often a later one joined while this one waited for KV blocks at the head of the queue."""
     admitted_time: float | None = None
     first_token_time: float | None = None
     finish_reason: FinishReason | None = None

@@ -1,0 +1,77 @@
+"""What a step costs, learnt while serving: a linear model of its load, fitted by recursive least squares.
+
+seconds ~ a + b * decode_rows + c * decode_context + d * prefill_tokens + e * prefill_pairs, with forgetting, so that
+it follows a machine whose speed drifts. The spread of recent ratios measured / predicted makes the point a range.
+Coefficients below zero are read as zero: no load makes a step faster.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from ekiden.state.plan import BatchPlan
+from ekiden.state.policy import StepLoad, TimeRange
+
+# Before anything is measured: a slow machine, so that the first chunks are small. Seconds for each unit of the load.
+_PRIOR = (0.005, 0.002, 2e-6, 0.002, 1e-7)
+# Scales that bring the features near 1, so that one starting variance fits all.
+_SCALES = (1.0, 32.0, 8_000.0, 128.0, 60_000.0)
+_FORGETTING = 0.99
+
+
+def load_of(plan: BatchPlan) -> StepLoad:
+    """The load of a plan that has not been applied yet."""
+    decode_rows = decode_context = prefill_tokens = prefill_pairs = 0
+    for sequence, count in zip(plan.sequences, plan.num_tokens, strict=True):
+        computed = sequence.num_computed_tokens
+        if sequence.is_prefilling:
+            prefill_tokens += count
+            prefill_pairs += count * (computed + count // 2)
+        else:
+            decode_rows += 1
+            decode_context += computed
+    return StepLoad(
+        decode_rows=decode_rows,
+        decode_context=decode_context,
+        prefill_tokens=prefill_tokens,
+        prefill_pairs=prefill_pairs,
+    )
+
+
+class StepTimeModel:
+    def __init__(self, prior: Iterable[float] = _PRIOR, history: int = 128) -> None:
+        self._scales = np.array(_SCALES)
+        self._weights = np.array(tuple(prior)) * self._scales
+        self._covariance: npt.NDArray[np.float64] = np.eye(len(_SCALES)) * 0.05
+        self._ratios: deque[float] = deque(maxlen=history)
+        self._spread = (0.5, 1.0, 2.0)
+        self.observed = 0
+
+    def _features(self, load: StepLoad) -> npt.NDArray[np.float64]:
+        raw = (1.0, load.decode_rows, load.decode_context, load.prefill_tokens, load.prefill_pairs)
+        return np.divide(raw, self._scales, dtype=np.float64)
+
+    def _point(self, features: npt.NDArray[np.float64]) -> float:
+        return max(1e-4, float(features @ np.maximum(self._weights, 0.0)))
+
+    def predict(self, load: StepLoad) -> TimeRange:
+        point = self._point(self._features(load))
+        low, middle, high = self._spread
+        return TimeRange(point * low, point * middle, point * high)
+
+    def observe(self, load: StepLoad, seconds: float) -> None:
+        """Learn from a measured step."""
+        features = self._features(load)
+        self._ratios.append(seconds / self._point(features))
+        gain = self._covariance @ features
+        gain /= _FORGETTING + float(features @ gain)
+        self._weights += gain * (seconds - float(features @ self._weights))
+        covariance = (self._covariance - np.outer(gain, features @ self._covariance)) / _FORGETTING
+        # Directions that are never excited would grow without end under forgetting.
+        self._covariance = covariance * min(1.0, 1.0 / float(np.trace(covariance)))
+        self.observed += 1
+        if self.observed % 8 == 0:
+            low, middle, high = np.percentile(self._ratios, (10, 50, 90))
+            self._spread = (float(low), float(middle), float(high))

@@ -1,0 +1,122 @@
+"""The `fair` order: a weighted virtual token counter for each tenant (Sheng et al., "Fairness in Serving Large
+Language Models", OSDI 2024).
+
+Each tenant's counter grows by the service it receives, divided by its weight: prompt tokens at admission (those found
+in the prefix cache at their own, lower rate), output tokens as they are made. Whoever waits with the smallest counter
+joins next; within a tenant, order of arrival. A tenant that comes back from idleness is lifted to the smallest counter
+among those that wait or run, so that idle time cannot be saved up.
+
+Bound: while two tenants stay backlogged, the service they receive (over their weights) differs by at most
+``2 * max(prompt_weight * longest prompt, output_weight * tokens the batch can hold)`` over the smallest weight.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from ekiden.state.policy import Weights
+from ekiden.state.sequence import Sequence
+
+_FORGET_ABOVE = 4096
+"""Idle tenants that are remembered before the forgetting starts."""
+
+
+@dataclass(slots=True)
+class _Tenant:
+    weight: float
+    counter: float = 0.0
+    waiting: OrderedDict[str, Sequence] = field(default_factory=OrderedDict)
+
+
+class FairQueue:
+    def __init__(self, *, weights: Weights, prompt_weight: float, cached_weight: float, output_weight: float) -> None:
+        self._weights = weights
+        self._prompt_weight = prompt_weight
+        self._cached_weight = cached_weight
+        self._output_weight = output_weight
+        self._tenants: dict[str, _Tenant] = {}
+        self._backlogged: dict[str, _Tenant] = {}
+        self._length = 0
+        self._num_tokens = 0
+        self._last_to_leave = _Tenant(1.0)
+
+    def push(self, sequence: Sequence) -> None:
+        name = sequence.request.tenant
+        tenant = self._tenant(name)
+        if not tenant.waiting:
+            # The lift: a tenant that had nothing waiting gets no credit for the time it was away.
+            others = (other.counter for other in self._backlogged.values())
+            tenant.counter = max(tenant.counter, min(others, default=self._last_to_leave.counter))
+            self._backlogged[name] = tenant
+        tenant.waiting[sequence.request_id] = sequence
+        self._length += 1
+        self._num_tokens += sequence.num_prompt_tokens
+
+    def _tenant(self, name: str) -> _Tenant:
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            if len(self._tenants) >= 2 * len(self._backlogged) + _FORGET_ABOVE:
+                self._forget_idle()
+            tenant = self._tenants[name] = _Tenant(self._weights(name))
+        return tenant
+
+    def _forget_idle(self) -> None:
+        """Drop idle tenants that the lift would raise anyway; nothing is lost with them."""
+        floor = min((t.counter for t in self._backlogged.values()), default=self._last_to_leave.counter)
+        self._tenants = {n: t for n, t in self._tenants.items() if t.waiting or t.counter > floor}
+
+    def first(self, count: int) -> list[Sequence]:
+        """The next ones, as if each were charged its prompt when it joins."""
+        if count == 1 and self._backlogged:
+            tenant = min(self._backlogged.items(), key=lambda item: (item[1].counter, item[0]))[1]
+            return [next(iter(tenant.waiting.values()))]
+        ahead = [(tenant.counter, name, iter(tenant.waiting.values())) for name, tenant in self._backlogged.items()]
+        chosen: list[Sequence] = []
+        while ahead and len(chosen) < count:
+            lowest = min(range(len(ahead)), key=lambda index: ahead[index][:2])
+            counter, name, waiting = ahead[lowest]
+            sequence = next(waiting, None)
+            if sequence is None:
+                ahead.pop(lowest)
+                continue
+            chosen.append(sequence)
+            cost = self._prompt_weight * sequence.num_prompt_tokens / self._tenants[name].weight
+            ahead[lowest] = (counter + cost, name, waiting)
+        return chosen
+
+    def remove(self, sequence: Sequence) -> None:
+        name = sequence.request.tenant
+        tenant = self._tenants[name]
+        del tenant.waiting[sequence.request_id]
+        if not tenant.waiting:
+            del self._backlogged[name]
+            self._last_to_leave = tenant
+        self._length -= 1
+        self._num_tokens -= sequence.num_prompt_tokens
+
+    def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
+        """Service received: ``prompt`` computed and ``cached`` prompt tokens at admission, ``output`` tokens as made."""
+        tenant = self._tenant(sequence.request.tenant)
+        service = self._prompt_weight * prompt + self._cached_weight * cached + self._output_weight * output
+        tenant.counter += service / tenant.weight
+
+    def counters(self) -> dict[str, float]:
+        """Each known tenant's virtual counter."""
+        return {name: tenant.counter for name, tenant in self._tenants.items()}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return chain.from_iterable(tenant.waiting.values() for tenant in self._backlogged.values())
+
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens
+
+    def check_integrity(self) -> None:
+        assert self._length == sum(1 for _ in self), "waiting sequences miscounted"
+        assert self._num_tokens == sum(s.num_prompt_tokens for s in self), "waiting tokens miscounted"
+        for name, tenant in self._tenants.items():
+            assert (name in self._backlogged) == bool(tenant.waiting), f"{name} is backlogged without a request"
