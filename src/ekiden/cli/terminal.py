@@ -2,13 +2,21 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 
 PLAIN_LINES = 10
 """How many progress lines a log gets for a whole job."""
@@ -81,16 +89,53 @@ def progress(label: str, total: float | None, unit: str = "requests") -> Iterato
         yield _BarMeter(bar, label, total)
 
 
-class Interruptible:
-    """``with Interruptible() as run``: Ctrl-C inside ends the block quietly, and ``run.interrupted`` says so."""
+@contextmanager
+def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A callable ``report(what, done, total)`` in bytes, shown as a bar on a terminal and as plain lines elsewhere.
 
-    interrupted = False
+    Nothing is printed until it is called for the first time.
+    """
+    console = err()
+    if console.is_terminal:
+        with _ByteBars(console) as bars:
+            yield bars.report
+    else:
+        yield _ByteLines(console).report
 
-    def __enter__(self) -> "Interruptible":
+
+class _ByteBars:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "_ByteBars":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        self.interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
-        return self.interrupted
+    def __exit__(self, *exception: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def report(self, what: str, done: int, total: int) -> None:
+        if self._progress is None:
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            self._progress = Progress(*columns, console=self._console)
+            self._progress.start()
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(what, total=total or None)
+        self._progress.update(self._tasks[what], completed=done, total=total or None)
+
+
+class _ByteLines:
+    """One line when a piece of work begins, and one about every quarter of it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said: dict[str, int] = {}
+
+    def report(self, what: str, done: int, total: int) -> None:
+        quarter = 4 * done // total if total else 0
+        if quarter > self._said.get(what, -1):
+            self._said[what] = quarter
+            amount = f": {done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if total else ""
+            self._console.print(f"{what}{amount}", soft_wrap=True)

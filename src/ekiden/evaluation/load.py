@@ -23,17 +23,27 @@ class LoadRun:
 
 
 def completion_requests(
-    target: Target, model: str, prompts: Sequence[list[int] | str], *, output_tokens: int
+    target: Target,
+    model: str,
+    prompts: Sequence[list[int] | str],
+    *,
+    output_tokens: int,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int | None = None,
 ) -> list[bytes]:
-    """Greedy streamed ``/v1/completions`` calls of exactly ``output_tokens`` tokens (where ignore_eos is known)."""
+    """Streamed ``/v1/completions`` calls of exactly ``output_tokens`` tokens (where ignore_eos is known)."""
     common: dict[str, Any] = {
         "model": model,
         "max_tokens": output_tokens,
-        "temperature": 0,
+        "temperature": temperature,
+        "top_p": top_p,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    if seed is not None:
+        common["seed"] = seed
     return [target.request_bytes("/completions", {**common, "prompt": prompt}) for prompt in prompts]
 
 

@@ -1,0 +1,148 @@
+"""The composition root: the only place that picks a backend.
+
+:func:`load_model` is importable by name, because the engine's own process is told to call it.
+"""
+
+import hashlib
+import json
+import logging
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ekiden import __version__
+from ekiden.backends.base import RunnerInfo
+from ekiden.cli.terminal import byte_progress
+from ekiden.config import CacheConfig, Config, ConfigError, LimitsConfig, SchedulerConfig
+from ekiden.engine.build import EngineParts
+from ekiden.engine.engine_core import EngineCore, StepObserver
+from ekiden.engine.interface import ModelCard
+from ekiden.models.errors import ModelError
+from ekiden.models.fetch import model_cache_dir
+from ekiden.models.load import ModelDescription, describe
+from ekiden.models.resolve import ModelFiles, resolve
+from ekiden.state.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+NO_GENERATION_CONFIG = "none"
+SETTINGS_THAT_CHANGE_TOKENS = ("model", "cache", "engine")
+NOT_OF_THE_FINGERPRINT = frozenset(
+    {"model", "served_model_name", "model_cache", "threads", "kv_cache_size", "swap_size"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A model found on disk and read, without its weights."""
+
+    files: ModelFiles
+    description: ModelDescription
+
+
+def describe_model(config: Config) -> Described:
+    """Find the model, fetching it where its name says so, and read all but its weights. Raises :class:`ModelError`."""
+    settings = config.model
+    with byte_progress() as report:
+        files = resolve(settings.model, model_cache_dir(settings.model_cache), progress=report)
+    plain = settings.generation_config in (None, NO_GENERATION_CONFIG)
+    description = describe(
+        files,
+        chat_template_path=_path(settings.chat_template),
+        generation_config_path=None if plain else _path(settings.generation_config),
+    )
+    own = description.max_position_embeddings
+    if settings.max_model_len is not None and settings.max_model_len > own:
+        raise ConfigError(f"max_model_len is {settings.max_model_len}; {description.name} was made for at most {own}")
+    if settings.generation_config == NO_GENERATION_CONFIG:
+        description.generation_defaults.clear()
+    return Described(files=files, description=description)
+
+
+def default_sampling(description: ModelDescription) -> SamplingParams:
+    """The sampling values that the model's makers advise, over ours."""
+    advised: dict[str, Any] = dict(description.generation_defaults)
+    return SamplingParams(**advised)
+
+
+def load_model(config: Config) -> EngineParts:
+    """Everything an engine needs, from the configuration alone."""
+    return load_described(config, describe_model(config))
+
+
+def load_described(config: Config, model: Described) -> EngineParts:
+    """Load the weights. Raises :class:`ModelError`."""
+    from ekiden.backends.openvino.loader import load_reducer, load_runner
+    from ekiden.sampling.sampler import Sampler
+
+    description = model.description
+    for warning in description.warnings:
+        logger.warning("%s", warning)
+    runner = load_runner(description, model.files, config)
+    return EngineParts(
+        runner=runner,
+        sampler=Sampler(load_reducer(config), description.tokenizer.eos_token_ids),
+        card=model_card(config, description, runner.info),
+        tokenizer=description.tokenizer,
+    )
+
+
+def model_card(config: Config, description: ModelDescription, info: RunnerInfo) -> ModelCard:
+    """What the doors tell of the model."""
+    own = min(description.max_position_embeddings, info.max_model_len)
+    return ModelCard(
+        model_id=config.model.served_model_name or description.name,
+        max_model_len=min(config.model.max_model_len or own, own),
+        vocab_size=info.vocab_size,
+        block_size=info.block_size,
+        num_blocks=info.num_blocks,
+        created=int(time.time()),
+        fingerprint=f"ekiden-{__version__}-{_digest(config, description, info)[:8]}",
+        details={"backend": info.backend, **info.details},
+    )
+
+
+def _digest(config: Config, description: ModelDescription, info: RunnerInfo) -> str:
+    """SHA-256 of what a token can depend on: the files, the backend and how it is set, and our own version."""
+    settings = {
+        f"{room}.{name}": value
+        for room in SETTINGS_THAT_CHANGE_TOKENS
+        for name, value in asdict(getattr(config, room)).items()
+        if name not in NOT_OF_THE_FINGERPRINT
+    }
+    parts = {
+        "ekiden": __version__,
+        "files": description.digests,
+        "backend": info.backend,
+        "details": info.details,
+        "settings": settings,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _path(name: str | None) -> Path | None:
+    if name is None:
+        return None
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file; check the path")
+    return path
+
+
+def fake_core(
+    scheduler: SchedulerConfig, cache: CacheConfig, limits: LimitsConfig, observer: StepObserver
+) -> EngineCore:
+    """An engine over the model without weights, for the bench of the scheduler."""
+    from ekiden.backends.fake import FakeRunner, GreedySampler
+
+    blocks = scheduler.max_num_seqs * 64
+    return EngineCore(
+        runner=FakeRunner(num_blocks=blocks, block_size=cache.block_size),
+        sampler=GreedySampler(),
+        scheduler=scheduler,
+        cache=cache,
+        limits=limits,
+        clock=time.monotonic,
+        observer=observer,
+    )

@@ -1,0 +1,242 @@
+"""``ekiden demo``: the defining example. Short answers finish and hand their slot to a waiting request at the next step
+under continuous batching; under static batching the slot stays empty until the longest answer of the batch has ended.
+
+Both runs share the model, the engine and every line of it but the batching policy, so the tokens must be identical:
+exit status 1 when they are not.
+"""
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ekiden.cli.options import Resolved, settings_options
+from ekiden.cli.terminal import UserError, out, progress
+from ekiden.config import Config
+from ekiden.engine.build import EngineParts, build_core
+from ekiden.evaluation.bench import answer_figures
+from ekiden.evaluation.offline import Answer, run_batch
+from ekiden.evaluation.slot_chart import axis, chart_rows, coloured, colours
+from ekiden.evaluation.slot_html import ChartData, TableData, page
+from ekiden.evaluation.slots import SlotFigures, letters, slot_figures
+from ekiden.evaluation.trace import SlotStep, StepRecorder
+from ekiden.evaluation.workload import DemoPrompt, demo_prompts
+from ekiden.state.request import Request
+from ekiden.state.sampling_params import SamplingParams
+
+ARMS = ("static", "continuous")
+SLOT_LABEL = 8
+MOST_COLUMNS = 160
+FORMULAS = (
+    "TTFT: first token - arrival. E2E: last token - arrival. Throughput: output tokens / duration. Slot utilisation: "
+    "slot-steps that computed a running request / (slots x steps). Freed slot stayed empty: steps between the last "
+    "step of a request and the first of the next one in its slot. All requests arrive at the start; greedy; a warm-up "
+    "is left out."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmRun:
+    """What one policy did."""
+
+    batching: str
+    steps: Sequence[SlotStep]
+    slots: SlotFigures
+    answers: list[Answer]
+    duration: float
+
+
+@click.command()
+@settings_options("model", "cache", "engine")
+@click.option("--slots", type=click.IntRange(min=1), default=8, help="requests that run at once  [default: 8]")
+@click.option("--out", "folder", default="demo-out", metavar="FOLDER", help="where the HTML goes  [default: demo-out]")
+@click.option("--show-text", is_flag=True, help="also print the answers")
+def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> None:
+    """Show static against continuous batching on 24 real prompts."""
+    from ekiden.cli.compose import describe_model, load_described
+    from ekiden.cli.prompting import chat_token_ids
+    from ekiden.evaluation.bench import sized
+
+    target = _make_folder(folder)
+    config = sized(resolved.config, slots)
+    model = describe_model(config)
+    tokenizer, template = model.description.tokenizer, model.description.chat_template
+    prompts = demo_prompts()
+    token_ids = [chat_token_ids(tokenizer, template, [{"role": "user", "content": p.prompt}]) for p in prompts]
+    parts = load_described(config, model)
+    console = out()
+    console.print(
+        f"[bold]{len(prompts)} real prompts over {slots} slots[/bold] on {parts.card.model_id}. Answers are cut at "
+        f"{min(p.max_tokens for p in prompts)} to {max(p.max_tokens for p in prompts)} tokens, one long one among "
+        "each eight.\n"
+    )
+    try:
+        _warm_up(parts, config, token_ids)
+        runs = [run_arm(parts, with_batching(config, arm), prompts, token_ids) for arm in ARMS]
+    finally:
+        parts.runner.close()
+    tokens = [[answer.token_ids for answer in run.answers] for run in runs]
+    same = tokens[0] == tokens[1]
+    show(console, runs, prompts, slots)
+    if show_text:
+        for prompt, answer in zip(prompts, runs[-1].answers, strict=True):
+            console.print(Text(f"\n> {prompt.prompt}", "bold"))
+            console.print(Text(tokenizer.decode(answer.token_ids)))
+    file = target / "demo.html"
+    file.write_text(html(runs, prompts, slots, same=same, model=parts.card.model_id), encoding="utf-8")
+    console.print(f"The charts as a page: {file}", soft_wrap=True)
+    verdict = "identical" if same else "DIFFERENT, which must not be"
+    console.print(f"The tokens of the two runs are [bold]{verdict}[/bold].")
+    if not same:
+        raise click.exceptions.Exit(1)
+
+
+def with_batching(config: Config, batching: str) -> Config:
+    return replace(config, scheduler=replace(config.scheduler, batching=batching))
+
+
+def run_arm(
+    parts: EngineParts, config: Config, prompts: Sequence[DemoPrompt], token_ids: Sequence[list[int]]
+) -> ArmRun:
+    """All prompts through a fresh engine under the policy of ``config``."""
+    recorder = StepRecorder()
+    core = build_core(parts, config, observer=recorder)
+    start = time.monotonic()
+    requests = [
+        Request(
+            request_id=prompt.id,
+            prompt_token_ids=tuple(tokens),
+            sampling=SamplingParams(temperature=0.0, max_tokens=prompt.max_tokens),
+            arrival_time=start,
+        )
+        for prompt, tokens in zip(prompts, token_ids, strict=True)
+    ]
+    with progress(config.scheduler.batching, len(requests)) as meter:
+        answers = run_batch(core, requests, on_finish=lambda request, answer: meter.advance())
+    lost = [request.request_id for request, a in zip(requests, answers, strict=True) if a.finish is None]
+    if lost:
+        raise UserError(f"the engine refused {', '.join(lost)}; give it more memory with --kv-cache-size")
+    return ArmRun(
+        batching=config.scheduler.batching,
+        steps=recorder.steps,
+        slots=slot_figures(recorder.steps, config.scheduler.max_num_seqs),
+        answers=answers,
+        duration=time.monotonic() - start,
+    )
+
+
+def _warm_up(parts: EngineParts, config: Config, token_ids: Sequence[list[int]]) -> None:
+    """The first passes of a model are slow, and no policy should pay for them."""
+    core = build_core(parts, config)
+    few = SamplingParams(temperature=0.0, max_tokens=2)
+    requests = [
+        Request(request_id=str(index), prompt_token_ids=tuple(tokens), sampling=few, arrival_time=time.monotonic())
+        for index, tokens in enumerate(token_ids[: config.scheduler.max_num_seqs])
+    ]
+    run_batch(core, requests)
+
+
+def _make_folder(name: str) -> Path:
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}; name another with --out") from error
+    return folder
+
+
+# --- what is shown
+
+
+def show(console: Console, runs: Sequence[ArmRun], prompts: Sequence[DemoPrompt], slots: int) -> None:
+    """Both charts on one time scale, then the figures."""
+    ids = [prompt.id for prompt in prompts]
+    names = letters(ids)
+    paint = {names[request_id]: colour for request_id, colour in colours(ids).items()}
+    width = min(MOST_COLUMNS, console.width if console.is_terminal else shutil.get_terminal_size().columns) - SLOT_LABEL
+    per_column = max(run.slots.seconds for run in runs) / max(20, width)
+    for run in runs:
+        console.print(f"[bold]{run.batching}[/bold]: {run.slots.steps} steps in {run.duration:.1f} s")
+        rows = chart_rows(run.steps, slots, names, seconds_per_column=per_column)
+        for slot, row in enumerate(rows):
+            _print_line(console, Text(f"slot {slot:<{SLOT_LABEL - 5}}") + coloured(row, paint))
+        _print_line(console, Text(" " * SLOT_LABEL + axis(max(map(len, rows)), per_column), "dim"))
+        console.print()
+    console.print(Text("A letter is a request, · an empty slot. ") + _legend(prompts, names))
+    console.print()
+    table = Table("", *(run.batching for run in runs), box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for cells in figure_rows(runs):
+        table.add_row(*cells)
+    console.print(table)
+    console.print(FORMULAS, style="dim")
+    console.print()
+
+
+def _print_line(console: Console, line: Text) -> None:
+    console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _legend(prompts: Sequence[DemoPrompt], names: Mapping[str, str]) -> Text:
+    longest = sorted(prompts, key=lambda prompt: -prompt.max_tokens)[:3]
+    told = ", ".join(names[prompt.id] for prompt in sorted(longest, key=lambda prompt: names[prompt.id]))
+    return Text(f"The long answers are {told}.")
+
+
+def figure_rows(runs: Sequence[ArmRun]) -> list[list[str]]:
+    """The rows of the table: a name, then each run's value."""
+    figures = [answer_figures(run.answers, run.duration) for run in runs]
+
+    def spread(name: str, level: str) -> list[str]:
+        points = [figure[name] for figure in figures]
+        return [f"{point[level]:.2f} s" if isinstance(point, Mapping) else "-" for point in points]
+
+    def rate(figure: dict[str, object]) -> str:
+        value = figure["output_tokens_per_second"]
+        return f"{value:,.0f} tok/s" if isinstance(value, float) else "-"
+
+    empty = [run.slots.handover_steps or (0,) for run in runs]
+    return [
+        ["TTFT p50", *spread("ttft_seconds", "p50")],
+        ["TTFT max", *spread("ttft_seconds", "max")],
+        ["E2E p50", *spread("e2e_seconds", "p50")],
+        ["E2E max", *spread("e2e_seconds", "max")],
+        ["throughput", *(rate(figure) for figure in figures)],
+        ["output tokens", *(f"{figure['output_tokens']}" for figure in figures)],
+        ["steps", *(f"{run.slots.steps}" for run in runs)],
+        ["slot utilisation", *(f"{run.slots.slot_utilisation:.0%}" for run in runs)],
+        ["freed slot stayed empty, mean", *(f"{sum(steps) / len(steps):.1f} steps" for steps in empty)],
+        ["freed slot stayed empty, max", *(f"{max(steps)} steps" for steps in empty)],
+    ]
+
+
+def html(runs: Sequence[ArmRun], prompts: Sequence[DemoPrompt], slots: int, *, same: bool, model: str) -> str:
+    """The page with both charts, the figures and the prompts."""
+    names = letters([prompt.id for prompt in prompts])
+    titles = [f"{run.batching}: {run.slots.steps} steps, {run.duration:.1f} s" for run in runs]
+    charts = [ChartData(title=title, steps=run.steps, num_slots=slots) for title, run in zip(titles, runs, strict=True)]
+    verdict = "identical" if same else "different, which must not be"
+    columns = ["", *(run.batching for run in runs)]
+    asked = [
+        [names[prompt.id], prompt.prompt, str(len(answer.token_ids))]
+        for prompt, answer in zip(prompts, runs[-1].answers, strict=True)
+    ]
+    return page(
+        "Static against continuous batching",
+        f"{len(prompts)} real prompts over {slots} slots on {model}; the same engine under two policies. The tokens of "
+        f"the two runs are {verdict}.",
+        charts,
+        [
+            TableData(heading="Figures", columns=columns, rows=figure_rows(runs), note=FORMULAS),
+            TableData(heading="Requests", columns=["", "prompt", "answer tokens"], rows=asked),
+        ],
+        names=names,
+        about={prompt.id: prompt.prompt for prompt in prompts},
+    )

@@ -1,0 +1,104 @@
+"""Conversations and prompt files as token ids, for the commands that run the engine in this process."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ekiden.cli.terminal import UserError
+from ekiden.models.chat_template import ChatTemplate, ChatTemplateError
+from ekiden.models.tokenizer import Tokenizer
+from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+def chat_token_ids(tokenizer: Tokenizer, template: ChatTemplate | None, messages: Messages) -> list[int]:
+    """The conversation as the model's template writes it, up to the start of the assistant's turn.
+
+    Special tokens in what people wrote stay text. Raises :class:`UserError` when there is no template or it refuses.
+    """
+    if template is None:
+        raise UserError("this model has no chat template; give one with --chat-template, or use plain prompts")
+    try:
+        text = template.render(messages, protect=tokenizer.protect)
+    except ChatTemplateError as error:
+        raise UserError(str(error)) from error
+    token_ids = tokenizer.encode(text, add_special_tokens=False, parse_special=True)
+    bos = tokenizer.bos_token_id
+    if tokenizer.adds_bos and bos is not None and token_ids[:1] != [bos]:
+        token_ids.insert(0, bos)
+    return token_ids
+
+
+class PromptLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of a prompt file: one of the three kinds of prompt, and the sampling fields of the HTTP API."""
+
+    id: str | int | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    prompt_token_ids: list[int] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+
+
+_KINDS = ("prompt", "messages", "prompt_token_ids")
+_RENAMED = {"max_completion_tokens": "max_tokens"}
+_NOT_SAMPLING = frozenset({"id", *_KINDS})
+
+
+def read_line(text: bytes) -> PromptLine:
+    """One line, checked as far as can be done without a model. Raises ValueError saying what is wrong."""
+    try:
+        line = msgspec.json.decode(text, type=PromptLine)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+    given = [kind for kind in _KINDS if getattr(line, kind) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        raise ValueError(f"one of {', '.join(_KINDS)} is needed, and there is {found}")
+    if line.messages is not None and not all(isinstance(m.get("role"), str) for m in line.messages):
+        raise ValueError("each of the messages needs a role")
+    return line
+
+
+def sampling_of(line: PromptLine, defaults: Mapping[str, float | int], *, vocab_size: int) -> SamplingParams:
+    """The line's sampling over the model's defaults. Raises ValueError naming the field."""
+    values: dict[str, Any] = dict(defaults)
+    for name in PromptLine.__struct_fields__:
+        value = getattr(line, name)
+        if value is not None and name not in _NOT_SAMPLING:
+            values[_RENAMED.get(name, name)] = value
+    stop = values.get("stop", ())
+    values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+    values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
+    params = SamplingParams(**values)
+    try:
+        validate(params, vocab_size=vocab_size)
+    except InvalidSamplingParams as error:
+        raise ValueError(str(error)) from error
+    return params
+
+
+def line_token_ids(line: PromptLine, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[int]:
+    """The prompt of a line as token ids; raises :class:`UserError` for messages that the template refuses."""
+    if line.prompt_token_ids is not None:
+        return line.prompt_token_ids
+    if line.prompt is not None:
+        return tokenizer.encode(line.prompt, add_special_tokens=True, parse_special=True)
+    assert line.messages is not None, "read_line() lets no other line pass"
+    return chat_token_ids(tokenizer, template, line.messages)

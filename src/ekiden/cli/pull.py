@@ -1,0 +1,17 @@
+"""``ekiden pull``: fetch and convert ahead of time. What it leaves in the cache is what ``serve`` would have made."""
+
+import click
+
+from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
+from ekiden.cli.terminal import out
+
+
+@click.command()
+@settings_options(*ENGINE_ROOMS)
+def command(resolved: Resolved) -> None:
+    """Fetch and convert a model, so that serving it starts at once."""
+    from ekiden.cli.compose import describe_model, load_described
+
+    model = describe_model(resolved.config)
+    load_described(resolved.config, model).runner.close()
+    out().print(f"{model.description.name} is ready in {model.files.cache_dir}", soft_wrap=True)

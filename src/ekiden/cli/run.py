@@ -1,0 +1,161 @@
+"""``ekiden run PROMPTS.jsonl``: answers to a file of prompts, batched, in the order of the file.
+
+Every line is checked before any work is done. Answers are written as soon as all before them are there; a file given
+with ``-o`` gets its name only when it is whole.
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import msgspec
+
+from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
+from ekiden.cli.prompting import PromptLine, line_token_ids, read_line, sampling_of
+from ekiden.cli.terminal import UserError, err, progress
+from ekiden.engine.llm import LLM, Completion
+from ekiden.models.load import ModelDescription
+from ekiden.state.sampling_params import SamplingParams
+
+MOST_NAMED_LINES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One line of the file, ready for the engine. ``number`` counts lines from 1."""
+
+    number: int
+    line: PromptLine
+    token_ids: list[int]
+    sampling: SamplingParams
+
+
+@click.command()
+@click.argument("prompts", metavar="PROMPTS.jsonl")
+@settings_options(*ENGINE_ROOMS, model_argument=False)
+@click.option("-o", "--output", metavar="FILE", help="write there and not to stdout")
+def command(resolved: Resolved, prompts: str, output: str | None) -> None:
+    """Answer a file of prompts offline.
+
+    Each line of PROMPTS.jsonl ("-" is stdin) is an object with one of "prompt", "messages" and "prompt_token_ids", an
+    "id" if you like, and sampling fields such as "max_tokens" and "temperature".
+    """
+    from ekiden.cli.compose import describe_model, load_described
+
+    lines = read_lines(prompts)
+    model = describe_model(resolved.config)
+    limit = resolved.config.model.max_model_len or model.description.max_position_embeddings
+    jobs = prepare(lines, model.description, limit, prompts)
+    partial = Path(output + ".partial") if output else None
+    opened = partial.open("wb") if partial else nullcontext(sys.stdout.buffer)
+    with opened as sink, LLM(load_described(resolved.config, model), resolved.config) as llm:
+        failures = answer(llm, jobs, sink)
+    if partial is not None and output is not None:
+        partial.replace(output)
+    if failures:
+        err().print(f"{failures} of {len(jobs)} prompts failed; their lines say why", soft_wrap=True)
+        raise click.exceptions.Exit(1)
+
+
+def read_lines(name: str) -> list[tuple[int, PromptLine]]:
+    """The lines that are not blank, with their numbers. Raises :class:`UserError` naming every bad one."""
+    try:
+        text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {name}: {error.strerror or error}") from error
+    lines, bad = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                lines.append((number, read_line(line)))
+            except ValueError as error:
+                bad.append((number, str(error)))
+    _refuse(name, bad)
+    if not lines:
+        raise UserError(f"{name} holds no prompts")
+    return lines
+
+
+def prepare(lines: Sequence[tuple[int, PromptLine]], model: ModelDescription, limit: int, name: str) -> list[Job]:
+    """Token ids and sampling of each line. Raises :class:`UserError` naming every line that cannot be run."""
+    jobs, bad = [], []
+    for number, line in lines:
+        try:
+            token_ids = line_token_ids(line, model.tokenizer, model.chat_template)
+            _check_tokens(token_ids, model.vocab_size, limit)
+            sampling = sampling_of(line, model.generation_defaults, vocab_size=model.vocab_size)
+            jobs.append(Job(number=number, line=line, token_ids=token_ids, sampling=sampling))
+        except (ValueError, UserError) as error:
+            bad.append((number, str(error)))
+    _refuse(name, bad)
+    return jobs
+
+
+def _check_tokens(token_ids: list[int], vocab_size: int, limit: int) -> None:
+    if not token_ids:
+        raise ValueError("the prompt has no tokens")
+    if not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+        raise ValueError(f"token ids must be between 0 and {vocab_size - 1}")
+    if len(token_ids) >= limit:
+        raise ValueError(f"the prompt has {len(token_ids)} tokens; with a context of {limit} it may have {limit - 1}")
+
+
+def _refuse(name: str, bad: Sequence[tuple[int, str]]) -> None:
+    if not bad:
+        return
+    number, reason = bad[0]
+    others = ", ".join(str(number) for number, _ in bad[1 : 1 + MOST_NAMED_LINES])
+    more = "" if len(bad) == 1 else f"; {len(bad) - 1} more bad lines: {others}"
+    more += ", ..." if len(bad) > 1 + MOST_NAMED_LINES else ""
+    raise UserError(f"{name} line {number}: {reason}{more}")
+
+
+def answer(llm: LLM, jobs: Sequence[Job], sink: IO[bytes]) -> int:
+    """Run all jobs and write their lines in order; returns how many failed."""
+    done: dict[int, Completion] = {}
+    written = 0
+    with progress("run", len(jobs), "prompts") as meter:
+
+        def finished(completion: Completion) -> None:
+            nonlocal written
+            done[completion.index] = completion
+            meter.advance()
+            while written in done:
+                sink.write(msgspec.json.encode(_result(jobs[written], done[written])) + b"\n")
+                written += 1
+            sink.flush()
+
+        completions = llm.generate([job.token_ids for job in jobs], [job.sampling for job in jobs], on_finish=finished)
+    return sum(_error(completion) is not None for completion in completions)
+
+
+def _error(completion: Completion) -> str | None:
+    if completion.refusal is not None:
+        return completion.refusal.message
+    assert completion.finish is not None, "a completion has ended or was refused"
+    return completion.finish.message
+
+
+def _result(job: Job, completion: Completion) -> dict[str, Any]:
+    row: dict[str, Any] = {"index": completion.index, "line": job.number}
+    if job.line.id is not None:
+        row["id"] = job.line.id
+    row["text"] = completion.text
+    finish = completion.finish
+    row["finish_reason"] = finish.reason.value if finish is not None else "refused"
+    if finish is not None:
+        row["stop_reason"] = finish.stop_reason
+        row["usage"] = {
+            "prompt_tokens": finish.num_prompt_tokens,
+            "completion_tokens": finish.num_output_tokens,
+            "total_tokens": finish.num_prompt_tokens + finish.num_output_tokens,
+            "prompt_tokens_details": {"cached_tokens": finish.num_cached_tokens},
+        }
+    error = _error(completion)
+    if error is not None:
+        row["error"] = error
+    return row
