@@ -50,13 +50,18 @@ def conversion_key(digests: dict[str, str], weights: str) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
+def constants_path(cache_dir: Path, key: str) -> Path:
+    """The file that entry ``key`` maps its weights from."""
+    return cache_dir / "converted" / key / _CONSTANTS
+
+
 def converted(core: ov.Core, cache_dir: Path, key: str, build: Callable[[], ov.Model]) -> ov.Model:
     """The graph of entry ``key``, read from ``cache_dir`` or built and kept there.
 
     The graph that comes back reads its weights from the mapped file, except when the cache cannot be written.
     Raises what ``build`` raises.
     """
-    entry = cache_dir / "converted" / key
+    entry = constants_path(cache_dir, key).parent
     found = _read(core, entry, cache_dir)
     if found is not None:
         return found

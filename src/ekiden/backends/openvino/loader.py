@@ -12,7 +12,7 @@ import openvino as ov
 
 from ekiden.backends.base import RunnerInfo
 from ekiden.backends.openvino import machine
-from ekiden.backends.openvino.conversion import conversion_key, converted
+from ekiden.backends.openvino.conversion import constants_path, conversion_key, converted
 from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
 from ekiden.backends.openvino.paged import to_paged
@@ -58,6 +58,7 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         "determinism": config.engine.determinism,
     }
     tested = _self_test(model, description, files.cache_dir, config, {"model": key, **settings})
+    machine.release_file_pages(constants_path(files.cache_dir, key) if description.spec else files.weights[-1])
     info = RunnerInfo(
         backend="openvino",
         vocab_size=description.vocab_size,

@@ -1,5 +1,6 @@
 """The machine as the kernels see it: what a self-test's result depends on, and how many threads to use."""
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import openvino as ov
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_MEMORY_MAPS = Path("/proc/self/maps")
+_DONT_NEED = 4
 
 
 def usable_threads() -> int:
@@ -39,3 +42,22 @@ def cpu_flags() -> str:
     except OSError:
         return ""
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def release_file_pages(path: Path) -> None:
+    """Tell the system that the mapped pages of ``path`` are not needed for now; a later read brings them back.
+
+    The kernels keep weights in a layout of their own, so after the first passes the mapped originals only fill memory.
+    Where the system has no such call nothing happens.
+    """
+    try:
+        lines = _MEMORY_MAPS.read_text().splitlines()
+        advise = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return
+    wanted = str(path.resolve())
+    for line in lines:
+        addresses, rights, *rest = line.split(maxsplit=5)
+        if len(rest) == 4 and rest[3] == wanted and "w" not in rights:
+            first, end = (int(part, 16) for part in addresses.split("-"))
+            advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _DONT_NEED)
