@@ -210,10 +210,10 @@ class EngineCore:
         pauses, self._pauses = self._pauses, deque()
         for request_id, paused in pauses:
             self._apply_pause(request_id, paused)
-        for sequence in self.population.expired(now):
-            updates.append(
-                self.retirement.end(sequence, FinishReason.DEADLINE, now, "the request's deadline has passed")
-            )
+        updates += [
+            self.retirement.end(sequence, FinishReason.DEADLINE, now, "the request's deadline has passed")
+            for sequence in self.population.expired(now)
+        ]
         self._totals.count_ends(updates)
         return updates
 

@@ -31,6 +31,9 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 _NO_LIMITS = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)
 
 
+_DEFAULT_SAMPLING = SamplingParams()
+
+
 class LLM:
     """An offline engine. May be used any number of times; each call runs its batch to the end.
 
@@ -45,7 +48,7 @@ class LLM:
     def generate(
         self,
         prompts: Sequence[Prompt],
-        sampling: SamplingParams | Sequence[SamplingParams] = SamplingParams(),
+        sampling: SamplingParams | Sequence[SamplingParams] = _DEFAULT_SAMPLING,
         *,
         on_finish: Callable[[Completion], None] | None = None,
     ) -> list[Completion]:

@@ -177,7 +177,7 @@ class EngineClient:
 
     def generate(self, request: Request) -> Stream:
         if self._child is None or not self._child.ready or self._stopping:
-            raise EngineDied(self._failure or "the engine is restarting; try again shortly")
+            raise EngineDied("the engine is not running; try again shortly")
         if len(self._streams) == 0:
             self._last_report = self._clock()  # an idle engine is silent by right
         return self._streams.open(request)
@@ -202,7 +202,7 @@ class EngineClient:
             await self._run_child(first)
             if not first.done():
                 first.set_exception(EngineDied(str(self._failure)))
-            if self._stopping or first.exception() is not None:
+            if first.exception() is not None:
                 return
             self.restarts += 1
             pause = 0.5 if self._clock() - started > 60.0 else min(pause * 2, 30.0)

@@ -51,7 +51,8 @@ class StepTimeModel:
 
     def _features(self, load: StepLoad) -> npt.NDArray[np.float64]:
         raw = (1.0, load.decode_rows, load.decode_context, load.prefill_tokens, load.prefill_pairs)
-        return np.divide(raw, self._scales, dtype=np.float64)
+        features: npt.NDArray[np.float64] = np.array(raw) / self._scales
+        return features
 
     def _point(self, features: npt.NDArray[np.float64]) -> float:
         return max(1e-4, float(features @ np.maximum(self._weights, 0.0)))

@@ -1,0 +1,48 @@
+"""Engine parts with the fake model, importable by name in a child process."""
+
+from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.engine.build import EngineParts
+from ekiden.engine.interface import ModelCard
+from ekiden.models.errors import ModelError
+from ekiden.state.request import Request
+from ekiden.state.sampling_params import SamplingParams
+
+VOCAB = 1000
+CONTEXT = 1_000_000
+
+
+def make_config(**scheduler: object) -> Config:
+    settings = {"max_num_seqs": 8, "max_num_batched_tokens": 256, **scheduler}
+    return Config(
+        cache=CacheConfig(block_size=16),
+        scheduler=SchedulerConfig(**settings),  # type: ignore[arg-type]
+        limits=LimitsConfig(max_num_queued_reqs=100),
+    )
+
+
+def make_fake_parts(config: Config) -> EngineParts:
+    runner = FakeRunner(vocab_size=VOCAB, num_blocks=70_000, block_size=16, num_swap_blocks=100, max_model_len=CONTEXT)
+    card = ModelCard(
+        model_id="fake",
+        max_model_len=CONTEXT,
+        vocab_size=VOCAB,
+        block_size=16,
+        num_blocks=70_000,
+        created=0,
+        fingerprint="fake",
+    )
+    return EngineParts(runner=runner, sampler=GreedySampler(), card=card)
+
+
+def make_unloadable_parts(config: Config) -> EngineParts:
+    raise ModelError("model.gguf is truncated; fetch it again")
+
+
+def make_request(request_id: str, *, max_tokens: int, prompt: tuple[int, ...] = (1, 2, 3)) -> Request:
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=prompt,
+        sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens),
+        arrival_time=0.0,
+    )

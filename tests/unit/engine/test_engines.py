@@ -1,0 +1,186 @@
+"""The two engines that doors may use, over the fake model: a thread of this process, and a supervised child."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from ekiden.backends.fake import next_token
+from ekiden.engine.async_engine import AsyncEngine
+from ekiden.engine.interface import Engine, EngineDied, Health
+from ekiden.engine.process import EngineClient
+from ekiden.models.errors import ModelError
+from ekiden.state.request import FinishReason, RefusalReason, Request
+from tests.unit.engine.fake_parts import (
+    VOCAB,
+    make_config,
+    make_fake_parts,
+    make_request,
+    make_unloadable_parts,
+)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for something another process does; fails after ``seconds``."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def collect(engine: Engine, request: Request) -> list[int]:
+    tokens: list[int] = []
+    async for update in engine.generate(request):
+        tokens += update.token_ids
+    return tokens
+
+
+def expected(request: Request, count: int) -> list[int]:
+    tokens = list(request.prompt_token_ids)
+    for _ in range(count):
+        tokens.append(next_token(tokens, VOCAB))
+    return tokens[len(request.prompt_token_ids) :]
+
+
+@pytest.fixture(params=["thread", "process"])
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+    config = make_config()
+    if request.param == "thread":
+        async with AsyncEngine(make_fake_parts(config), config) as running:
+            yield running
+    else:
+        client = EngineClient(make_fake_parts, config)
+        await client.start()
+        try:
+            yield client
+        finally:
+            await client.stop()
+
+
+async def test_many_streams_at_once_each_get_their_own_tokens(engine: Engine) -> None:
+    requests = [make_request(f"r{i}", max_tokens=5 + i % 7, prompt=tuple(range(i, i + 40))) for i in range(40)]
+    results = await asyncio.gather(*(collect(engine, request) for request in requests))
+    for index, (request, tokens) in enumerate(zip(requests, results, strict=True)):
+        assert tokens == expected(request, 5 + index % 7)
+    assert engine.health is Health.OK
+
+
+async def test_closing_a_stream_aborts_its_request(engine: Engine) -> None:
+    stream = engine.generate(make_request("long", max_tokens=900_000))
+    await anext(stream)
+    await stream.aclose()
+    with pytest.raises(StopAsyncIteration):
+        while True:
+            await anext(stream)
+    await until(lambda: engine.stats().finished_total.get("abort") == 1)
+    assert engine.stats().kv_blocks_used == 0
+    assert engine.stats().num_running == 0
+
+
+async def test_a_stream_closed_before_it_is_read_is_aborted_too(engine: Engine) -> None:
+    await engine.generate(make_request("unread", max_tokens=900_000)).aclose()
+    await until(lambda: engine.stats().finished_total.get("abort") == 1)
+
+
+async def test_abort_ends_the_stream_with_its_terminal_update(engine: Engine) -> None:
+    stream = engine.generate(make_request("long", max_tokens=900_000))
+    await anext(stream)
+    await engine.abort("long")
+    last = None
+    async for update in stream:
+        last = update
+    assert last is not None
+    assert last.finish is not None
+    assert last.finish.reason is FinishReason.ABORT
+
+
+async def test_a_refusal_is_the_only_update(engine: Engine) -> None:
+    updates = [update async for update in engine.generate(make_request("bad", max_tokens=5, prompt=(VOCAB,)))]
+    assert [update.refusal and update.refusal.reason for update in updates] == [RefusalReason.TOKEN_OUT_OF_VOCABULARY]
+
+
+async def test_an_id_in_flight_cannot_be_used_again(engine: Engine) -> None:
+    stream = engine.generate(make_request("same", max_tokens=900_000))
+    with pytest.raises(ValueError, match="in flight already"):
+        engine.generate(make_request("same", max_tokens=5))
+    await stream.aclose()
+
+
+async def test_a_killed_engine_fails_what_was_in_flight_and_comes_back() -> None:
+    client = EngineClient(make_fake_parts, make_config())
+    await client.start()
+    try:
+        stream = client.generate(make_request("lost", max_tokens=900_000))
+        await anext(stream)
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(EngineDied, match="ended unexpectedly"):
+            async for _ in stream:
+                pass
+        assert client.health is Health.DEAD
+        with pytest.raises(EngineDied):
+            client.generate(make_request("early", max_tokens=1))
+        await until(lambda: client.health is Health.OK)
+        request = make_request("after", max_tokens=4)
+        assert await collect(client, request) == expected(request, 4)
+        assert client.restarts == 1
+    finally:
+        await client.stop()
+
+
+async def test_a_stopped_engine_is_stalled_only_while_there_is_work() -> None:
+    client = EngineClient(make_fake_parts, make_config(), stall_timeout=0.3)
+    await client.start()
+    assert client.pid is not None
+    try:
+        os.kill(client.pid, signal.SIGSTOP)
+        assert client.health is Health.OK, "an idle engine is healthy however silent it is"
+        stream = client.generate(make_request("stuck", max_tokens=50))
+        await until(lambda: client.health is Health.STALLED)
+        os.kill(client.pid, signal.SIGCONT)
+        assert sum([len(update.token_ids) async for update in stream]) == 50
+        assert client.health is Health.OK
+    finally:
+        os.kill(client.pid, signal.SIGCONT)
+        await client.stop()
+
+
+async def test_a_wedged_engine_is_replaced() -> None:
+    client = EngineClient(make_fake_parts, make_config(), stall_timeout=0.2, wedge_timeout=0.5)
+    await client.start()
+    try:
+        assert client.pid is not None
+        first = client.pid
+        os.kill(first, signal.SIGSTOP)
+        with pytest.raises(EngineDied):
+            await collect(client, make_request("stuck", max_tokens=50))
+        await until(lambda: client.health is Health.OK)
+        assert client.pid != first
+    finally:
+        await client.stop()
+
+
+async def test_a_model_that_cannot_be_loaded_is_said_once_and_not_retried() -> None:
+    client = EngineClient(make_unloadable_parts, make_config())
+    with pytest.raises(ModelError, match=r"model\.gguf is truncated"):
+        await client.start()
+    await client.stop()
+    assert client.restarts == 0
+
+
+async def test_stopping_lets_running_requests_finish_and_refuses_new_ones() -> None:
+    client = EngineClient(make_fake_parts, make_config())
+    await client.start()
+    request = make_request("last", max_tokens=2000)
+    stream = client.generate(request)
+    first = await anext(stream)
+    stopping = asyncio.create_task(client.stop(drain_seconds=30.0))
+    tokens = list(first.token_ids)
+    async for update in stream:
+        tokens += update.token_ids
+    assert tokens == expected(request, 2000)
+    await stopping
+    assert client.health is Health.STOPPED
+    with pytest.raises(EngineDied):
+        client.generate(make_request("late", max_tokens=1))
