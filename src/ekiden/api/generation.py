@@ -129,8 +129,17 @@ async def stream(
     writer = SseWriter(send)
     finishes: list[Finish | None] = [None] * len(children)
     alone = len(children) == 1
+    failure: ApiError | None = None
 
     async def pump(child: Child) -> bytes:
+        nonlocal failure
+        try:
+            return await flow(child)
+        except ApiError as error:
+            failure = error
+            raise
+
+    async def flow(child: Child) -> bytes:
         first = True
         async with aclosing(pieces(context, call, child)) as answer:
             async for piece in answer:
@@ -141,6 +150,8 @@ async def stream(
                     if not alone and not writer.started:
                         # All answers enter the engine together: let a sibling's refusal come before the status line.
                         await asyncio.sleep(0)
+                        if failure is not None:
+                            raise failure
                 if piece.finish is not None:
                     finishes[child.index] = piece.finish
                     if alone:

@@ -6,7 +6,7 @@ supported are refused with the reason in :data:`REFUSED`. Nothing is dropped sil
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, FailFast, Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from ekiden.api.errors import shown
 from ekiden.api.schema_base import Strict, rule
@@ -135,8 +135,8 @@ def _check_content(value: Any) -> str:
     return "\n".join(texts)
 
 
-def _check_metadata(value: dict[str, str]) -> dict[str, str]:
-    if len(value) > 16:
+def _check_metadata(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > 16:
         raise rule(f"has {len(value)} entries; at most 16 are allowed")
     return value
 
@@ -178,8 +178,8 @@ Prompts = Annotated[
 Stops = Annotated[list[str], PlainValidator(_check_stop), WithJsonSchema(_STOP_SCHEMA)]
 LogitBias = Annotated[dict[int, float], PlainValidator(_check_logit_bias), WithJsonSchema(_BIAS_SCHEMA)]
 Content = Annotated[str, PlainValidator(_check_content), WithJsonSchema(_CONTENT_SCHEMA)]
-Metadata = Annotated[dict[str, str], FailFast(), AfterValidator(_check_metadata)]
-TokenIds = Annotated[list[int], FailFast(), Field(max_length=MAX_ENTRIES)]
+Metadata = Annotated[dict[str, str], BeforeValidator(_check_metadata)]
+TokenIds = Annotated[list[int], Field(fail_fast=True, max_length=MAX_ENTRIES)]
 
 
 class StreamOptions(Strict):
@@ -243,7 +243,7 @@ class ChatMessage(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: str | None = None
-    tool_calls: Annotated[list[ToolCall], FailFast(), Field(max_length=MAX_ENTRIES)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
@@ -253,7 +253,7 @@ class ChatMessage(Strict):
 
 Messages = Annotated[
     list[ChatMessage],
-    FailFast(),
+    Field(fail_fast=True),
     BeforeValidator(_check_messages_length),
     WithJsonSchema(
         {
@@ -277,7 +277,7 @@ class ChatRequest(GenerationFields):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prediction: dict[str, Any] | None = None
-    modalities: Annotated[list[Literal["text"]], FailFast(), Field(max_length=1)] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True, max_length=1)] | None = None
     parallel_tool_calls: bool | None = None
     tool_choice: Literal["none", "auto"] | None = None
     function_call: Literal["none", "auto"] | None = None
@@ -311,4 +311,4 @@ class TokenizeRequest(Strict):
 
 class DetokenizeRequest(Strict):
     model: str | None = None
-    tokens: Annotated[list[int], FailFast()]
+    tokens: Annotated[list[int], Field(fail_fast=True)]

@@ -17,11 +17,13 @@ from ekiden.engine.interface import Health
 
 
 def add_routes(app: FastAPI, context: ApiContext) -> None:
-    @app.api_route("/health", methods=["GET", "HEAD"], summary="Alive", tags=["status"])
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health", summary="Alive", tags=["status"])
     async def health() -> Response:
         return Response(status_code=200 if context.engine.health is Health.OK else 503)
 
-    @app.api_route("/ready", methods=["GET", "HEAD"], summary="Ready for new work", tags=["status"])
+    @app.head("/ready", include_in_schema=False)
+    @app.get("/ready", summary="Ready for new work", tags=["status"])
     async def ready() -> Response:
         health = context.engine.health
         status = "draining" if context.draining else health.value
