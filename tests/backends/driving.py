@@ -1,0 +1,66 @@
+"""Drives a runner by hand: sequences, plans of (sequence, tokens) pairs, and the logits that come of them."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ekiden.backends.base import ModelRunner
+from ekiden.backends.openvino.loader import load_runner
+from ekiden.backends.openvino.runner import OpenVINORunner
+from ekiden.config import CacheConfig, Config, EngineConfig, ModelConfig, SchedulerConfig
+from ekiden.models.load import describe
+from ekiden.models.resolve import ModelFiles, files_in_folder
+from ekiden.state.plan import BatchPlan
+from ekiden.state.request import Request
+from ekiden.state.sampling_params import SamplingParams
+from ekiden.state.sequence import Sequence
+
+Logits = dict[int, npt.NDArray[np.float32]]
+
+
+def sequence(token_ids: list[int], blocks: list[int], computed: int = 0, **sampling: object) -> Sequence:
+    params = SamplingParams(**{"temperature": 0.0, **sampling})
+    return Sequence(
+        request=Request(request_id="r", prompt_token_ids=tuple(token_ids), sampling=params, arrival_time=0.0),
+        seed=0,
+        token_ids=list(token_ids),
+        num_prompt_tokens=len(token_ids),
+        max_total_tokens=8192,
+        stop_token_ids=frozenset(),
+        block_table=list(blocks),
+        num_computed_tokens=computed,
+    )
+
+
+def step(runner: ModelRunner, rows: list[tuple[Sequence, int]], **swaps: list[tuple[int, int]]) -> Logits:
+    """Compute the rows, move each sequence on, and give copies of the logits by row."""
+    plan = BatchPlan(**swaps)
+    for each, count in rows:
+        plan.add(each, count)
+    found: Logits = {}
+    for output in runner.execute(plan):
+        for row, logits in zip(output.rows, output.logits, strict=True):
+            found[row] = logits.copy()
+    for each, count in rows:
+        each.num_computed_tokens += count
+    return found
+
+
+def configuration(**settings: object) -> Config:
+    """Small pools; everything else as served unless said otherwise (by its flag's name)."""
+    rooms = {"model": ModelConfig, "cache": CacheConfig, "engine": EngineConfig, "scheduler": SchedulerConfig}
+    chosen: dict[str, dict[str, object]] = {"cache": {"kv_cache_size": "256MiB", "swap_size": "64MiB"}}
+    for name, value in settings.items():
+        room = next(room for room, kind in rooms.items() if name in kind.__dataclass_fields__)
+        chosen.setdefault(room, {})[name] = value
+    return Config(**{room: kind(**chosen.get(room, {})) for room, kind in rooms.items()})
+
+
+def load_folder(folder: Path, cache_dir: Path, **settings: object) -> OpenVINORunner:
+    files = files_in_folder(folder, folder.name, cache_dir)
+    return load(files, **settings)
+
+
+def load(files: ModelFiles, **settings: object) -> OpenVINORunner:
+    return load_runner(describe(files), files, configuration(**settings))

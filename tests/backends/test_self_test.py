@@ -1,0 +1,87 @@
+"""The search for the pass limit, on models whose rounding changes where the test says."""
+
+import numpy as np
+import pytest
+
+from ekiden.backends.openvino.kv_pool import KVPool
+from ekiden.backends.openvino.paged_model import Inputs
+from ekiden.backends.openvino.self_test import SelfTest, SelfTestResult
+
+
+class Rounding:
+    """Logits are a function of the row's last token and position; ``changes(tokens)`` adds a last bit."""
+
+    def __init__(self, changes, seconds=lambda tokens: tokens * 1e-3) -> None:
+        self.pool = KVPool(8, 0, 1, {}, [], [])
+        self.changes = changes
+        self.seconds = seconds
+        self.sizes: list[int] = []
+
+    def compute(self, inputs: Inputs) -> tuple[np.ndarray, float]:
+        tokens = len(inputs["input_ids"])
+        self.sizes.append(tokens)
+        rows = inputs["logit_rows"]
+        base = inputs["input_ids"][rows] * 100 + inputs["position_ids"][rows]
+        logits = np.repeat(base.astype(np.float32)[:, None], 4, axis=1)
+        if self.changes(tokens):
+            logits = np.nextafter(logits, np.inf)
+        return logits, self.seconds(tokens)
+
+    def close(self) -> None:
+        self.sizes.clear()
+
+
+def search(changes, *, strict=True, largest=512, **options) -> tuple[SelfTestResult, Rounding]:
+    model = Rounding(changes, **options)
+    return SelfTest(model, vocab_size=1000, max_num_batched_tokens=largest).calibrate(strict=strict), model
+
+
+@pytest.mark.parametrize("border", [43, 63, 64, 65, 80, 100, 128, 129, 255, 300, 511])
+def test_a_border_is_found_to_within_a_step_and_never_passed(border):
+    result, _ = search(lambda tokens: tokens > border)
+    assert result.failure is None
+    assert result.pass_limit is not None
+    assert border - 8 <= result.pass_limit <= border
+
+
+@pytest.mark.parametrize("largest", [96, 128, 512, 1000])
+def test_no_border_means_no_limit(largest):
+    result, model = search(lambda tokens: False, largest=largest)
+    assert result == SelfTestResult(pass_limit=None)
+    assert max(model.sizes) == largest
+
+
+def test_the_known_border_takes_few_passes():
+    result, model = search(lambda tokens: tokens > 80)
+    assert result.pass_limit == 80
+    assert sum(model.sizes) < 900
+
+
+def test_a_machine_that_changes_from_the_start_fails():
+    result, _ = search(lambda tokens: tokens > 40)
+    assert result.failure is not None
+
+
+def test_a_second_border_below_the_first_is_noticed():
+    result, _ = search(lambda tokens: tokens == 43 or tokens > 80)
+    assert result.failure == "a pass of 43 tokens rounds differently from one of 2"
+
+
+def test_chunks_that_round_differently_fail():
+    result, _ = search(lambda tokens: tokens == 8)
+    assert result.failure == "a prompt in chunks rounds differently"
+
+
+def test_relaxed_keeps_a_limit_only_where_it_is_faster():
+    slower_above = {"seconds": lambda tokens: tokens * (1e-3 if tokens <= 80 else 2e-3)}
+    assert search(lambda tokens: tokens > 80, strict=False, **slower_above)[0].pass_limit == 80
+    assert search(lambda tokens: tokens > 80, strict=False)[0].pass_limit == 80  # no faster: nothing to gain
+    faster_above = {"seconds": lambda tokens: tokens * (1e-3 if tokens <= 80 else 5e-4)}
+    assert search(lambda tokens: tokens > 80, strict=False, **faster_above)[0].pass_limit is None
+
+
+def test_an_earlier_result_is_held_against_the_machine():
+    test = SelfTest(Rounding(lambda tokens: tokens > 80), vocab_size=1000, max_num_batched_tokens=512)
+    assert test.holds(SelfTestResult(pass_limit=80))
+    assert not test.holds(SelfTestResult(pass_limit=96))
+    assert not test.holds(SelfTestResult(pass_limit=None))

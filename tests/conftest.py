@@ -1,0 +1,21 @@
+"""Fixtures that several rooms' tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ekiden.models.fetch import model_cache_dir
+from ekiden.models.resolve import ModelFiles, resolve
+
+
+@pytest.fixture(scope="session")
+def smollm2_files() -> ModelFiles:
+    """The default model, fetched into the model cache (once for all runs) and checked against its hash."""
+    return resolve("smollm2-135m", model_cache_dir(os.environ.get("EKIDEN_MODEL_CACHE")))
+
+
+@pytest.fixture(scope="session")
+def reference_dir() -> Path:
+    """Tiny models of every family, with logits from an independent implementation."""
+    return Path(__file__).parent / "reference"
