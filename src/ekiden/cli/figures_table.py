@@ -1,4 +1,4 @@
-"""A bench's figures as a table, every figure beside its formula."""
+"""A bench's figures as tables, and below them the formula of every figure."""
 
 from collections.abc import Mapping
 
@@ -7,19 +7,15 @@ from rich.table import Table
 
 from ekiden.evaluation.metrics import FORMULAS, LEVELS, MIN_VALUES_FOR_P99
 
-_SCALARS = {
-    "requests": "{:,}",
-    "failures": "{:,}",
-    "steps": "{:,}",
-    "rows": "{:,}",
-    "running": "{:,}",
-    "waiting": "{:,}",
+NOT_ESTIMABLE = "n. e."
+_COUNTS = ("requests", "failures", "steps", "rows", "running", "waiting", "prompt_tokens", "output_tokens")
+_PATTERNS = {
+    **dict.fromkeys(_COUNTS, "{:,}"),
     "duration_seconds": "{:.2f} s",
-    "prompt_tokens": "{:,}",
-    "output_tokens": "{:,}",
     "prompt_tokens_per_second": "{:,.0f} tok/s",
     "output_tokens_per_second": "{:,.0f} tok/s",
     "total_tokens_per_second": "{:,.0f} tok/s",
+    "prefill_tokens_per_second": "{:,.0f} tok/s",
     "decode_tokens_per_second": "{:,.0f} tok/s",
     "pure_decode_tokens_per_second": "{:,.0f} tok/s",
     "host_share": "{:.2%}",
@@ -28,29 +24,44 @@ _SCALARS = {
 
 
 def print_figures(console: Console, title: str, figures: Mapping[str, object]) -> None:
-    """Counts and rates first, then the distributions in milliseconds."""
-    scalars = Table("figure", "value", "formula", title=title, title_justify="left")
-    scalars.columns[1].justify = "right"
-    for name, pattern in _SCALARS.items():
+    """Counts and rates, then the distributions in milliseconds, then the formulas of what was shown."""
+    console.print(f"[bold]{title}[/bold]\n")
+    shown: list[str] = []
+    scalars = Table(box=None, show_header=False, pad_edge=False)
+    scalars.add_column()
+    scalars.add_column(justify="right")
+    for name, pattern in _PATTERNS.items():
         value = figures.get(name)
         if isinstance(value, int | float):
-            scalars.add_row(name, pattern.format(value), FORMULAS.get(name, ""))
+            scalars.add_row(name, pattern.format(value))
+            shown.append(name)
     console.print(scalars)
-    spread = {name: value for name, value in figures.items() if isinstance(value, Mapping) and "p50" in value}
-    if spread:
-        table = Table("milliseconds", *LEVELS, "max", "n", "formula")
-        for column in table.columns[1:-1]:
-            column.justify = "right"
-        for name, points in spread.items():
-            cells = [f"{1000 * float(points[level]):,.1f}" for level in LEVELS]
-            if points["n"] < MIN_VALUES_FOR_P99:
-                cells[list(LEVELS).index("p99")] = "not estimable"
-            label = name.removesuffix("_seconds")
-            table.add_row(label, *cells, f"{1000 * points['max']:,.1f}", f"{points['n']:,}", FORMULAS.get(name, ""))
-        console.print(table)
+    spreads = {name: value for name, value in figures.items() if isinstance(value, Mapping) and "p50" in value}
+    if spreads:
+        console.print()
+        console.print(_distributions(spreads))
+        if any(points["n"] < MIN_VALUES_FOR_P99 for points in spreads.values()):
+            console.print(f"{NOT_ESTIMABLE}: a p99 needs {MIN_VALUES_FOR_P99} values", style="dim")
     kinds = figures.get("failures_by_kind")
     if isinstance(kinds, Mapping) and kinds:
-        console.print("failures: " + ", ".join(f"{kind} x{count}" for kind, count in kinds.items()))
+        console.print("\nfailures: " + ", ".join(f"{kind} x{count}" for kind, count in kinds.items()))
+    console.print()
+    for name in [*shown, *spreads]:
+        if name in FORMULAS:
+            console.print(f"{name} = {FORMULAS[name]}", style="dim", soft_wrap=True)
     made = figures.get("lineage")
     if isinstance(made, Mapping):
-        console.print("made with: " + ", ".join(f"{name} {value}" for name, value in made.items()), soft_wrap=True)
+        told = ", ".join(f"{name} {value}" for name, value in made.items() if value is not None)
+        console.print(f"\nMade with {told}.", soft_wrap=True)
+
+
+def _distributions(spreads: Mapping[str, Mapping[str, float]]) -> Table:
+    table = Table("milliseconds", *LEVELS, "max", "n", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, points in spreads.items():
+        cells = {level: f"{1000 * points[level]:,.1f}" for level in (*LEVELS, "max")}
+        if points["n"] < MIN_VALUES_FOR_P99:
+            cells["p99"] = NOT_ESTIMABLE
+        table.add_row(name.removesuffix("_seconds"), *cells.values(), f"{points['n']:,}")
+    return table

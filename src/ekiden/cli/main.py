@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "ekiden"
-        return _say(f"{_one_line(error.format_message())} (see {where} --help)", 2)
+        return _say(f"{_lower(error.format_message())} (see {where} --help)", 2)
     except (ConfigError, ModelError, UserError) as error:
         return _say(str(error), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -102,8 +102,12 @@ def _say(message: str, status: int) -> int:
 
 
 def _one_line(message: str) -> str:
-    text = " ".join(message.split())
-    return text[:1].lower() + text[1:].rstrip(".") if text[:2].istitle() else text
+    return " ".join(message.split())
+
+
+def _lower(message: str) -> str:
+    """Click's sentences in the form of our own messages."""
+    return message[:1].lower() + message[1:].rstrip(".")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class Job:
 @settings_options(*ENGINE_ROOMS, model_argument=False)
 @click.option("-o", "--output", metavar="FILE", help="write there and not to stdout")
 def command(resolved: Resolved, prompts: str, output: str | None) -> None:
-    """Answer a file of prompts offline.
+    """Answer a file of prompts offline: JSON lines in, JSON lines out.
 
     Each line of PROMPTS.jsonl ("-" is stdin) is an object with one of "prompt", "messages" and "prompt_token_ids", an
     "id" if you like, and sampling fields such as "max_tokens" and "temperature".

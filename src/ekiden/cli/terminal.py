@@ -18,7 +18,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-PLAIN_LINES = 10
+PLAIN_LINES = 4
 """How many progress lines a log gets for a whole job."""
 
 
@@ -54,7 +54,7 @@ class _BarMeter:
 
 
 class _LineMeter:
-    """A line about every tenth of the job."""
+    """A line about every quarter of the job."""
 
     def __init__(self, console: Console, label: str, total: float | None, unit: str) -> None:
         self._console, self._label, self._total, self._unit = console, label, total, unit
@@ -65,9 +65,9 @@ class _LineMeter:
         self._done += steps
         if not self._total:
             return
-        tenth = int(PLAIN_LINES * self._done / self._total)
-        if tenth > self._said:
-            self._said = tenth
+        part = int(PLAIN_LINES * self._done / self._total)
+        if part > self._said:
+            self._said = part
             self._console.print(f"{self._label}: {self._done:,.0f} of {self._total:,.0f} {self._unit}", soft_wrap=True)
 
 

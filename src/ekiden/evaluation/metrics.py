@@ -17,6 +17,7 @@ FORMULAS = {
     "prompt_tokens_per_second": "prompt tokens / duration",
     "output_tokens_per_second": "output tokens / duration",
     "total_tokens_per_second": "(prompt + output tokens) / duration",
+    "prefill_tokens_per_second": "prompt tokens / time of the steps that prefill",
     "decode_tokens_per_second": "tokens of decode rows / time of the steps that hold any",
     "pure_decode_tokens_per_second": "tokens of decode rows / their time, steps without prefill only",
     "step_seconds": "wall time of a step: model, sampling and host work",
@@ -27,6 +28,7 @@ FORMULAS = {
     "e2e_seconds": "last token - intended arrival",
     "send_lag_seconds": "time of sending - intended arrival",
     "host_share": "time outside the model's passes / total time of steps",
+    "sampling_share": "time spent choosing tokens / total time of steps",
     "slot_utilisation": "slot-steps that computed a running request / (slots x steps)",
 }
 
