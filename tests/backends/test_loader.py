@@ -1,0 +1,85 @@
+"""Loading: what is refused, what the lineage is told, and that a second start tests only briefly."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.backends.driving import configuration, load_folder, sequence, step
+
+from ekiden.backends.openvino import loader
+from ekiden.backends.openvino.self_test import SelfTest, SelfTestResult
+from ekiden.config import ConfigError
+
+SMALL = {"kv_cache_size": "8MiB", "weights": "fp32", "kv_dtype": "f32"}
+
+
+def test_another_block_size_is_refused_with_the_way_out(reference_dir: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"block_size is 16; .* leave --block-size out or set it to 32"):
+        load_folder(reference_dir / "llama", tmp_path, block_size=16, **SMALL)
+
+
+def test_a_context_over_the_models_own_is_refused(reference_dir: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"max_model_len is 300; llama has 256 positions"):
+        load_folder(reference_dir / "llama", tmp_path, max_model_len=300, **SMALL)
+
+
+def test_a_pool_too_small_is_refused(reference_dir: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match="kv_cache_size"):
+        load_folder(reference_dir / "llama", tmp_path, **{**SMALL, "kv_cache_size": "1KiB"})
+
+
+def test_info_tells_the_engine_and_the_lineage(reference_dir: Path, tmp_path: Path):
+    runner = load_folder(reference_dir / "qwen2", tmp_path, max_model_len=100, threads=1, swap_size="1MiB", **SMALL)
+    info = runner.info
+    assert (info.backend, info.vocab_size, info.max_model_len, info.block_size) == ("openvino", 264, 100, 32)
+    # 2 layers of keys and values, 2 heads of 16, 32 positions, f32
+    assert info.bytes_per_block == 2 * 2 * 2 * 16 * 32 * 4
+    assert info.num_blocks == 8 * 2**20 // info.bytes_per_block
+    assert info.num_swap_blocks == 2**20 // info.bytes_per_block
+    assert info.details["weights"] == "fp32"
+    assert info.details["threads"] == "1"
+    assert info.details["self_test"] == "passed"
+    assert set(info.details) >= {"openvino", "cpu", "instruction_set", "kv_dtype", "determinism", "pass_limit"}
+
+
+def test_the_second_start_looks_only_briefly(reference_dir: Path, tmp_path: Path, monkeypatch):
+    first = load_folder(reference_dir / "llama", tmp_path, **SMALL)
+    monkeypatch.setattr(SelfTest, "calibrate", None)
+    second = load_folder(reference_dir / "llama", tmp_path, **SMALL)
+    assert second.pass_limit == first.pass_limit
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pass_limit": "80"}'])
+def test_an_unreadable_earlier_result_is_found_anew(text: str, reference_dir: Path, tmp_path: Path):
+    load_folder(reference_dir / "llama", tmp_path, **SMALL)
+    (kept,) = (tmp_path / "self_test").iterdir()
+    whole = kept.read_text()
+    kept.write_text(text)
+    load_folder(reference_dir / "llama", tmp_path, **SMALL)
+    assert kept.read_text() == whole
+
+
+def test_a_failed_self_test_is_told_and_not_kept(reference_dir: Path, tmp_path: Path, monkeypatch, caplog):
+    failed = SelfTestResult(pass_limit=None, failure="it rounds differently")
+    monkeypatch.setattr(SelfTest, "calibrate", lambda self, strict: failed)
+    with caplog.at_level(logging.WARNING):
+        runner = load_folder(reference_dir / "llama", tmp_path, **SMALL)
+    assert "self-test failed: it rounds differently" in caplog.text
+    assert runner.info.details["self_test"] == "it rounds differently"
+    assert not (tmp_path / "self_test").exists()
+
+
+def test_a_reducer_comes_with_the_same_threads():
+    reduced = loader.load_reducer(configuration(threads=1)).reduce(
+        np.zeros((3, 256), np.float32), np.ones(3, np.float32)
+    )
+    assert reduced.maxima.shape == (3, 2)
+    assert reduced.sums.tolist() == [[128.0, 128.0]] * 3
+
+
+def test_a_closed_runner_lets_its_pool_go(reference_dir: Path, tmp_path: Path):
+    runner = load_folder(reference_dir / "llama", tmp_path, **SMALL)
+    step(runner, [(sequence([1, 2, 3], [0]), 3)])
+    runner.close()
+    assert runner.model.pool.tensors == {}
