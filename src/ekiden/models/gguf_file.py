@@ -27,7 +27,8 @@ MAGIC = b"GGUF"
 MAX_DIMENSIONS = 4
 MAX_KEYS = 65_536
 MAX_TENSORS = 65_536
-MAX_ARRAY = 1 << 24
+MAX_NUMBERS = 1 << 24
+MAX_TEXTS = 1 << 22
 MAX_NESTING = 3
 DEFAULT_ALIGNMENT = 32
 
@@ -185,18 +186,18 @@ class _Reader:
         item_type: int = self.unpack("I")
         if item_type in _SCALARS:
             dtype = np.dtype("<" + _SCALARS[item_type]) if item_type != 7 else np.dtype(np.bool_)
-            length = self.count(f"length of {key}", dtype.itemsize, MAX_ARRAY)
+            length = self.count(f"length of {key}", dtype.itemsize, MAX_NUMBERS)
             items = np.frombuffer(self.data, dtype=dtype, count=length, offset=self.position)
             self.position += items.nbytes
             return items
         if item_type == _STRING:
             return self.strings(key)
-        length = self.count(f"length of {key}", 12, MAX_ARRAY)
+        length = self.count(f"length of {key}", 12, MAX_KEYS)
         return [self.value(key, item_type, depth + 1) for _ in range(length)]
 
     def strings(self, key: str) -> list[str]:
         """An array of strings: the one hot loop of the header (a vocabulary and its merges), so written out."""
-        length = self.count(f"length of {key}", 8, MAX_ARRAY)
+        length = self.count(f"length of {key}", 8, MAX_TEXTS)
         unpack_length = struct.Struct("<Q").unpack_from
         data, position, size = self.data, self.position, self.size
         result: list[str] = []
