@@ -1,6 +1,7 @@
 """Drives a runner by hand: sequences, plans of (sequence, tokens) pairs, and the logits that come of them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from ekiden.state.sequence import Sequence
 Logits = dict[int, npt.NDArray[np.float32]]
 
 
-def sequence(token_ids: list[int], blocks: list[int], computed: int = 0, **sampling: object) -> Sequence:
+def sequence(token_ids: list[int], blocks: list[int], computed: int = 0, **sampling: Any) -> Sequence:
     params = SamplingParams(**{"temperature": 0.0, **sampling})
     return Sequence(
         request=Request(request_id="r", prompt_token_ids=tuple(token_ids), sampling=params, arrival_time=0.0),
@@ -33,7 +34,7 @@ def sequence(token_ids: list[int], blocks: list[int], computed: int = 0, **sampl
     )
 
 
-def step(runner: ModelRunner, rows: list[tuple[Sequence, int]], **swaps: list[tuple[int, int]]) -> Logits:
+def step(runner: ModelRunner, rows: list[tuple[Sequence, int]], **swaps: Any) -> Logits:
     """Compute the rows, move each sequence on, and give copies of the logits by row."""
     plan = BatchPlan(**swaps)
     for each, count in rows:
@@ -47,20 +48,25 @@ def step(runner: ModelRunner, rows: list[tuple[Sequence, int]], **swaps: list[tu
     return found
 
 
-def configuration(**settings: object) -> Config:
+def configuration(**settings: Any) -> Config:
     """Small pools; everything else as served unless said otherwise (by its flag's name)."""
-    rooms = {"model": ModelConfig, "cache": CacheConfig, "engine": EngineConfig, "scheduler": SchedulerConfig}
-    chosen: dict[str, dict[str, object]] = {"cache": {"kv_cache_size": "256MiB", "swap_size": "64MiB"}}
+    rooms: dict[str, Any] = {
+        "model": ModelConfig,
+        "cache": CacheConfig,
+        "engine": EngineConfig,
+        "scheduler": SchedulerConfig,
+    }
+    chosen: dict[str, dict[str, Any]] = {"cache": {"kv_cache_size": "256MiB", "swap_size": "64MiB"}}
     for name, value in settings.items():
         room = next(room for room, kind in rooms.items() if name in kind.__dataclass_fields__)
         chosen.setdefault(room, {})[name] = value
     return Config(**{room: kind(**chosen.get(room, {})) for room, kind in rooms.items()})
 
 
-def load_folder(folder: Path, cache_dir: Path, **settings: object) -> OpenVINORunner:
+def load_folder(folder: Path, cache_dir: Path, **settings: Any) -> OpenVINORunner:
     files = files_in_folder(folder, folder.name, cache_dir)
     return load(files, **settings)
 
 
-def load(files: ModelFiles, **settings: object) -> OpenVINORunner:
+def load(files: ModelFiles, **settings: Any) -> OpenVINORunner:
     return load_runner(describe(files), files, configuration(**settings))

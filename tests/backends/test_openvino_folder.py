@@ -53,7 +53,7 @@ def head_rows(model: ov.Model) -> str:
         if node.get_type_name() == "Gather" and node.input_value(1).get_node().get_friendly_name() == "logit_rows"
     ]
     (target,) = gather.output(0).get_target_inputs()
-    return target.get_node().get_type_name()
+    return str(target.get_node().get_type_name())
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])

@@ -120,5 +120,5 @@ def _candidates(row: FloatRow, maximum: float, total: float, params: SamplingPar
     if lowest > -np.inf:
         # For the rounding of logarithm and total; what is too low is cut by the caller.
         lowest -= 1e-5 * max(1.0, abs(lowest))
-    ids = np.flatnonzero(row >= lowest)
+    ids = np.flatnonzero((row >= lowest) & (row > -np.inf))
     return _sorted(ids, row[ids], maximum, params.temperature)
