@@ -1,0 +1,147 @@
+"""The promise: the same request gives the same tokens whatever its neighbours, order, chunking, policy or memory.
+
+24 real chat prompts on the real model, greedy and sampled, compared token by token with each one run alone.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, SchedulerConfig
+from ekiden.engine.build import EngineParts
+from ekiden.engine.llm import LLM
+from ekiden.state.sampling_params import SamplingParams
+from tests.endtoend.conftest import SmallPool
+
+OUTPUT = 24
+LONG_OUTPUT = 100
+Tokens = list[tuple[int, ...]]
+
+
+def sampling(index: int, output: int = OUTPUT) -> SamplingParams:
+    """Two in three greedy, one in three drawn with its own seed; all long enough to diverge if they could."""
+    if index % 3 == 2:
+        return SamplingParams(temperature=0.8, top_p=0.95, seed=index, max_tokens=output, ignore_eos=True)
+    return SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
+
+
+def run(
+    parts: EngineParts,
+    prompts: Sequence[list[int]],
+    config: Config,
+    order: Sequence[int] | None = None,
+    output: int = OUTPUT,
+) -> Tokens:
+    """The tokens of each prompt by its own number, when they are submitted in ``order``."""
+    order = range(len(prompts)) if order is None else order
+    llm = LLM(parts, config)
+    completions = llm.generate([prompts[i] for i in order], [sampling(i, output) for i in order])
+    llm.core.check_integrity()
+    assert llm.core.stats().kv_blocks_used == 0
+    by_number = dict(zip(order, (completion.token_ids for completion in completions), strict=True))
+    return [by_number[i] for i in range(len(prompts))]
+
+
+def settings(*, prefix_caching: bool = False, **scheduler: object) -> Config:
+    values = {"max_num_seqs": 24, "max_num_batched_tokens": 512, **scheduler}
+    return Config(
+        scheduler=SchedulerConfig(**values),  # type: ignore[arg-type]
+        cache=CacheConfig(enable_prefix_caching=prefix_caching),
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(parts: EngineParts, chat_prompts: list[list[int]]) -> Tokens:
+    """Each prompt by itself, one at a time."""
+    return run(parts, chat_prompts, settings(batching="sequential"))
+
+
+@pytest.mark.parametrize("batching", [name for name in BATCHING if name != "sequential"])
+def test_together_under_every_batching_policy(
+    parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens, batching: str
+) -> None:
+    assert run(parts, chat_prompts, settings(batching=batching, max_num_seqs=9)) == alone
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_under_every_order(parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens, order: str) -> None:
+    assert run(parts, chat_prompts, settings(scheduling_policy=order, max_num_seqs=7)) == alone
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_in_any_order_of_arrival(
+    parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens, seed: int
+) -> None:
+    order = list(range(24))
+    random.Random(seed).shuffle(order)
+    assert run(parts, chat_prompts, settings(), order) == alone
+
+
+@pytest.mark.parametrize("budget", [88, 120, 1024])
+def test_in_any_allowed_chunking(
+    parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens, budget: int
+) -> None:
+    config = settings(max_num_batched_tokens=budget, target_itl_ms=0.0, max_concurrent_prefills=3)
+    assert run(parts, chat_prompts, config) == alone
+
+
+def test_with_prompts_found_in_the_prefix_cache(
+    parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens
+) -> None:
+    config = settings(prefix_caching=True, max_num_seqs=12)
+    llm = LLM(parts, config)
+    for _ in range(2):
+        completions = llm.generate(chat_prompts, [sampling(i) for i in range(24)])
+        assert [completion.token_ids for completion in completions] == alone
+    cached = sum(completion.finish.num_cached_tokens for completion in completions if completion.finish)
+    assert cached >= 24 * 32, "the second round found less than a block for each prompt"
+
+
+@pytest.fixture(scope="module")
+def long_alone(parts: EngineParts, chat_prompts: list[list[int]]) -> Tokens:
+    """Twelve of the prompts with answers that outgrow what admission sets aside, each by itself."""
+    return run(parts, chat_prompts[:12], settings(batching="sequential"), output=LONG_OUTPUT)
+
+
+@pytest.mark.parametrize("swap_blocks", [2000, 0], ids=["swapped out and back", "dropped and computed again"])
+def test_with_a_pool_so_small_that_sequences_are_preempted(
+    parts: EngineParts, chat_prompts: list[list[int]], long_alone: Tokens, swap_blocks: int
+) -> None:
+    prompts = chat_prompts[:12]
+    blocks = sum(len(prompt) // 32 + 2 for prompt in prompts)
+    pool = SmallPool(parts.runner, num_blocks=blocks, num_swap_blocks=swap_blocks)
+    llm = LLM(replace(parts, runner=pool), settings(max_num_seqs=12))
+    completions = llm.generate(prompts, [sampling(i, LONG_OUTPUT) for i in range(12)])
+    assert [completion.token_ids for completion in completions] == long_alone
+    preempted = sum(completion.finish.num_preemptions > 0 for completion in completions if completion.finish)
+    assert preempted >= 4, f"only {preempted} of 12 were preempted"
+    assert (pool.swapped_out > 0) == (swap_blocks > 0)
+
+
+def test_while_neighbours_are_aborted_and_paused(
+    parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens
+) -> None:
+    llm = LLM(parts, settings(max_num_seqs=16))
+    core = llm.core
+    rng = random.Random(3)
+    victims = {f"offline-{number}" for number in rng.sample(range(24), 8)}
+
+    aborted = set(victims)
+    for index in range(24):
+        core.add_request(llm._request(chat_prompts[index], sampling(index)))
+    tokens: dict[str, list[int]] = {f"offline-{index}": [] for index in range(24)}
+    while core.has_work:
+        for update in core.step().updates:
+            tokens[update.request_id] += update.token_ids
+        if victims:
+            core.abort(victims.pop())
+        for request_id in core.population.paused:
+            core.resume(request_id)
+        if len(core.population.running) > 1:
+            core.pause(rng.choice(core.population.running).request_id)
+    for index, reference in enumerate(alone):
+        got = tuple(tokens[f"offline-{index}"])
+        assert got == reference[: len(got)]
+        assert len(got) == OUTPUT or f"offline-{index}" in aborted
