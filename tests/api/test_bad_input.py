@@ -1,16 +1,17 @@
 """What clients get wrong: always a 4xx in one shape that names the field, never a 500."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.api.conftest import Memory, assert_error
+from tests.api.scripted import MODEL, VOCAB_SIZE
 
 from ekiden.api.errors import ApiError
 from ekiden.api.schema_base import parse
 from ekiden.api.schemas import NO_EFFECT, REFUSED, ChatRequest, CompletionRequest
-from tests.api.conftest import Memory, assert_error
-from tests.api.scripted import MODEL, VOCAB_SIZE
 
 JSON = {"content-type": "application/json"}
 PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
@@ -65,7 +66,8 @@ async def test_content_type_with_parameters(memory: Memory):
         ("logit_bias", {str(i): 1 for i in range(100_000)}), ("logit_bias", [1]),
         ("response_format", {"type": "json_object"}), ("response_format", "text"), ("metadata", {"a": 1}),
         ("metadata", {str(i): "x" for i in range(17)}), ("user", 5), ("store", True), ("service_tier", "gold"),
-        ("priority", 2**31), ("priority", 0.5), ("prompt_logprobs", 1), ("zzz", 1), ("ignore_eos", 1), ("max_tokens", -1),
+        ("priority", 2**31), ("priority", 0.5), ("prompt_logprobs", 1), ("zzz", 1), ("ignore_eos", 1),
+        ("max_tokens", -1),
     ],
     ids=lambda value: repr(value)[:24],
 )  # fmt: skip
@@ -88,7 +90,8 @@ async def test_null_is_absent_in_completions(memory: Memory, field):
 
 
 async def test_stop_that_means_none(memory: Memory):
-    for stop in (None, []):
+    nothing: list[Any] = [None, []]
+    for stop in nothing:
         assert (await memory.complete(stop=stop)).status_code == 200
         assert memory.engine.requests[-1].sampling.stop == ()
 
@@ -111,10 +114,11 @@ def test_tables_name_real_fields():
     [
         ([], "messages"), (None, "messages"), ("hi", "messages"), ([5], "messages[0]"), ([{}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"), ([{"role": "user", "content": None}], "messages[0].content"),
-        ([{"role": "user", "content": []}], "messages[0].content"), ([{"role": "user", "content": 5}], "messages[0].content"),
+        ([{"role": "user", "content": []}], "messages[0].content"),
+        ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "robot", "content": "x"}], "messages[0].role"),
         ([{"role": "user", "content": "x", "zzz": 1}], "messages[0].zzz"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": [{"type": "text", "text": 5}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": "x"}, {"role": "user", "content": ["x"]}], "messages[1].content[0]"),
         ([{"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}]}], "messages[0].tool_calls"),
@@ -135,7 +139,10 @@ async def test_messages_that_are_fine(memory: Memory):
 
 @pytest.mark.parametrize(
     "name",
-    ["nope", "", "../../etc/passwd", "/etc/hostname", "someorg/some-model", MODEL + " ", MODEL.upper(), MODEL + "\0", "x" * 100_000],
+    [
+        "nope", "", "../../etc/passwd", "/etc/hostname", "someorg/some-model", MODEL + " ", MODEL.upper(), MODEL + "\0",
+        "x" * 100_000,
+    ],
     ids=lambda name: name[:12],
 )  # fmt: skip
 async def test_unknown_models(memory: Memory, name):
@@ -182,8 +189,10 @@ def test_any_json_is_parsed_or_refused(model, data):
     fields = data.draw(
         st.dictionaries(st.sampled_from(sorted(model.model_fields)) | st.text(max_size=6), JSON_VALUES, max_size=6)
     )
+    status = 200
     try:
         parse(model, json.dumps(fields).encode(), REFUSED)
     except ApiError as error:
-        assert error.status == 400
+        status = error.status
         json.loads(error.body())
+    assert status in (200, 400)

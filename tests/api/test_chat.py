@@ -1,11 +1,12 @@
 """Chat completions: whole and streamed answers, and that the two agree."""
 
+from typing import Any
+
 import pytest
+from tests.api.conftest import Memory, assert_error, events, memory_client
+from tests.api.scripted import BOS, END, FINGERPRINT, LONG, MODEL, START, ScriptedEngine, make_app, make_tokenizer, say
 
 from ekiden.state.request import FinishReason
-from tests.api.conftest import Memory, assert_error, events
-from tests.api.scripted import BOS, END, FINGERPRINT, LONG, MODEL, START, make_app, make_tokenizer, say, ScriptedEngine
-from tests.api.conftest import memory_client
 
 
 def script(memory: Memory, text: str, *, end: bool = True) -> None:
@@ -239,7 +240,8 @@ async def test_assistant_turns_with_tool_calls(memory: Memory):
     prompt = bytes(token for token in memory.engine.requests[-1].prompt_token_ids if token < 256).decode()
     assert '[f "not json"]' in prompt
     assert "None" not in prompt
-    for calls in (None, []):
+    nothing: list[Any] = [None, []]
+    for calls in nothing:
         assert_error(await memory.chat([{"role": "assistant", "tool_calls": calls}]), 400, "messages[0].content")
 
 

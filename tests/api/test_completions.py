@@ -1,7 +1,8 @@
 """Completions: prompts in every form, echo, log-probabilities, batches."""
 
-import pytest
+from typing import Any
 
+import pytest
 from tests.api.conftest import Memory, assert_error, events, memory_client
 from tests.api.scripted import (
     BOS,
@@ -82,7 +83,8 @@ async def test_max_tokens(memory: Memory):
         assert (await memory.complete("hi", max_tokens=value)).status_code == 200
         assert memory.engine.requests[-1].sampling.max_tokens is None  # what is left of the context
     assert (await memory.complete("hi", max_tokens=1)).json()["usage"]["completion_tokens"] == 1
-    for value in (-1, "5", 5.0, 5.5, True):
+    wrong: list[Any] = [-1, "5", 5.0, 5.5, True]
+    for value in wrong:
         assert_error(await memory.complete("hi", max_tokens=value), 400, "max_tokens")
     assert "echo" in assert_error(await memory.complete("hi", max_tokens=0), 400, "max_tokens")
 

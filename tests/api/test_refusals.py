@@ -1,10 +1,10 @@
 """What the engine refuses, and calls that a server on its way out no longer takes."""
 
 import pytest
+from tests.api.conftest import Memory, assert_error, events
 
 from ekiden.engine.interface import EngineStats
 from ekiden.state.request import Refusal, RefusalReason
-from tests.api.conftest import Memory, assert_error, events
 
 
 def refuse(memory: Memory, reason: RefusalReason, *, last_only: bool = False) -> None:

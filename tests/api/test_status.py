@@ -2,12 +2,12 @@
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.api.conftest import Memory, assert_error
+from tests.api.scripted import CONTEXT, FINGERPRINT, MODEL
 
 import ekiden
 from ekiden.engine.interface import EngineStats, Health
 from ekiden.state.request import Refusal, RefusalReason
-from tests.api.conftest import Memory, assert_error
-from tests.api.scripted import CONTEXT, FINGERPRINT, MODEL
 
 
 @pytest.mark.parametrize("health", list(Health))
@@ -62,7 +62,8 @@ async def metric_values(memory: Memory) -> dict[str, float]:
 
 async def test_metrics_from_the_engine(memory: Memory):
     memory.engine.snapshot = EngineStats(
-        num_running=2, num_waiting=5, waiting_by_reason={"slots": 4, "kv_blocks": 1}, kv_blocks_total=8, kv_blocks_used=2,
+        num_running=2, num_waiting=5, waiting_by_reason={"slots": 4, "kv_blocks": 1}, kv_blocks_total=8,
+        kv_blocks_used=2,
         prompt_tokens_total=10, generation_tokens_total=20, preemptions_total=1, prefix_cache_queries_total=9,
         prefix_cache_hits_total=4, finished_total={"stop": 3}, refused_total={"queue_full_requests": 2},
     )  # fmt: skip

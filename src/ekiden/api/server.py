@@ -31,6 +31,11 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 HEAD_SECONDS: Final = 20.0
 """How long a request's head may take to arrive once it has begun."""
 
+LINGER_BYTES: Final = 16 * 2**20
+LINGER_SECONDS: Final = 10.0
+"""How much of a body, and for how long, is read and dropped after its request was answered: long enough for an honest
+client to finish sending and read the answer, which closing at once would destroy."""
+
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -84,8 +89,15 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = True
         self._head_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._lingered = 0
 
     def data_received(self, data: bytes) -> None:
+        if self._linger_timer is not None:
+            self._lingered += len(data)
+            if self._lingered > LINGER_BYTES:
+                self.transport.abort()
+                return
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_timer is None:
@@ -104,10 +116,18 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_head = True
         self._head_bytes = 0
+        self._stop_lingering()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if not self._in_head and self._linger_timer is None:
+            # Answered before the whole body was here, as with 413.
+            self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_lingering()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -117,6 +137,12 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _stop_lingering(self) -> None:
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
+            self._lingered = 0
 
     def _head_late(self) -> None:
         if not self.transport.is_closing():
