@@ -11,6 +11,7 @@ it is at most that of the groups whose maximum reaches it. A row with ``top_k``,
 times, sorts its likely tokens instead (``prefix.py``).
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,6 +142,8 @@ def _draw_sorted(logits: FloatMatrix, reduced: Reduced, draws: list[Draw]) -> li
     kept = prefix.kept_tokens(logits, reduced, [draw.row for draw in draws], [draw.params for draw in draws])
     chosen = []
     for tokens, number in zip(kept, numbers, strict=True):
-        index, _ = _invert(np.cumsum(tokens.weights)[None, :], number[None])
-        chosen.append(int(tokens.ids[index[0]]))
+        cumulative = np.cumsum(tokens.weights)
+        total = float(cumulative[-1])
+        target = min(float(number) * total, math.nextafter(total, 0.0))  # as in _invert, for one row of its own width
+        chosen.append(int(tokens.ids[cumulative.searchsorted(target, side="right")]))
     return chosen

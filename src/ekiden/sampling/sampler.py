@@ -39,7 +39,7 @@ class Sampler:
             params = sequence.request.sampling
             if params.temperature >= LEAST_TEMPERATURE:
                 drawn.append(row)
-            if params.edits_logits or sequence.num_output_tokens < params.min_tokens:
+            if params.edits_logits or (params.min_tokens and sequence.num_output_tokens < params.min_tokens):
                 edited.append(row)
             if params.logprobs is not None:
                 reporting.append(row)
