@@ -8,9 +8,10 @@ from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import StepObserver
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Abort, EngineLoop, Stop, Submit
+from ekiden.engine.loop import Abort, EngineLoop, Pause, Stop
 from ekiden.engine.streams import Stream, Streams
 from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.sequence import PauseReason
 
 
 class AsyncEngine:
@@ -20,10 +21,7 @@ class AsyncEngine:
         self._card = parts.card
         self._core = build_core(parts, config, observer=observer)
         self._loop = EngineLoop(self._core, self._deliver_from_engine)
-        self._streams = Streams(
-            lambda request: self._loop.inbox.put(Submit(request)),
-            lambda request_id: self._loop.inbox.put(Abort(request_id)),
-        )
+        self._streams = Streams(self._loop.inbox.put)
         self._stats = self._core.stats()
         self._thread: threading.Thread | None = None
         self._error: str | None = None
@@ -65,6 +63,12 @@ class AsyncEngine:
 
     async def abort(self, request_id: str) -> None:
         self._loop.inbox.put(Abort(request_id))
+
+    async def pause(self, request_id: str) -> None:
+        self._loop.inbox.put(Pause(request_id, PauseReason.OPERATOR, True))
+
+    async def resume(self, request_id: str) -> None:
+        self._loop.inbox.put(Pause(request_id, PauseReason.OPERATOR, False))
 
     def _run(self) -> None:
         error = None

@@ -7,6 +7,7 @@ from ekiden.backends.base import ModelRunner
 from ekiden.config import Config
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
 from ekiden.engine.interface import ModelCard
+from ekiden.guardrails.limits import load_tenants
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.stages.advance import RowSampler
@@ -40,6 +41,7 @@ def build_core(
         make_stop_text=_stop_text_factory(parts.tokenizer),
         seed=config.engine.seed,
         max_model_len=parts.card.max_model_len,
+        tenants=load_tenants(config.limits.tenants_file),
         observer=observer,
     )
 

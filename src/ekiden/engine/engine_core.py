@@ -26,7 +26,7 @@ from ekiden.stages.retirement import Retirement
 from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, Request, RequestUpdate
-from ekiden.state.sequence import Sequence, Status
+from ekiden.state.sequence import PauseReason, Sequence
 
 Clock = Callable[[], float]
 
@@ -133,7 +133,7 @@ class EngineCore:
         self._observer = observer
         self._arrivals: deque[Request] = deque()
         self._aborts: deque[str] = deque()
-        self._pauses: deque[tuple[str, bool]] = deque()
+        self._pauses: deque[tuple[str, PauseReason, bool]] = deque()
         self._swap_out: list[tuple[int, int]] = []
         self._just_paused: list[Sequence] = []
         self._refilled = RefillOutcome()
@@ -148,12 +148,13 @@ class EngineCore:
         """End a request; an id that is not in the engine (any more) is ignored."""
         self._aborts.append(request_id)
 
-    def pause(self, request_id: str) -> None:
-        """Take a request out of the running, keeping what it has, until :meth:`resume`; unknown ids are ignored."""
-        self._pauses.append((request_id, True))
+    def pause(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR) -> None:
+        """Take a request out of the running, keeping what it has, until it is resumed; unknown ids are ignored."""
+        self._pauses.append((request_id, reason, True))
 
-    def resume(self, request_id: str) -> None:
-        self._pauses.append((request_id, False))
+    def resume(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR) -> None:
+        """Withdraw a pause; the request goes on when no other reason holds it."""
+        self._pauses.append((request_id, reason, False))
 
     @property
     def has_work(self) -> bool:
@@ -208,8 +209,8 @@ class EngineCore:
             if sequence is not None:
                 updates.append(self.retirement.end(sequence, FinishReason.ABORT, now))
         pauses, self._pauses = self._pauses, deque()
-        for request_id, paused in pauses:
-            self._apply_pause(request_id, paused)
+        for request_id, reason, paused in pauses:
+            self._apply_pause(request_id, reason, paused)
         updates += [
             self.retirement.end(sequence, FinishReason.DEADLINE, now, "the request's deadline has passed")
             for sequence in self.population.expired(now)
@@ -217,16 +218,22 @@ class EngineCore:
         self._totals.count_ends(updates)
         return updates
 
-    def _apply_pause(self, request_id: str, paused: bool) -> None:
+    def _apply_pause(self, request_id: str, reason: PauseReason, paused: bool) -> None:
         sequence = self.population.by_id.get(request_id)
-        if sequence is None or paused == (sequence.status is Status.PAUSED):
+        if sequence is None:
             return
         if paused and sequence in self._refilled.resumed:
-            self._pauses.append((request_id, paused))  # its blocks are on their way back; next boundary
-        elif paused:
+            self._pauses.append((request_id, reason, paused))  # its blocks are on their way back; next boundary
+            return
+        was_paused = bool(sequence.paused_by)
+        if paused:
+            sequence.paused_by.add(reason)
+        else:
+            sequence.paused_by.discard(reason)
+        if sequence.paused_by and not was_paused:
             self._swap_out += self.retirement.pause(sequence)
             self._just_paused.append(sequence)
-        else:
+        elif was_paused and not sequence.paused_by:
             self.intake.resume(sequence)
 
     def _fail_step(self, plan: BatchPlan, message: str) -> list[RequestUpdate]:

@@ -101,3 +101,11 @@ class Engine(Protocol):
     async def abort(self, request_id: str) -> None:
         """End a request at the next step boundary; its stream gets a terminal update. Unknown ids are ignored."""
         ...
+
+    async def pause(self, request_id: str) -> None:
+        """Take a request out of the running at the next step boundary, keeping what it has."""
+        ...
+
+    async def resume(self, request_id: str) -> None:
+        """Let a paused request go on."""
+        ...

@@ -12,6 +12,7 @@ import msgspec
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import EngineStats
 from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.sequence import PauseReason
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -22,13 +23,21 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Hold a request back for a reason, or (``paused`` False) withdraw that reason."""
+
+    request_id: str
+    reason: PauseReason
+    paused: bool
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """Refuse newcomers; end when all work is done, or ``drain_seconds`` from now, whichever comes first."""
 
     drain_seconds: float = 0.0
 
 
-Command = Submit | Abort | Stop
+Command = Submit | Abort | Pause | Stop
 Deliver = Callable[[list[RequestUpdate], EngineStats], None]
 
 
@@ -73,6 +82,8 @@ class EngineLoop:
                 self._core.add_request(request)
             case Abort(request_id):
                 self._core.abort(request_id)
+            case Pause(request_id, reason, paused):
+                (self._core.pause if paused else self._core.resume)(request_id, reason)
             case Stop(drain_seconds):
                 self._core.intake.draining = True
                 self._stop_at = time.monotonic() + drain_seconds

@@ -24,10 +24,11 @@ import msgspec
 from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Abort, Command, EngineLoop, Stop, Submit
+from ekiden.engine.loop import Abort, Command, EngineLoop, Pause, Stop
 from ekiden.engine.streams import Stream, Streams
 from ekiden.models.errors import ModelError
 from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.sequence import PauseReason
 
 MakeParts = Callable[[Config], EngineParts]
 """Loads the model inside the engine's process; must be importable by name there."""
@@ -116,9 +117,7 @@ class EngineClient:
         self._stall_timeout = stall_timeout
         self._wedge_timeout = wedge_timeout
         self._clock = clock
-        self._streams = Streams(
-            lambda request: self._send(Submit(request)), lambda request_id: self._send(Abort(request_id))
-        )
+        self._streams = Streams(self._send)
         self._encode = msgspec.msgpack.Encoder().encode
         self._child: _Child | None = None
         self._card: ModelCard | None = None
@@ -184,6 +183,12 @@ class EngineClient:
 
     async def abort(self, request_id: str) -> None:
         self._send(Abort(request_id))
+
+    async def pause(self, request_id: str) -> None:
+        self._send(Pause(request_id, PauseReason.OPERATOR, True))
+
+    async def resume(self, request_id: str) -> None:
+        self._send(Pause(request_id, PauseReason.OPERATOR, False))
 
     def _silent_for(self) -> float:
         """Seconds without a sign of life while there is work."""

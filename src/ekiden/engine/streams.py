@@ -1,23 +1,34 @@
-"""The open streams of one event loop: updates come in by the step, readers take them out one by one."""
+"""The open streams of one event loop: updates come in by the step, readers take them out one by one.
+
+A stream's buffer is bounded: when a reader falls ``HIGH_WATER`` updates behind, its sequence is paused (not the engine),
+and goes on when the reader is down to ``LOW_WATER``.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from ekiden.engine.interface import EngineDied
+from ekiden.engine.loop import Abort, Command, Pause, Submit
 from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.sequence import PauseReason
+
+
+HIGH_WATER = 256
+LOW_WATER = 64
 
 
 class Stream:
     """The updates of one request; see :class:`ekiden.engine.interface.UpdateIterator`."""
 
-    __slots__ = ("_streams", "buffer", "error", "request_id", "waiter")
+    __slots__ = ("_streams", "buffer", "error", "lagging", "request_id", "waiter")
 
     def __init__(self, request_id: str, streams: "Streams") -> None:
         self.request_id = request_id
         self.buffer: deque[RequestUpdate] = deque()
         self.waiter: asyncio.Future[None] | None = None
         self.error: str | None = None
+        self.lagging = False
         self._streams = streams
 
     def __aiter__(self) -> AsyncIterator[RequestUpdate]:
@@ -34,6 +45,8 @@ class Stream:
         update = self.buffer.popleft()
         if update.terminal:
             self._streams.forget(self)
+        elif self.lagging and len(self.buffer) <= LOW_WATER:
+            self._streams.caught_up(self)
         return update
 
     async def aclose(self) -> None:
@@ -47,9 +60,8 @@ class Stream:
 class Streams:
     """All methods run on the event loop's thread."""
 
-    def __init__(self, submit: Callable[[Request], None], abort: Callable[[str], None]) -> None:
-        self._submit = submit
-        self._abort = abort
+    def __init__(self, send: Callable[[Command], None]) -> None:
+        self._send = send
         self._open: dict[str, Stream] = {}
 
     def __len__(self) -> int:
@@ -60,7 +72,7 @@ class Streams:
         if request.request_id in self._open:
             raise ValueError(f"a request with the id {request.request_id!r} is in flight already")
         stream = self._open[request.request_id] = Stream(request.request_id, self)
-        self._submit(request)
+        self._send(Submit(request))
         return stream
 
     def is_open(self, stream: Stream) -> bool:
@@ -73,8 +85,14 @@ class Streams:
         """Abort the request if it is still in flight, and end the iteration of whoever reads it."""
         if self.is_open(stream):
             self.forget(stream)
-            self._abort(stream.request_id)
+            self._send(Abort(stream.request_id))
             stream.wake()
+
+    def caught_up(self, stream: Stream) -> None:
+        """A reader that had fallen behind has room again."""
+        stream.lagging = False
+        if self.is_open(stream):
+            self._send(Pause(stream.request_id, PauseReason.SLOW_READER, False))
 
     def deliver(self, updates: list[RequestUpdate]) -> None:
         """Hand updates to their readers; those of streams that were closed meanwhile are dropped."""
@@ -83,6 +101,9 @@ class Streams:
             if stream is not None:
                 stream.buffer.append(update)
                 stream.wake()
+                if len(stream.buffer) >= HIGH_WATER and not stream.lagging and not update.terminal:
+                    stream.lagging = True
+                    self._send(Pause(stream.request_id, PauseReason.SLOW_READER, True))
 
     def fail_all(self, message: str) -> None:
         """The engine died: every open stream raises :class:`EngineDied` once its reader has caught up."""

@@ -21,6 +21,13 @@ class Status(StrEnum):
     FINISHED = "finished"
 
 
+class PauseReason(StrEnum):
+    """Who holds a paused sequence back. It goes on when nobody does any more."""
+
+    SLOW_READER = "slow_reader"
+    OPERATOR = "operator"
+
+
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.WAITING: frozenset({Status.RUNNING, Status.PAUSED, Status.FINISHED}),
     Status.RUNNING: frozenset({Status.PREEMPTED, Status.PAUSED, Status.FINISHED}),
@@ -72,6 +79,7 @@ class Sequence:
     first_token_time: float | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    paused_by: set[PauseReason] = field(default_factory=set)
     padding: bool = False
     """True for a finished row that a naive padded batch keeps computing (``static-padded``)."""
     prefix_keys: list[bytes] | None = None

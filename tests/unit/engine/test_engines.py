@@ -6,13 +6,6 @@ import signal
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-
-from ekiden.backends.fake import next_token
-from ekiden.engine.async_engine import AsyncEngine
-from ekiden.engine.interface import Engine, EngineDied, Health
-from ekiden.engine.process import EngineClient
-from ekiden.models.errors import ModelError
-from ekiden.state.request import FinishReason, RefusalReason, Request
 from tests.unit.engine.fake_parts import (
     VOCAB,
     make_config,
@@ -20,6 +13,13 @@ from tests.unit.engine.fake_parts import (
     make_request,
     make_unloadable_parts,
 )
+
+from ekiden.backends.fake import next_token
+from ekiden.engine.async_engine import AsyncEngine
+from ekiden.engine.interface import Engine, EngineDied, Health
+from ekiden.engine.process import EngineClient
+from ekiden.models.errors import ModelError
+from ekiden.state.request import FinishReason, RefusalReason, Request
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -70,9 +70,8 @@ async def test_closing_a_stream_aborts_its_request(engine: Engine) -> None:
     stream = engine.generate(make_request("long", max_tokens=900_000))
     await anext(stream)
     await stream.aclose()
-    with pytest.raises(StopAsyncIteration):
-        while True:
-            await anext(stream)
+    async for _ in stream:
+        pass  # what had been buffered; the iteration ends
     await until(lambda: engine.stats().finished_total.get("abort") == 1)
     assert engine.stats().kv_blocks_used == 0
     assert engine.stats().num_running == 0
@@ -93,6 +92,31 @@ async def test_abort_ends_the_stream_with_its_terminal_update(engine: Engine) ->
     assert last is not None
     assert last.finish is not None
     assert last.finish.reason is FinishReason.ABORT
+
+
+async def test_a_slow_reader_is_paused_and_holds_up_nobody(engine: Engine) -> None:
+    slow_request = make_request("slow", max_tokens=5000)
+    slow = engine.generate(slow_request)
+    tokens = list((await anext(slow)).token_ids)
+    await until(lambda: engine.stats().num_paused == 1)
+    assert engine.stats().kv_blocks_used == 0, "a paused sequence keeps its blocks from others"
+    quick = make_request("quick", max_tokens=30)
+    assert await collect(engine, quick) == expected(quick, 30)
+    async for update in slow:
+        tokens += update.token_ids
+    assert tokens == expected(slow_request, 5000)
+
+
+async def test_pausing_and_resuming_changes_no_token(engine: Engine) -> None:
+    request = make_request("held", max_tokens=3000)
+    stream = engine.generate(request)
+    tokens = list((await anext(stream)).token_ids)
+    await engine.pause("held")
+    await until(lambda: engine.stats().num_paused == 1)
+    await engine.resume("held")
+    async for update in stream:
+        tokens += update.token_ids
+    assert tokens == expected(request, 3000)
 
 
 async def test_a_refusal_is_the_only_update(engine: Engine) -> None:
