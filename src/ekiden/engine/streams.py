@@ -1,7 +1,7 @@
 """The open streams of one event loop: updates come in by the step, readers take them out one by one.
 
-A stream's buffer is bounded: when a reader falls ``HIGH_WATER`` updates behind, its sequence is paused (not the engine),
-and goes on when the reader is down to ``LOW_WATER``.
+A stream's buffer is bounded: when a reader falls ``HIGH_WATER`` updates behind, its sequence, not the engine, is paused
+until the reader is down to ``LOW_WATER``.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from ekiden.engine.interface import EngineDied
 from ekiden.engine.loop import Abort, Command, Pause, Submit
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
-
 
 HIGH_WATER = 256
 LOW_WATER = 64
