@@ -114,6 +114,12 @@ class ScriptedEngine:
     async def abort(self, request_id: str) -> None:
         self.note_abort(request_id)
 
+    async def pause(self, request_id: str) -> None:
+        """Nothing here pauses."""
+
+    async def resume(self, request_id: str) -> None:
+        """Nothing here pauses."""
+
     def note_abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
         self.someone_aborted.set()

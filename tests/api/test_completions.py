@@ -1,5 +1,7 @@
 """Completions: prompts in every form, echo, log-probabilities, batches."""
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -209,3 +211,24 @@ async def test_certainly_too_long_text_is_not_encoded(memory: Memory, monkeypatc
     monkeypatch.setattr(type(memory.engine.tokenizer), "encode_batch", None)
     response = await memory.complete("word " * 400_000)
     assert "at least" in assert_error(response, 400, "prompt", "context_length_exceeded")
+
+
+async def test_long_text_is_encoded_off_the_event_loop(memory: Memory, monkeypatch):
+    """While a long prompt is being encoded, probes and other requests are answered."""
+    encoding, go_on = threading.Event(), threading.Event()
+    kind = type(memory.engine.tokenizer)
+    real = kind.encode_batch
+
+    def slow(self, texts, **options):
+        if len(texts[0]) > 4096:
+            encoding.set()
+            assert go_on.wait(10)
+        return real(self, texts, **options)
+
+    monkeypatch.setattr(kind, "encode_batch", slow)
+    call = asyncio.create_task(memory.complete("x" * 5000))
+    assert await asyncio.to_thread(encoding.wait, 10)
+    assert (await memory.http.get("/health")).status_code == 200
+    assert (await memory.complete("hi")).status_code == 200
+    go_on.set()
+    assert_error(await call, 400, "prompt", "context_length_exceeded")
