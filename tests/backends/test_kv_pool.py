@@ -37,6 +37,18 @@ def test_a_block_comes_back_from_the_swap_space_bit_for_bit():
         assert (view[untouched] == old[untouched]).all()
 
 
+def test_blocks_can_be_put_back_as_they_were():
+    pool = allocate(LAYOUTS, kv_cache_bytes=20 * BYTES, swap_bytes=0)
+    views = [tensor.data.view(np.uint8).reshape(21, -1) for tensor in pool.tensors.values()]
+    for view in views:
+        view[:] = 3
+    saved = pool.snapshot([4, 7])
+    for view in views:
+        view[:] = 9
+    pool.restore([4, 7], saved)
+    assert all((view[[4, 7]] == 3).all() and (view[5] == 9).all() for view in views)
+
+
 def test_a_pool_too_small_for_any_use_is_refused_with_the_least_that_works():
     with pytest.raises(ConfigError, match=f"at least {FEWEST_BLOCKS * BYTES} bytes"):
         allocate(LAYOUTS, kv_cache_bytes=FEWEST_BLOCKS * BYTES - 1, swap_bytes=0)

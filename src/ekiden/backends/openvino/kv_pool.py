@@ -68,6 +68,15 @@ class KVPool:
         """Copy swap blocks ``from`` to pool blocks ``to``."""
         _copy_blocks(self._swap, self._pool, pairs)
 
+    def snapshot(self, blocks: list[int]) -> list[npt.NDArray[np.uint8]]:
+        """A copy of pool blocks, for :meth:`restore`."""
+        return [layer[blocks] for layer in self._pool]
+
+    def restore(self, blocks: list[int], saved: list[npt.NDArray[np.uint8]]) -> None:
+        """Put back what :meth:`snapshot` of the same blocks saved."""
+        for layer, content in zip(self._pool, saved, strict=True):
+            layer[blocks] = content
+
 
 def allocate(layouts: list[KVLayout], *, kv_cache_bytes: int, swap_bytes: int) -> KVPool:
     """A pool and swap space of at most the given sizes.

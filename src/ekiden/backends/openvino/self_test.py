@@ -11,17 +11,19 @@ The filler rows all hold the same tokens in the same block: they write equal val
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ekiden.backends.base import FloatMatrix
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE
 from ekiden.backends.openvino.paged_model import PagedModel, flat_inputs
 from ekiden.backends.openvino.passes import least_limit
 
-SELF_TEST_VERSION = 1
+SELF_TEST_VERSION = 2
 _STEP = 8
 _PREFILL = BLOCK_SIZE + 8
 _DECODE_CONTEXT = BLOCK_SIZE + 4
 _FIRST_SIZE = 64
+_DECODE_BLOCKS, _PREFILL_BLOCKS, _FILLER_BLOCK = [0, 1], [2, 3], 4
 _LONGEST_LOOK = 128
 
 
@@ -46,7 +48,7 @@ class SelfTest:
         self._prompt: list[int] = generator.integers(0, vocab_size, _PREFILL).tolist()
         self._filler: list[int] = generator.integers(0, vocab_size, BLOCK_SIZE).tolist()
         self._seconds: dict[int, float] = {}
-        self._prepare_decode()
+        self._context = self._prepare_context()
         self._decode = self._run(decode=True, prefill=False, size=2)
         self._prefill = self._run(decode=False, prefill=True, size=_PREFILL)
 
@@ -105,15 +107,17 @@ class SelfTest:
     def _check_chunks(self) -> str | None:
         """A prompt in two chunks, cut at a block border, must end as it does in one."""
         first = self._prompt[:BLOCK_SIZE]
-        self._model.compute(flat_inputs(first, [0], [BLOCK_SIZE], [2], [1], []))
+        self._model.compute(flat_inputs(first, [0], [BLOCK_SIZE], _PREFILL_BLOCKS[:1], [1], []))
         rest = self._prompt[BLOCK_SIZE:]
-        logits, _ = self._model.compute(flat_inputs(rest, [BLOCK_SIZE], [len(rest)], [2, 3], [2], [0]))
+        logits, _ = self._model.compute(flat_inputs(rest, [BLOCK_SIZE], [len(rest)], _PREFILL_BLOCKS, [2], [0]))
         return None if np.array_equal(logits[0], self._prefill[0]) else "a prompt in chunks rounds differently"
 
-    def _prepare_decode(self) -> None:
-        """Put the context of the decode row into blocks 0 and 1."""
+    def _prepare_context(self) -> list[npt.NDArray[np.uint8]]:
+        """Compute the context of the decode row in its blocks, and keep their bytes: with quantised keys a decode
+        changes the whole block it writes to, so each one must start from the same."""
         context = self._prompt[:_DECODE_CONTEXT]
-        self._model.compute(flat_inputs(context, [0], [_DECODE_CONTEXT], [0, 1], [2], []))
+        self._model.compute(flat_inputs(context, [0], [_DECODE_CONTEXT], _DECODE_BLOCKS, [2], []))
+        return self._model.pool.snapshot(_DECODE_BLOCKS)
 
     def _run(self, *, decode: bool, prefill: bool, size: int) -> FloatMatrix:
         """A pass of ``size`` tokens: the decode row, filler, the prefill row. The logits of the fixed rows, copied."""
@@ -134,14 +138,15 @@ class SelfTest:
             block_counts.append(len(table))
 
         if decode:
-            add([self._prompt[0]], _DECODE_CONTEXT, [0, 1], fixed=True)
+            self._model.pool.restore(_DECODE_BLOCKS, self._context)
+            add([self._prompt[0]], _DECODE_CONTEXT, _DECODE_BLOCKS, fixed=True)
         filler = size - decode - prefill * _PREFILL
         while filler > 0:
             count = min(filler, BLOCK_SIZE)
-            add(self._filler[:count], 0, [4], fixed=False)
+            add(self._filler[:count], 0, [_FILLER_BLOCK], fixed=False)
             filler -= count
         if prefill:
-            add(self._prompt, 0, [2, 3], fixed=True)
+            add(self._prompt, 0, _PREFILL_BLOCKS, fixed=True)
         logits, seconds = self._model.compute(flat_inputs(tokens, starts, counts, blocks, block_counts, wanted))
         self._seconds[size] = seconds
         return np.array(logits[: len(wanted)], copy=True)
