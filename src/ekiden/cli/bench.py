@@ -144,7 +144,7 @@ def serve(
         _refuse_server_settings(resolved)
     try:
         if url is None:
-            with own_server(resolved, sized(resolved.config, shape.rows)) as own_url:
+            with own_server(sized(resolved.config, shape.rows)) as own_url:
                 target = Target.parse(own_url, api_key=key)
                 figures = asyncio.run(bench_serve(target, shape, model_id=model_id, timeout=timeout, warm_up=warm_up))
         else:

@@ -27,7 +27,7 @@ COMMANDS = {
     "pull": ("ekiden.cli.pull", "Fetch and convert a model, so that serving it starts at once."),
     "config": ("ekiden.cli.config_show", "Show the settings and where each value comes from."),
     "bench": ("ekiden.cli.bench", "Measure the backend, the engine or any OpenAI-compatible server."),
-    "demo": ("ekiden.cli.demo", "Show static against continuous batching on real prompts."),
+    "demo": ("ekiden.cli.demo", "Show static against continuous batching on 24 real prompts."),
 }
 
 

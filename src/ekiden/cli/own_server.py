@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ekiden.cli.config_sources import PREFIX, Resolved, all_settings
+from ekiden.cli.config_sources import PREFIX, all_settings
 from ekiden.cli.terminal import UserError
 from ekiden.config import Config
 
@@ -23,7 +23,7 @@ STOP_SECONDS = 20.0
 
 
 @contextmanager
-def own_server(resolved: Resolved, config: Config) -> Iterator[str]:
+def own_server(config: Config) -> Iterator[str]:
     """Start ``ekiden serve`` with ``config`` on a free loopback port, yield its address, and stop it again.
 
     Raises :class:`UserError` with the server's last words when it does not become ready.
@@ -78,7 +78,9 @@ def _wait_until_ready(server: "subprocess.Popen[bytes]", url: str, log: Path) ->
             with urllib.request.urlopen(url, timeout=2.0) as answer:  # noqa: S310 - our own loopback address
                 if answer.status == 200:
                     return
-        except (urllib.error.URLError, OSError):
+        except urllib.error.HTTPError as error:
+            error.close()  # it listens and is not ready
+        except OSError:
             pass  # not listening yet, or still loading: looked at again in a moment
         time.sleep(0.1)
     raise UserError(f"the server was not ready after {START_SECONDS:.0f} seconds: {_last_words(log)}")

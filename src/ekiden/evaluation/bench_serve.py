@@ -69,6 +69,7 @@ def get_json(target: Target, route: str) -> Any:
         with urllib.request.urlopen(request, timeout=_LOOKUP_TIMEOUT) as answer:  # noqa: S310 - as above
             return json.load(answer)
     except urllib.error.HTTPError as error:
+        error.close()  # it holds the connection
         hint = "; give its key with --api-key" if error.code == 401 else ""
         raise TargetError(f"{target.url}{route} answered {error.code} {error.reason}{hint}") from error
     except (OSError, ValueError) as error:

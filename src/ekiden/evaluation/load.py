@@ -59,7 +59,7 @@ async def closed_loop(target: Target, requests: Sequence[bytes], *, concurrency:
             records[index].intended = time.monotonic()
             connection = await _ask(target, connection, requests[index], records[index], timeout)
         if connection is not None:
-            connection.close()
+            await connection.close()
 
     await asyncio.gather(*(stream() for _ in range(min(concurrency, len(requests)))))
     return LoadRun(records=records, duration=_duration(records, start))
@@ -83,7 +83,7 @@ async def open_loop(target: Target, requests: Sequence[bytes], arrivals: Sequenc
                 await asyncio.sleep(wait)
             group.create_task(one(index))
     for connection in idle:
-        connection.close()
+        await connection.close()
     return LoadRun(records=records, duration=_duration(records, start))
 
 
@@ -101,7 +101,7 @@ async def _ask(
     await connection.ask(request, record, timeout=timeout)
     if connection.reusable:
         return connection
-    connection.close()
+    await connection.close()
     return None
 
 

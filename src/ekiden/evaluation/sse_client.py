@@ -84,6 +84,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._record: RequestRecord | None = None
         self._done: asyncio.Future[None] | None = None
+        self._lost = asyncio.Event()
         self._reset()
 
     def _reset(self) -> None:
@@ -109,9 +110,11 @@ class Connection(asyncio.Protocol):
     def reusable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing() and self._keep_alive
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Close the connection and wait until it is gone."""
         if self._transport is not None:
             self._transport.close()
+            await self._lost.wait()
 
     async def ask(self, request: bytes, record: RequestRecord, *, timeout: float) -> None:
         """Send one request and fill ``record`` in until its answer has ended, well or not."""
@@ -128,7 +131,6 @@ class Connection(asyncio.Protocol):
             record.failure = "timeout"
             record.end = time.monotonic()
             self._keep_alive = False
-            self.close()
         finally:
             self._done = self._record = None
 
@@ -166,6 +168,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._keep_alive = False
+        self._lost.set()
         if self._record is not None:
             self._finish(time.monotonic())
 

@@ -28,7 +28,7 @@ def one_line(capsys) -> str:
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1, captured.err
     assert captured.err.startswith("ekiden: error: ")
-    return captured.err
+    return str(captured.err)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def failing(monkeypatch):
             raise error
 
         monkeypatch.setattr(main_module, "COMMANDS", {**COMMANDS, "pull": ("failing", "")})
-        monkeypatch.setattr(main_module.importlib, "import_module", lambda name: type("M", (), {"command": command}))
+        monkeypatch.setattr("importlib.import_module", lambda name: type("M", (), {"command": command}))
 
     return install
 

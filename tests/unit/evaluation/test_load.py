@@ -3,15 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 import pytest
+from tests.unit.evaluation.loopback import Answer, LoopbackServer
 
 from ekiden.evaluation.load import closed_loop, completion_requests, open_loop
 from ekiden.evaluation.metrics import RequestRecord
 from ekiden.evaluation.sse_client import Connection, Target, TargetError
 
-Answer = Callable[[dict[str, Any], asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -35,47 +34,17 @@ def whole_answer(texts: list[str]) -> list[bytes]:
     return [*(token(text) for text in texts), usage(7, len(texts)), event(b"[DONE]")]
 
 
-class Server:
-    """A scripted HTTP server; counts its connections and the most requests it had at once."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        self.connections = self.open = self.most_open = 0
-        self.bodies: list[dict[str, Any]] = []
-
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-                body = json.loads(await reader.readexactly(length))
-                self.bodies.append(body)
-                self.open += 1
-                self.most_open = max(self.most_open, self.open)
-                await self.answer(body, writer)
-                self.open -= 1
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
 @pytest.fixture
-async def serve() -> AsyncIterator[Callable[[Answer], Awaitable[tuple[Server, Target]]]]:
-    running: list[asyncio.Server] = []
+async def serve() -> AsyncIterator[Callable[[Answer], Awaitable[tuple[LoopbackServer, Target]]]]:
+    running: list[LoopbackServer] = []
 
-    async def start(answer: Answer) -> tuple[Server, Target]:
-        server = Server(answer)
-        listener = await asyncio.start_server(server.handle, "127.0.0.1", 0)
-        running.append(listener)
-        port = listener.sockets[0].getsockname()[1]
-        return server, Target.parse(f"http://127.0.0.1:{port}")
+    async def start(answer: Answer) -> tuple[LoopbackServer, Target]:
+        running.append(LoopbackServer(answer))
+        return running[-1], Target.parse(await running[-1].start())
 
     yield start
-    for listener in running:
-        listener.close()
-        await listener.wait_closed()
+    for server in running:
+        await server.stop()
 
 
 async def send(writer: asyncio.StreamWriter, pieces: list[bytes]) -> None:
@@ -97,7 +66,7 @@ async def ask_once(target: Target) -> RequestRecord:
 
 
 async def test_a_whole_answer_is_counted_from_its_usage(serve):
-    async def answer(body, writer):
+    async def answer(path, body, writer):
         await send(writer, whole_answer(["a", "", 'say "text":"x" \n data: [DONE]', "c"]))
 
     server, target = await serve(answer)
@@ -113,7 +82,7 @@ async def test_a_whole_answer_is_counted_from_its_usage(serve):
 
 
 async def test_events_cut_anywhere_are_counted_once(serve):
-    async def answer(body, writer):
+    async def answer(path, body, writer):
         stream = HEAD + b"".join(chunk(piece) for piece in whole_answer(["ab"] * 5)) + b"0\r\n\r\n"
         for position in range(0, len(stream), 7):
             writer.write(stream[position : position + 7])
@@ -128,7 +97,7 @@ async def test_events_cut_anywhere_are_counted_once(serve):
 
 
 async def test_chat_content_counts_and_the_role_chunk_does_not(serve):
-    async def answer(body, writer):
+    async def answer(path, body, writer):
         deltas = [{"role": "assistant", "content": ""}, {"content": "hi"}, {}]
         events = [event({"choices": [{"delta": delta}]}) for delta in deltas]
         await send(writer, [*events, event(b"[DONE]")])
@@ -139,26 +108,26 @@ async def test_chat_content_counts_and_the_role_chunk_does_not(serve):
     assert record.output_tokens == 1
 
 
-async def refuse(body, writer):
+async def refuse(path, body, writer):
     error = b'{"error":{"message":"full"}}'
     writer.write(b"HTTP/1.1 503 Busy\r\ncontent-length: %d\r\n\r\n" % len(error) + error)
 
 
-async def error_event(body, writer):
+async def error_event(path, body, writer):
     await send(writer, [token("a"), event({"error": {"message": "engine died"}}), event(b"[DONE]")])
 
 
-async def break_off(body, writer):
+async def break_off(path, body, writer):
     writer.write(HEAD + chunk(token("a")))
     await writer.drain()
     writer.close()
 
 
-async def no_done(body, writer):
+async def no_done(path, body, writer):
     await send(writer, [token("a")])
 
 
-async def close_at_once(body, writer):
+async def close_at_once(path, body, writer):
     writer.close()
 
 
@@ -178,7 +147,7 @@ async def test_anything_but_a_whole_answer_is_a_failure_of_its_kind(serve, answe
 
 
 async def test_silence_ends_in_a_timeout(serve):
-    async def answer(body, writer):
+    async def answer(path, body, writer):
         writer.write(HEAD)
 
     _, target = await serve(answer)
@@ -196,7 +165,7 @@ async def test_nobody_listening_is_a_failure_to_connect():
 
 
 async def test_closed_loop_keeps_its_concurrency_on_kept_alive_connections(serve):
-    async def answer(body, writer):
+    async def answer(path, body, writer):
         await send(writer, whole_answer(["a"]))
 
     server, target = await serve(answer)
@@ -213,7 +182,7 @@ async def test_open_loop_sends_when_due_whatever_the_server_does(serve):
     release = asyncio.Event()
     waiting = 0
 
-    async def answer(body, writer):
+    async def answer(path, body, writer):
         nonlocal waiting
         waiting += 1
         if waiting == 4:
@@ -232,7 +201,7 @@ async def test_open_loop_sends_when_due_whatever_the_server_does(serve):
 
 
 async def test_a_connection_that_the_server_closes_is_not_used_again(serve):
-    async def answer(body, writer):
+    async def answer(path, body, writer):
         writer.write(HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
         writer.write(b"".join(chunk(piece) for piece in whole_answer(["a"])) + b"0\r\n\r\n")
 
@@ -244,7 +213,7 @@ async def test_a_connection_that_the_server_closes_is_not_used_again(serve):
 
 
 async def test_a_body_without_length_ends_with_its_connection(serve):
-    async def answer(body, writer):
+    async def answer(path, body, writer):
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(whole_answer(["a", "b"])))
         await writer.drain()
         writer.close()

@@ -1,0 +1,81 @@
+"""Load on a scripted server: which model is asked for, what is excluded, and what is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.unit.evaluation.loopback import LoopbackServer
+
+from ekiden.evaluation.bench import Figures, Shape
+from ekiden.evaluation.bench_serve import bench_serve
+from ekiden.evaluation.sse_client import Target, TargetError
+
+SHAPE = Shape(rows=2, prompt_tokens=3, output_tokens=4, requests=5, concurrency=2)
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[..., Awaitable[tuple[Target, LoopbackServer]]]]:
+    """A server that lists ``models`` and answers completions with four tokens each."""
+    running: list[LoopbackServer] = []
+
+    async def start(
+        models: bytes = b'{"data":[{"id":"m"}]}', status: bytes = b"200 OK"
+    ) -> tuple[Target, LoopbackServer]:
+        async def answer(path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+            if path == "/v1/models":
+                writer.write(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(models), models))
+                return
+            events = b'data: {"choices":[{"text":"x"}]}\n\n' * 4
+            usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n'
+            text = events + usage + b"data: [DONE]\n\n"
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
+
+        running.append(LoopbackServer(answer))
+        return Target.parse(await running[-1].start()), running[-1]
+
+    yield start
+    for server in running:
+        await server.stop()
+
+
+def part(figures: Figures, name: str) -> Any:
+    return figures[name]
+
+
+async def test_the_first_model_is_asked_and_the_warm_up_left_out(serve):
+    target, server = await serve()
+    figures = await bench_serve(target, SHAPE, model_id=None, timeout=5, warm_up=2)
+    bodies = server.bodies
+    assert len(bodies) == 7
+    assert {body["model"] for body in bodies} == {"m"}
+    assert len({tuple(body["prompt"]) for body in bodies}) == 7
+    assert (figures["requests"], figures["failures"], figures["output_tokens"]) == (5, 0, 20)
+    assert part(figures, "lineage")["loop"] == "closed"
+    assert part(figures, "lineage")["warm_up_requests"] == 2
+
+
+async def test_an_open_loop_reports_its_rate_and_its_lag(serve):
+    target, _ = await serve()
+    shape = Shape(rows=2, prompt_tokens=3, output_tokens=4, requests=5, rate=500.0)
+    figures = await bench_serve(target, shape, model_id="other", timeout=5, warm_up=0)
+    assert part(figures, "lineage")["loop"] == "open"
+    assert part(figures, "lineage")["rate"] == 500.0
+    assert part(figures, "send_lag_seconds")["n"] == 5
+    assert part(figures, "send_lag_seconds")["max"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("models", "status", "message"),
+    [
+        (b'{"data":[]}', b"200 OK", "lists no model"),
+        (b"[]", b"200 OK", "lists no model"),
+        (b"<html>", b"200 OK", "is the server running?"),
+        (b"{}", b"401 Unauthorized", "give its key with --api-key"),
+    ],
+)
+async def test_a_server_without_models_is_told(serve, models, status, message):
+    target, _ = await serve(models, status)
+    with pytest.raises(TargetError) as caught:
+        await bench_serve(target, SHAPE, model_id=None, timeout=5, warm_up=0)
+    assert message in str(caught.value)
