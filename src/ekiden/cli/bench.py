@@ -172,7 +172,7 @@ def _refuse_server_settings(resolved: Resolved) -> None:
 @command.command()
 @click.option("--running", type=ABOVE_ZERO, default=512, help="sequences that run  [default: 512]")
 @click.option("--waiting", type=click.IntRange(min=0), default=100_000, help="requests that wait  [default: 100000]")
-@click.option("--steps", type=ABOVE_ZERO, default=200, help="steps measured  [default: 200]")
+@click.option("--steps", type=ABOVE_ZERO, default=300, help="steps measured  [default: 300]")
 @click.option("--seed", type=int, default=0, help="[default: 0]")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def scheduler(running: int, waiting: int, steps: int, seed: int, as_json: bool) -> None:
