@@ -95,7 +95,9 @@ class GGUFFile:
     def _alignment(self) -> int:
         value = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(value, int) or value < 8 or value % 8 or value > 1 << 20:
-            raise ModelError(f"{self.path}: general.alignment is {value!r}, not a multiple of 8; fetch the file again")
+            raise ModelError(
+                f"{self.path}: general.alignment is {value!r:.40}, not a multiple of 8; fetch the file again"
+            )
         return value
 
     def raw(self, info: TensorInfo) -> npt.NDArray[np.uint8]:

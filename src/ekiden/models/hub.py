@@ -60,9 +60,9 @@ def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
         raise ModelError(f"{named}: no such repository; check the name, and set HF_TOKEN if it is private") from error
     except LocalEntryNotFoundError as error:
+        reason = _one_line(error.__cause__ or error)
         raise ModelError(
-            f"{named}: the hub cannot be reached, and no complete copy is here; check the network, the proxy and "
-            "HF_ENDPOINT"
+            f"{named}, and no complete copy is here; check the network, the proxy and HF_ENDPOINT ({reason})"
         ) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -75,7 +75,7 @@ def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path
     return Path(folder)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

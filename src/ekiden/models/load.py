@@ -217,7 +217,7 @@ def _sampling_defaults(generation: dict[str, Any], warnings: list[str]) -> dict[
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
-            warnings.append(f"generation_config.json: {key!r} is {value!r}, not a number, and is left out")
+            warnings.append(f"generation_config.json: {key!r} is {value!r:.40}, not a number, and is left out")
             continue
         defaults[key] = value
     return defaults

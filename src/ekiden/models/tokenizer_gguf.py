@@ -44,14 +44,12 @@ _SPLITS = {
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
-    "smaug-bpe": _LLAMA3,
     "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
     "tekken": _TEKKEN,
 }
 _IGNORE_MERGES = {"llama-bpe", "llama3", "llama-v3", "tekken"}
 _ADDS_BOS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
-_COMPOSES = {"qwen2", "deepseek-r1-qwen"}
+_COMPOSES = {"qwen2"}
 """Models whose tokenizer.json normalises to NFC."""
 
 
@@ -81,9 +79,15 @@ class _Metadata:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(self.tokens):
             raise ModelError(
-                f"{self.source}: tokenizer.ggml.{name}_token_id is {value!r}, outside the vocabulary of "
+                f"{self.source}: tokenizer.ggml.{name}_token_id is {value!r:.40}, outside the vocabulary of "
                 f"{len(self.tokens):,}; convert the model again"
             )
+        return value
+
+    def text(self, name: str) -> str | None:
+        value = self.values.get(f"tokenizer.ggml.{name}")
+        if value is not None and not isinstance(value, str):
+            raise ModelError(f"{self.source}: tokenizer.ggml.{name} is not a text; convert the model again")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -94,7 +98,7 @@ class _Metadata:
 def parts_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list[str]) -> TokenizerParts:
     """See :meth:`Tokenizer.from_gguf`."""
     described = _Metadata(source, metadata)
-    model = metadata.get("tokenizer.ggml.model")
+    model = described.text("model")
     bos = described.token_id("bos")
     try:
         if model == "gpt2":
@@ -163,7 +167,7 @@ def _add_tokens(described: _Metadata, backend: tokenizers.Tokenizer) -> frozense
 
 
 def _pre_tokenizer_name(described: _Metadata, warnings: list[str]) -> str:
-    named = described.values.get("tokenizer.ggml.pre")
+    named = described.text("pre")
     if named is None or named == "default":
         guess = _guess_pre_tokenizer(described)
         warnings.append(
@@ -173,7 +177,7 @@ def _pre_tokenizer_name(described: _Metadata, warnings: list[str]) -> str:
         return guess
     if named not in _SPLITS:
         raise ModelError(f"{described.source}: the text splitting {named!r} is not known here; {_WAY_OUT}")
-    return str(named)
+    return named
 
 
 def _guess_pre_tokenizer(described: _Metadata) -> str:

@@ -56,9 +56,9 @@ def metadata(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None}
 
 
-def tensors(seed: int = 0, **changes: Any) -> dict[str, np.ndarray]:
+def tensors(**changes: Any) -> dict[str, np.ndarray]:
     """Random weights under GGUF names; a change to ``None`` takes one away."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     head = HIDDEN // HEADS
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (VOCABULARY, HIDDEN), "output_norm.weight": (HIDDEN,)}
     for layer in range(LAYERS):
@@ -74,7 +74,9 @@ def tensors(seed: int = 0, **changes: Any) -> dict[str, np.ndarray]:
             prefix + "ffn_up.weight": (INNER, HIDDEN),
             prefix + "ffn_down.weight": (HIDDEN, INNER),
         }
-    result = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    result: dict[str, np.ndarray | None] = {
+        name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
     for name, value in changes.items():
         result[name.replace("__", ".")] = value
     return {name: value for name, value in result.items() if value is not None}

@@ -70,16 +70,15 @@ class TestContent:
     @pytest.mark.parametrize("source", [CHATML, "{% for m in messages %}[{{ m['content'] }}]{% endfor %}"])
     def test_null_absent_and_empty_render_the_same(self, source):
         template = ChatTemplate(source)
-        rendered = {template.render(self.conversation(**extra)) for extra in ({}, {"content": None}, {"content": ""})}
+        ways: tuple[dict[str, object], ...] = ({}, {"content": None}, {"content": ""})
+        rendered = {template.render(self.conversation(**extra)) for extra in ways}
         assert len(rendered) == 1
         assert "None" not in rendered.pop()
 
     def test_no_calls_in_three_ways(self):
         template = ChatTemplate(CHATML)
-        rendered = {
-            template.render([{"role": "assistant", "content": "x", **extra}])
-            for extra in ({}, {"tool_calls": None}, {"tool_calls": []})
-        }
+        ways: tuple[dict[str, object], ...] = ({}, {"tool_calls": None}, {"tool_calls": []})
+        rendered = {template.render([{"role": "assistant", "content": "x", **extra}]) for extra in ways}
         assert len(rendered) == 1
 
     @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf.constants
@@ -187,6 +188,46 @@ class TestOptionalAndNeededKeys:
         with pytest.raises(ModelError, match="4 attention heads cannot share 3 key-value heads"):
             self.load(tmp_path, llama__attention__head_count_kv=3)
 
+    @pytest.mark.parametrize("value", [[1, 2, 3], ["a", "b"], "text", 1.5, -1.0, True], ids=repr)
+    def test_a_key_of_another_kind_is_named_or_refused(self, tmp_path, value):
+        """Every key the loaders read, with a value of a kind that nobody expects there."""
+        for key in metadata():
+            wrong = value if key != "general.architecture" else [1, 2]
+            path = tmp_path / "model.gguf"
+            keys = metadata(**{key: wrong, "general.architecture": "llama"})
+            write_gguf(path, keys)
+            try:
+                describe(resolve(str(path), tmp_path / "cache"))
+            except ModelError as error:
+                message = str(error)
+                assert "\n" not in message
+
+    @pytest.mark.parametrize("value", [[1, 2, 3], ["a", "b"], "text"], ids=repr)
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "llama.rope.scaling.type",
+            "llama.rope.scaling.factor",
+            "llama.rope.scale_linear",
+            "llama.attention.sliding_window",
+            "llama.expert_count",
+            "llama.attention.key_length",
+            "split.count",
+            "general.alignment",
+            "tokenizer.ggml.scores",
+            "tokenizer.ggml.eot_token_id",
+            "tokenizer.ggml.add_eos_token",
+            "tokenizer.chat_template.tool_use",
+        ],
+    )
+    def test_an_optional_key_of_another_kind(self, tmp_path, key, value):
+        path = write_gguf(tmp_path / "model.gguf", metadata(**{key: value}))
+        try:
+            describe(resolve(str(path), tmp_path / "cache"))
+        except ModelError as error:
+            message = str(error)
+            assert "\n" not in message
+
     def test_unknown_architecture_lists_what_works_and_the_way_round(self, tmp_path):
         with pytest.raises(ModelError, match=r"'gemma' is not supported \(llama, mistral, qwen2, qwen3 are\).*optimum"):
             self.load(tmp_path, general__architecture="gemma")
@@ -206,18 +247,18 @@ class TestOptionalAndNeededKeys:
 
 
 class TestRopeScaling:
-    def spec(self, folder: Path, weights: dict[str, np.ndarray] | None = None, **changes: object):
-        return GGUFCheckpoint(write_gguf(folder / "model.gguf", metadata(**changes), weights)).spec.rope
+    def spec(self, folder: Path, keys: Mapping[str, object], weights: dict[str, np.ndarray] | None = None):
+        return GGUFCheckpoint(write_gguf(folder / "model.gguf", metadata(**keys), weights)).spec.rope
 
     def wanted(self, **scaling: object):
         return rope_spec("x", theta=10000.0, head_dim=16, scaling=scaling, max_position_embeddings=256)
 
     def test_linear(self, tmp_path):
         keys = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
-        assert self.spec(tmp_path, **keys) == self.wanted(rope_type="linear", factor=4.0)
+        assert self.spec(tmp_path, keys) == self.wanted(rope_type="linear", factor=4.0)
 
     def test_the_older_linear_key(self, tmp_path):
-        assert self.spec(tmp_path, **{"llama.rope.scale_linear": 4.0}) == self.wanted(rope_type="linear", factor=4.0)
+        assert self.spec(tmp_path, {"llama.rope.scale_linear": 4.0}) == self.wanted(rope_type="linear", factor=4.0)
 
     def test_yarn_with_its_attention_factor(self, tmp_path):
         keys = {
@@ -226,10 +267,10 @@ class TestRopeScaling:
             "llama.rope.scaling.original_context_length": 64,
         }
         wanted = self.wanted(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
-        assert self.spec(tmp_path, **keys) == wanted
+        assert self.spec(tmp_path, keys) == wanted
         assert wanted.attention_factor == pytest.approx(0.1 * np.log(4) + 1)
         keys["llama.rope.scaling.attn_factor"] = 0.5
-        assert self.spec(tmp_path, **keys).attention_factor == pytest.approx(wanted.attention_factor / 2)
+        assert self.spec(tmp_path, keys).attention_factor == pytest.approx(wanted.attention_factor / 2)
 
     def test_llama3_factors_from_the_tensor(self, tmp_path):
         plain = np.array(self.wanted().inverse_frequencies)
@@ -243,18 +284,18 @@ class TestRopeScaling:
             ).inverse_frequencies
         )
         factors = (plain / scaled).astype(np.float32)  # what llama.cpp's conversion stores
-        rope = self.spec(tmp_path, tensors(rope_freqs__weight=factors))
+        rope = self.spec(tmp_path, {}, tensors(rope_freqs__weight=factors))
         assert np.allclose(rope.inverse_frequencies, scaled, rtol=1e-6)
 
     @pytest.mark.parametrize("factors", [np.zeros(8, np.float32), np.ones(5, np.float32)])
     def test_nonsense_factors_are_refused(self, tmp_path, factors):
         with pytest.raises(ModelError, match="rope_freqs"):
-            self.spec(tmp_path, tensors(rope_freqs__weight=factors))
+            self.spec(tmp_path, {}, tensors(rope_freqs__weight=factors))
 
     def test_unknown_scaling_is_refused(self, tmp_path):
         keys = {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 4.0}
         with pytest.raises(ModelError, match=r"'longrope' is not supported \(default, linear, llama3, yarn are\)"):
-            self.spec(tmp_path, **keys)
+            self.spec(tmp_path, keys)
 
 
 class TestDamagedFiles:

@@ -82,7 +82,12 @@ class TestSmolLM2:
         """A long text on one thread, and this one goes on meanwhile: the call does not hold the interpreter."""
         text = "some words of a long body " * 60_000
         done = threading.Event()
-        thread = threading.Thread(target=lambda: (smollm2.encode(text, add_special_tokens=False), done.set()))
+
+        def encode() -> None:
+            smollm2.encode(text, add_special_tokens=False)
+            done.set()
+
+        thread = threading.Thread(target=encode)
         thread.start()
         turns = 0
         while not done.wait(0.001):
@@ -229,7 +234,9 @@ class TestSentencePieceFolders:
     def test_bytes_of_a_byte_token(self, tmp_path):
         tokenizer = Tokenizer.from_file(write_tokenizer(tmp_path / "t.json", normalizer=LEGACY))
         assert tokenizer.token_bytes(3 + 0xE6) == b"\xe6"
-        assert tokenizer.token_bytes(tokenizer.token_to_id("▁ab")) == b" ab"
+        token_id = tokenizer.token_to_id("▁ab")
+        assert token_id is not None
+        assert tokenizer.token_bytes(token_id) == b" ab"
 
 
 class TestBeginningOfSequence:

@@ -25,13 +25,19 @@ class Fields:
     def has(self, key: str) -> bool:
         return key in self._values
 
+    def is_off(self, key: str) -> bool:
+        """Whether the key is absent, null or zero (some writers say 0 for "none")."""
+        value = self._values.get(key)
+        return value is None or (isinstance(value, int | float) and value == 0)
+
     def get(self, key: str) -> Any:
         return self._values.get(key)
 
     def _fail(self, key: str, value: object, wanted: str) -> ModelError:
         if value is None:
             return ModelError(f"{self.source}: {key!r} is missing and needed; fetch or convert the model again")
-        return ModelError(f"{self.source}: {key!r} is {value!r}, not {wanted}; fetch or convert the model again")
+        shown = " ".join(repr(value).split())[:80]
+        return ModelError(f"{self.source}: {key!r} is {shown}, not {wanted}; fetch or convert the model again")
 
     def integer(self, key: str, default: int | None = None, *, limit: int = MAX_SIZE) -> int:
         """A whole number from 1 to ``limit``."""

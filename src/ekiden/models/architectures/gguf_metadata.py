@@ -72,12 +72,12 @@ def spec_from_metadata(
     Raises:
         ModelError: an architecture or a feature that is not built here, or a needed key or tensor missing.
     """
-    architecture = metadata.get("general.architecture")
+    fields = Fields(source, metadata)
+    architecture = fields.text("general.architecture")
     if architecture not in ARCHITECTURES:
         raise unsupported(source, architecture)
-    fields = Fields(source, metadata)
     prefix = f"{architecture}."
-    if metadata.get(prefix + "expert_count"):
+    if not fields.is_off(prefix + "expert_count"):
         raise unsupported(source, f"{architecture} with experts")
     hidden_size = fields.integer(prefix + "embedding_length")
     num_heads = _heads(fields, prefix + "attention.head_count", None)
@@ -122,13 +122,13 @@ def spec_from_metadata(
 
 def _heads(fields: Fields, key: str, default: int | None) -> int:
     value = fields.get(key)
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | list):
         raise ModelError(f"{fields.source}: {key!r} differs by layer, which is not supported")
     return fields.integer(key, default)
 
 
 def _sliding_window(fields: Fields, prefix: str, context: int) -> int | None:
-    if not fields.get(prefix + "attention.sliding_window"):
+    if fields.is_off(prefix + "attention.sliding_window"):
         return None
     window = fields.integer(prefix + "attention.sliding_window")
     return window if window < context else None
@@ -137,10 +137,13 @@ def _sliding_window(fields: Fields, prefix: str, context: int) -> int | None:
 def _rope_scaling(fields: Fields, prefix: str) -> dict[str, Any]:
     """GGUF's keys in the words of a Hugging Face configuration."""
     kind = fields.text(prefix + "rope.scaling.type") or "none"
-    factor = fields.get(prefix + "rope.scaling.factor")
-    if factor is None and (factor := fields.get(prefix + "rope.scale_linear")) is not None:
-        kind = "linear"  # the older key, from before there were types
-    if kind == "none" or factor in (None, 0, 0.0, 1, 1.0):
+    key = prefix + "rope.scaling.factor"
+    if not fields.has(key) and fields.has(prefix + "rope.scale_linear"):
+        kind, key = "linear", prefix + "rope.scale_linear"  # the older key, from before there were types
+    if kind == "none" or fields.is_off(key):
+        return {}
+    factor = fields.number(key)
+    if factor == 1.0:
         return {}
     scaling: dict[str, Any] = {"rope_type": kind, "factor": factor}
     if kind == "yarn":

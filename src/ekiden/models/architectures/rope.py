@@ -71,7 +71,7 @@ def _number(source: str, scaling: Mapping[str, Any], key: str, default: float | 
     if value is None:
         value = default
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise ModelError(f"{source}: rope scaling needs a positive number {key!r}, and it is {value!r}")
+        raise ModelError(f"{source}: rope scaling needs a positive number {key!r}, and it is {value!r:.40}")
     return float(value)
 
 
