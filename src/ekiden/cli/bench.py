@@ -187,3 +187,38 @@ def scheduler(running: int, waiting: int, steps: int, seed: int, as_json: bool) 
         return
     for figures in (few, many):
         _report(f"bench scheduler: {running} running, {figures['waiting']:,} waiting", figures, as_json=False)
+
+
+@command.command()
+@settings_options(*ENGINE_ROOMS, model_argument=False, skip=("max_num_seqs",))
+@click.option("--rounds", type=ABOVE_ZERO, default=2, help="times ours, peer, peer, ours  [default: 2]")
+@click.option("--requests", type=ABOVE_ZERO, help="requests of a run  [default: as many as rows]")
+@_shape_options
+def peer(resolved: Resolved, rounds: int, requests: int | None, as_json: bool, **shape_options: Any) -> None:
+    """OpenVINO GenAI's continuous batching on the same weights, in turns with ours."""
+    from rich.table import Table
+
+    from ekiden.cli.compose import describe_model, genai_peer, load_described
+    from ekiden.evaluation.bench import sized
+    from ekiden.evaluation.bench_peer import bench_peer, pair_rows
+
+    shape = _shape(resolved, requests=requests, **shape_options)
+    config = sized(resolved.config, shape.rows)
+    model = describe_model(config)
+    parts = load_described(config, model)
+    with genai_peer(config, model) as other, progress("bench peer", 4 * rounds, "runs") as meter:
+        figures = bench_peer(parts, config, shape, other.generate, rounds=rounds, on_run=meter.advance)
+        figures["peer"] = {"name": "openvino-genai ContinuousBatchingPipeline", "version": other.version}
+    if as_json:
+        print_json(figures)
+        return
+    console = out()
+    table = Table("pair", "ours tok/s", "peer tok/s", "ratio", box=None, pad_edge=False)
+    for row in pair_rows(figures):
+        table.add_row(*row)
+    console.print(table)
+    console.print(
+        f"\nratio {figures['ratio']:.2f} (geometric mean over pairs of ours / peer, in (prompt + output tokens) / "
+        f"duration)\nthe same tokens in {figures['same_tokens']} of {figures['compared_sequences']} sequences",
+        soft_wrap=True,
+    )

@@ -9,7 +9,7 @@ import logging
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ekiden import __version__
 from ekiden.backends.base import RunnerInfo
@@ -23,6 +23,9 @@ from ekiden.models.fetch import model_cache_dir
 from ekiden.models.load import ModelDescription, describe
 from ekiden.models.resolve import ModelFiles, resolve
 from ekiden.state.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from ekiden.backends.openvino.genai_peer import GenAIPeer
 
 logger = logging.getLogger(__name__)
 
@@ -146,3 +149,10 @@ def fake_core(
         clock=time.monotonic,
         observer=observer,
     )
+
+
+def genai_peer(config: Config, model: Described) -> "GenAIPeer":
+    """OpenVINO GenAI on the same weights. Raises :class:`ModelError` when it is not installed."""
+    from ekiden.backends.openvino.genai_peer import GenAIPeer
+
+    return GenAIPeer(model.description, model.files, config)

@@ -30,8 +30,7 @@ CONFIG = Config(cache=CacheConfig(block_size=16), scheduler=SchedulerConfig(max_
 SHAPE = Shape(rows=4, prompt_tokens=20, output_tokens=5, requests=10, seed=1)
 
 
-@pytest.fixture
-def parts() -> EngineParts:
+def make_parts() -> EngineParts:
     runner = FakeRunner()
     card = ModelCard(
         model_id="fake",
@@ -43,6 +42,11 @@ def parts() -> EngineParts:
         fingerprint="ekiden-test",
     )
     return EngineParts(runner=runner, sampler=GreedySampler(), card=card)
+
+
+@pytest.fixture
+def parts() -> EngineParts:
+    return make_parts()
 
 
 def test_the_engine_bench_counts_every_token_and_names_what_it_ran(parts):

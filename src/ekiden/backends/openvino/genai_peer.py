@@ -1,0 +1,86 @@
+"""OpenVINO GenAI's continuous batching on our own converted weights: the peer of ``ekiden bench peer``.
+
+It is given the graph that our runner compiles, from before the paged transformation (it applies its own), the same
+properties of the kernels, the same memory, and prompts as token ids: the two differ in what is around the model.
+"""
+
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import openvino as ov
+
+from ekiden.backends.openvino import machine
+from ekiden.backends.openvino.conversion import constants_path, conversion_key
+from ekiden.config import Config, parse_size
+from ekiden.models.errors import ModelError
+from ekiden.models.load import ModelDescription
+from ekiden.models.resolve import ModelFiles
+
+NEVER = 0
+"""An end token must be named; every answer of the bench ignores it."""
+
+
+class GenAIPeer:
+    """A loaded pipeline; a context manager, since it keeps a folder of links to the model."""
+
+    def __init__(self, description: ModelDescription, files: ModelFiles, config: Config) -> None:
+        """Raises :class:`ModelError` when GenAI is not installed, or the model was not converted yet."""
+        try:
+            import openvino_genai
+        except ImportError as error:
+            raise ModelError("openvino-genai is not installed; `make bench-peer` installs it") from error
+        self._genai = openvino_genai
+        self._folder = tempfile.TemporaryDirectory(prefix="ekiden-peer-")
+        graph = _graph(description, files, config)
+        folder = Path(self._folder.name)
+        (folder / "openvino_model.xml").symlink_to(graph)
+        (folder / "openvino_model.bin").symlink_to(graph.with_suffix(".bin"))
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.num_kv_blocks = 0
+        scheduler.cache_size = max(1, round(parse_size("kv_cache_size", config.cache.kv_cache_size) / 2**30))
+        scheduler.max_num_seqs = config.scheduler.max_num_seqs
+        scheduler.max_num_batched_tokens = config.scheduler.max_num_batched_tokens
+        self.properties = {
+            "KV_CACHE_PRECISION": config.cache.kv_dtype,
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "64",
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": str(config.engine.threads or machine.usable_threads()),
+        }
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(str(folder), scheduler, "CPU", self.properties)
+
+    @property
+    def version(self) -> str:
+        return str(self._genai.__version__)
+
+    def generate(self, prompts: list[list[int]], output_tokens: int) -> list[list[int]]:
+        """Exactly ``output_tokens`` greedy tokens for each prompt, all of them submitted at once."""
+        wanted = self._genai.GenerationConfig()
+        wanted.max_new_tokens = output_tokens
+        wanted.ignore_eos = True
+        wanted.do_sample = False
+        wanted.eos_token_id = NEVER
+        wanted.stop_token_ids = {NEVER}
+        tensors = [ov.Tensor(np.array([prompt], np.int64)) for prompt in prompts]
+        results = self._pipeline.generate(tensors, [wanted] * len(prompts))
+        return [list(result.m_generation_ids[0]) for result in results]
+
+    def __enter__(self) -> "GenAIPeer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del self._pipeline
+        self._folder.cleanup()
+
+
+def _graph(description: ModelDescription, files: ModelFiles, config: Config) -> Path:
+    if files.kind == "openvino":
+        return files.weights[0].resolve()
+    key = conversion_key(description.digests, config.model.weights)
+    graph = constants_path(files.cache_dir, key).with_suffix(".xml")
+    if not graph.is_file():
+        raise ModelError(f"{graph}: the converted model is not there; `ekiden pull` makes it")
+    return graph.resolve()
