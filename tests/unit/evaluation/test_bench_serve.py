@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.unit.evaluation.loopback import LoopbackServer
 
 from ekiden.evaluation.bench import Figures, Shape
 from ekiden.evaluation.bench_serve import bench_serve
 from ekiden.evaluation.sse_client import Target, TargetError
+from tests.unit.evaluation.loopback import LoopbackServer
 
 SHAPE = Shape(rows=2, prompt_tokens=3, output_tokens=4, requests=5, concurrency=2)
 

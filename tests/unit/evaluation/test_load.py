@@ -5,11 +5,11 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from tests.unit.evaluation.loopback import Answer, LoopbackServer
 
 from ekiden.evaluation.load import closed_loop, completion_requests, open_loop
 from ekiden.evaluation.metrics import RequestRecord
 from ekiden.evaluation.sse_client import Connection, Target, TargetError
+from tests.unit.evaluation.loopback import Answer, LoopbackServer
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
