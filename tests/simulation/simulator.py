@@ -67,7 +67,7 @@ def draw_world(rng: random.Random) -> World:
         order=rng.choice(ORDERS),
         max_overtakes=rng.choice([0, 1, 3]),
         max_queue_seconds=rng.choice([None, None, 0.05]),
-        pause_rate=rng.choice([0.0, 0.0, 0.1]),
+        pause_rate=rng.choice([0.0, 0.0, 0.1, 0.6]),
         max_num_seqs=max_num_seqs,
         block_size=block_size,
         num_blocks=rng.choice([6, 10, 20, 60]),
@@ -84,9 +84,11 @@ def draw_world(rng: random.Random) -> World:
 
 
 class Simulation:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, num_requests: int | None = None) -> None:
         self.rng = random.Random(seed)
         self.world = draw_world(self.rng)
+        if num_requests is not None:
+            self.world.num_requests = num_requests
         self.now = 0.0
         self.faults = True
         self.outcome = Outcome(self.world)
@@ -195,6 +197,7 @@ class Simulation:
 
     def _step(self) -> None:
         self.views.clear()
+        started = self.now
         result = self.core.step()
         self.outcome.steps += 1
         if not result.computed:
@@ -209,6 +212,7 @@ class Simulation:
             self._take(update)
         self.core.check_integrity()
         self._check_work_conservation()
+        self._check_patience(started)
 
     def _pause_and_resume(self, *, resume_all: bool = False) -> None:
         if not resume_all and self.rng.random() < self.world.pause_rate:
@@ -226,6 +230,7 @@ class Simulation:
         assert len(plan.sequences) <= self.world.max_num_seqs
         assert len({s.request_id for s in plan.sequences}) == len(plan.sequences)
         assert all(count > 0 for count in plan.num_tokens)
+        self._check_chunks(view)
         running = self.core.population.running
         oldest = min((s.admission for s in [*plan.sequences, *plan.preempted]), default=0)
         assert all(s.admission > oldest for s in plan.preempted), "the oldest running sequence was the victim"
@@ -233,6 +238,21 @@ class Simulation:
         self.outcome.log.append(
             ("step", tuple((s.request_id, n) for s, n in zip(plan.sequences, plan.num_tokens, strict=True)))
         )
+
+    def _check_chunks(self, view: StepView) -> None:
+        """Prefill chunks end at block borders or with their prompt, and leave no last chunk of a single token."""
+        for sequence, count in zip(view.plan.sequences, view.plan.num_tokens, strict=True):
+            left = sequence.num_prompt_tokens - sequence.num_computed_tokens
+            if (count > 1 or left > 0) and not sequence.padding:
+                assert left <= 0 or sequence.num_computed_tokens % self.world.block_size == 0, f"{sequence!r}: border"
+                assert left != 1 or self.world.block_size == 1, f"{sequence!r}: a single token is left"
+
+    def _check_patience(self, started: float) -> None:
+        """Nobody is passed more often than the bound says, nor lives beyond a deadline that has passed."""
+        for sequence in self.core.population.by_id.values():
+            assert sequence.num_overtaken <= self.world.max_overtakes, f"{sequence!r} was overtaken too often"
+            deadline = sequence.request.deadline
+            assert deadline is None or deadline > started, f"{sequence!r} lives beyond its deadline"
 
     def _check_work_conservation(self) -> None:
         """Invariant 6: under `continuous`, whoever is first in line does not fit."""
@@ -272,6 +292,8 @@ class Simulation:
         elif finish.reason is FinishReason.LENGTH:
             room = min(200, self.world.num_blocks * self.world.block_size) - len(request.prompt_token_ids)
             assert len(tokens) == min(sampling.max_tokens or room, room)
+        elif finish.reason is FinishReason.ERROR:
+            assert (finish.message or "").startswith("injected"), f"the engine broke a step by itself: {finish.message}"
         elif finish.reason is FinishReason.DEADLINE:
             assert request.deadline is not None
             assert finish.finish_time >= request.deadline
@@ -291,5 +313,16 @@ class Simulation:
         assert ends == len(self.requests), "the counters disagree with the events"
 
 
-def simulate(seed: int) -> Outcome:
-    return Simulation(seed).run()
+def simulate(seed: int, num_requests: int | None = None) -> Outcome:
+    """Run the world of ``seed``, cut to its first ``num_requests`` requests if that is given."""
+    return Simulation(seed, num_requests).run()
+
+
+def shrink(seed: int) -> int:
+    """The fewest requests with which the world of ``seed`` still fails; raises ValueError when it does not."""
+    for num_requests in range(1, Simulation(seed).world.num_requests + 1):
+        try:
+            simulate(seed, num_requests)
+        except Exception:  # whatever it is that breaks, fewer requests that break are what we look for
+            return num_requests
+    raise ValueError(f"seed {seed} does not fail")

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 
 import pytest
-from tests.simulation.simulator import simulate
+from tests.simulation.simulator import shrink, simulate
 
 SEEDS = int(os.environ.get("EKIDEN_SIMULATION_SEEDS", "2000"))
 BATCH = 100
@@ -16,7 +16,8 @@ def test_every_invariant_holds_at_every_step(first: int) -> None:
         try:
             simulate(seed)
         except Exception as error:
-            raise AssertionError(f"seed {seed} breaks an invariant: {type(error).__name__}: {error}") from error
+            story = f"{type(error).__name__}: {error}"
+            raise AssertionError(f"simulate({seed}, num_requests={shrink(seed)}) breaks: {story}") from error
 
 
 def test_the_worlds_are_hard_enough() -> None:

@@ -1,0 +1,181 @@
+"""Faults seeded into the scheduler on purpose: the simulation must catch every one.
+
+Each entry breaks one rule of one owner. A simulation that does not notice it is too weak.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ekiden.engine.engine_core import EngineCore
+from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.policies.batching import Continuous
+from ekiden.stages import formation, retirement
+from ekiden.stages.formation import Formation
+from ekiden.stages.refill import Refill
+from ekiden.stages.retirement import Retirement
+from ekiden.state.plan import BatchPlan
+from ekiden.state.policy import BatchView
+from ekiden.state.population import Population
+from ekiden.state.sequence import Sequence
+from tests.simulation.simulator import shrink, simulate
+
+SEEDS = 400
+Patch = pytest.MonkeyPatch
+MUTATIONS: dict[str, Callable[[Patch], None]] = {}
+
+
+def mutation(function: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    MUTATIONS[function.__name__] = function
+    return function
+
+
+@mutation
+def admission_ignores_the_pool(patch: Patch) -> None:
+    patch.setattr(Refill, "_fits", lambda self, sequence: True)
+
+
+@mutation
+def the_oldest_is_the_victim(patch: Patch) -> None:
+    def oldest(self: Formation, needy: Sequence, resumed: list[Sequence]) -> tuple[Sequence | None, Sequence | None]:
+        running = self._population.running
+        return next((s for s in running if s is not needy and s not in resumed and s.block_table), needy), None
+
+    patch.setattr(Formation, "_victim", oldest)
+
+
+@mutation
+def blocks_of_aborted_requests_are_kept(patch: Patch) -> None:
+    give_back = Retirement._give_back
+
+    def forget(self: Retirement, sequence: Sequence) -> None:
+        if sequence.finish_reason == "abort":
+            self._kv._tables.pop(sequence.request_id, None)
+            if sequence.slot >= 0:
+                self._population.free_slot(sequence)
+        else:
+            give_back(self, sequence)
+
+    patch.setattr(Retirement, "_give_back", forget)
+
+
+@mutation
+def swapped_content_does_not_come_back(patch: Patch) -> None:
+    swap_in = KVCacheManager._swap_in
+
+    def lose(self: KVCacheManager, sequence: Sequence) -> list[tuple[int, int]]:
+        swap_in(self, sequence)
+        return []
+
+    patch.setattr(KVCacheManager, "_swap_in", lose)
+
+
+@mutation
+def swap_blocks_are_reused_while_they_are_read(patch: Patch) -> None:
+    swap_in = KVCacheManager._swap_in
+
+    def hasty(self: KVCacheManager, sequence: Sequence) -> list[tuple[int, int]]:
+        pairs = swap_in(self, sequence)
+        self.plan_executed()
+        return pairs
+
+    patch.setattr(KVCacheManager, "_swap_in", hasty)
+
+
+@mutation
+def prompts_are_shared_before_they_are_computed(patch: Patch) -> None:
+    admit = KVCacheManager.admit
+
+    def early(self: KVCacheManager, sequence: Sequence) -> list[tuple[int, int]]:
+        pairs = admit(self, sequence)
+        self.note_prefilled(sequence)
+        return pairs
+
+    patch.setattr(KVCacheManager, "admit", early)
+
+
+@mutation
+def a_whole_prompt_may_come_from_the_cache(patch: Patch) -> None:
+    patch.setattr("ekiden.kv_cache.kv_cache_manager.reusable_blocks", lambda prompt, size: prompt // size)
+
+
+@mutation
+def chunks_ignore_block_borders(patch: Patch) -> None:
+    def greedy(*, computed: int, prompt: int, budget: int, block_size: int) -> int:
+        return min(prompt - computed, budget)
+
+    patch.setattr(formation, "chunk_size", greedy)
+
+
+@mutation
+def prefill_ignores_what_decodes_took_of_the_budget(patch: Patch) -> None:
+    add_prefills = Formation._add_prefills
+
+    def generous(self: Formation, plan: BatchPlan) -> None:
+        taken, plan.total_tokens = plan.total_tokens, 0
+        add_prefills(self, plan)
+        plan.total_tokens += taken
+
+    patch.setattr(Formation, "_add_prefills", generous)
+
+
+@mutation
+def continuous_batching_does_not_refill(patch: Patch) -> None:
+    def lazy(self: Continuous, view: BatchView) -> int:
+        return view.max_num_seqs if view.in_batch == 0 else 0
+
+    patch.setattr(Continuous, "admission_limit", lazy)
+
+
+@mutation
+def one_token_too_many(patch: Patch) -> None:
+    ends = Retirement._ends
+
+    def late(self: Retirement, sequence: Sequence, token: int) -> bool:
+        sequence.max_total_tokens += 1
+        ended = ends(self, sequence, token)
+        sequence.max_total_tokens -= 1
+        return ended
+
+    patch.setattr(retirement.Retirement, "_ends", late)
+
+
+@mutation
+def nobody_counts_who_is_overtaken(patch: Patch) -> None:
+    look_past = Refill._look_past_the_blocked
+
+    def impatient(self: Refill, *arguments: Any) -> None:
+        bound, self._max_overtakes = self._max_overtakes, 10**9
+        look_past(self, *arguments)
+        self._max_overtakes = bound
+
+    patch.setattr(Refill, "_look_past_the_blocked", impatient)
+
+
+@mutation
+def deadlines_are_forgotten(patch: Patch) -> None:
+    patch.setattr(Population, "expired", lambda self, now: [])
+
+
+@mutation
+def an_abort_is_told_twice(patch: Patch) -> None:
+    apply_inbox = EngineCore._apply_inbox
+
+    def twice(self: EngineCore, now: float) -> Any:
+        updates = apply_inbox(self, now)
+        return updates + [update for update in updates if update.finish is not None]
+
+    patch.setattr(EngineCore, "_apply_inbox", twice)
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_simulation_catches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTATIONS[name](monkeypatch)
+    for seed in range(SEEDS):
+        try:
+            simulate(seed)
+        except Exception:  # any breach will do: an assertion, an exhausted pool, a failed step
+            assert shrink(seed) >= 1
+            return
+    raise AssertionError(f"{name} went unnoticed in {SEEDS} worlds")
