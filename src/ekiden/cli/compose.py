@@ -46,9 +46,18 @@ class Described:
 
 def describe_model(config: Config) -> Described:
     """Find the model, fetching it where its name says so, and read all but its weights. Raises :class:`ModelError`."""
-    settings = config.model
+    return describe_files(config, find_model(config))
+
+
+def find_model(config: Config) -> ModelFiles:
+    """The model's files, fetched where its name says so. Raises :class:`ModelError`."""
     with byte_progress() as report:
-        files = resolve(settings.model, model_cache_dir(settings.model_cache), progress=report)
+        return resolve(config.model.model, model_cache_dir(config.model.model_cache), progress=report)
+
+
+def describe_files(config: Config, files: ModelFiles) -> Described:
+    """All of a model but its weights. Raises :class:`ModelError`; :class:`ConfigError` for a setting it rules out."""
+    settings = config.model
     plain = settings.generation_config in (None, NO_GENERATION_CONFIG)
     description = describe(
         files,

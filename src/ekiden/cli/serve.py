@@ -1,21 +1,25 @@
 """``ekiden serve``: the engine in its own process, and the HTTP API over it in this one."""
 
+import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 import click
 
 from ekiden.cli.options import ALL_ROOMS, Resolved, settings_options
 from ekiden.cli.terminal import UserError
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
 
 @click.command()
 @settings_options(*ALL_ROOMS)
 def command(resolved: Resolved) -> None:
     """Serve a model over an OpenAI-compatible HTTP API."""
-    from ekiden.api.app import create_app
     from ekiden.api.auth import check_bind
     from ekiden.api.server import BindError, bind, serve
-    from ekiden.cli.compose import default_sampling, describe_model, load_model
+    from ekiden.cli.compose import Described, default_sampling, describe_files, find_model, load_model
     from ekiden.engine.process import EngineClient
 
     config = resolved.config
@@ -27,17 +31,26 @@ def command(resolved: Resolved) -> None:
         bind(server.host, server.port).close()
     except BindError as error:
         raise UserError(str(error)) from error
-    model = describe_model(config).description
+    files = find_model(config)
     engine = EngineClient(load_model, config)
+    described: list[Described] = []
 
     async def start() -> None:
-        await engine.start()
+        # The engine's process loads the model while this one reads what the API needs of it.
+        _, model = await asyncio.gather(engine.start(), asyncio.to_thread(describe_files, config, files))
+        described.append(model)
 
     async def stop() -> None:
         await engine.stop()
 
+    def make_app() -> "FastAPI":
+        from ekiden.api.app import create_app
+
+        model = described[0].description
+        return create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model))
+
     status = serve(
-        lambda: create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model)),
+        make_app,
         server.host,
         server.port,
         start=start,
