@@ -132,6 +132,8 @@ def serve(
     **shape_options: Any,
 ) -> None:
     """A server over HTTP: closed loop of --rows streams (or --concurrency), or open loop with --rate."""
+    import uvloop
+
     from ekiden.cli.own_server import own_server
     from ekiden.evaluation.bench import sized
     from ekiden.evaluation.bench_serve import bench_serve
@@ -142,14 +144,18 @@ def serve(
         shape = replace(shape, concurrency=shape.rows)
     if url is not None:
         _refuse_server_settings(resolved)
+
+    def run(target: Target) -> Figures:
+        # The load shares its cores with the server, so it takes the loop that costs least.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(bench_serve(target, shape, model_id=model_id, timeout=timeout, warm_up=warm_up))
+
     try:
         if url is None:
             with own_server(sized(resolved.config, shape.rows)) as own_url:
-                target = Target.parse(own_url, api_key=key)
-                figures = asyncio.run(bench_serve(target, shape, model_id=model_id, timeout=timeout, warm_up=warm_up))
+                figures = run(Target.parse(own_url, api_key=key))
         else:
-            target = Target.parse(url, api_key=key)
-            figures = asyncio.run(bench_serve(target, shape, model_id=model_id, timeout=timeout, warm_up=warm_up))
+            figures = run(Target.parse(url, api_key=key))
     except TargetError as error:
         raise UserError(str(error)) from error
     loop = f"{shape.rate:g} requests/s" if shape.rate else f"{shape.concurrency} streams"

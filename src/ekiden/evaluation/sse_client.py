@@ -14,7 +14,7 @@ import re
 import ssl
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from ekiden.evaluation.metrics import RequestRecord
@@ -137,8 +137,7 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # TCP gives nothing else; uvloop has its own class
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()

@@ -5,33 +5,39 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+import uvloop
 
 from ekiden.evaluation.bench import Figures, Shape
 from ekiden.evaluation.bench_serve import bench_serve
 from ekiden.evaluation.sse_client import Target, TargetError
-from tests.unit.evaluation.loopback import LoopbackServer
+from tests.unit.evaluation.loopback import Answer, LoopbackServer
 
 SHAPE = Shape(rows=2, prompt_tokens=3, output_tokens=4, requests=5, concurrency=2)
 
 
+def answer_with(models: bytes, status: bytes) -> Answer:
+    """Lists ``models`` and answers completions with four tokens each."""
+
+    async def answer(path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        if path == "/v1/models":
+            writer.write(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(models), models))
+            return
+        events = b'data: {"choices":[{"text":"x"}]}\n\n' * 4
+        usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n'
+        text = events + usage + b"data: [DONE]\n\n"
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
+
+    return answer
+
+
 @pytest.fixture
 async def serve() -> AsyncIterator[Callable[..., Awaitable[tuple[Target, LoopbackServer]]]]:
-    """A server that lists ``models`` and answers completions with four tokens each."""
     running: list[LoopbackServer] = []
 
     async def start(
         models: bytes = b'{"data":[{"id":"m"}]}', status: bytes = b"200 OK"
     ) -> tuple[Target, LoopbackServer]:
-        async def answer(path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-            if path == "/v1/models":
-                writer.write(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(models), models))
-                return
-            events = b'data: {"choices":[{"text":"x"}]}\n\n' * 4
-            usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n'
-            text = events + usage + b"data: [DONE]\n\n"
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
-
-        running.append(LoopbackServer(answer))
+        running.append(LoopbackServer(answer_with(models, status)))
         return Target.parse(await running[-1].start()), running[-1]
 
     yield start
@@ -53,6 +59,21 @@ async def test_the_first_model_is_asked_and_the_warm_up_left_out(serve):
     assert (figures["requests"], figures["failures"], figures["output_tokens"]) == (5, 0, 20)
     assert part(figures, "lineage")["loop"] == "closed"
     assert part(figures, "lineage")["warm_up_requests"] == 2
+
+
+def test_the_loop_of_the_command_line_works_too():
+    """Its transports are of another class than asyncio's."""
+
+    async def run() -> Figures:
+        server = LoopbackServer(answer_with(b'{"data":[{"id":"m"}]}', b"200 OK"))
+        try:
+            return await bench_serve(Target.parse(await server.start()), SHAPE, model_id=None, timeout=5, warm_up=1)
+        finally:
+            await server.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        figures = runner.run(run())
+    assert (figures["requests"], figures["failures"], figures["output_tokens"]) == (5, 0, 20)
 
 
 async def test_an_open_loop_reports_its_rate_and_its_lag(serve):
