@@ -49,6 +49,7 @@ async def pieces(context: ApiContext, call: Call, child: Child) -> AsyncGenerato
         keep_stop_token=sampling.include_stop_str_in_output,
         token_text=None if sampling.logprobs is None else context.token_text,
     )
+        end_token_ids=context.tokenizer.eos_token_ids,
     observe_gap = context.metrics.observe_gap
     last = 0.0
     try:

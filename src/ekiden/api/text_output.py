@@ -54,11 +54,28 @@ class TokenText:
 class Answer:
     """The text of one answer as its updates come in; ``take`` returns what each adds."""
 
-    __slots__ = ("_emitted", "_keep_stop_token", "_pending", "_position", "_stopped", "_text", "_token_text")
+    __slots__ = (
+        "_emitted",
+        "_end_token_ids",
+        "_keep_stop_token",
+        "_pending",
+        "_position",
+        "_stopped",
+        "_text",
+        "_token_text",
+    )
 
-    def __init__(self, text: IncrementalText, *, keep_stop_token: bool, token_text: TokenText | None) -> None:
+    def __init__(
+        self,
+        text: IncrementalText,
+        *,
+        end_token_ids: frozenset[int],
+        keep_stop_token: bool,
+        token_text: TokenText | None,
+    ) -> None:
         """``token_text`` is given when log-probabilities were asked for."""
         self._text = text
+        self._end_token_ids = end_token_ids
         self._keep_stop_token = keep_stop_token
         self._token_text = token_text
         self._stopped = False
@@ -69,7 +86,7 @@ class Answer:
     def take(self, update: RequestUpdate) -> Piece:
         tokens, finish = update.token_ids, update.finish
         visible = tokens
-        if finish is not None and tokens and self._ended_by_token(finish):
+        if finish is not None and tokens and self._ended_by_token(finish, tokens[-1]):
             visible = tokens[:-1]
         text = ""
         for token in visible:
@@ -85,11 +102,13 @@ class Answer:
             piece.logprobs = self._entries(self._token_text, visible, update, text)
         return piece
 
-    def _ended_by_token(self, finish: Finish) -> bool:
+    def _ended_by_token(self, finish: Finish, last: int) -> bool:
         """True when the last token is the end-of-sequence or stop token, which is not part of the text."""
         if finish.reason is not FinishReason.STOP or isinstance(finish.stop_reason, str):
             return False
-        return finish.stop_reason is None or not self._keep_stop_token
+        if finish.stop_reason is None:
+            return last in self._end_token_ids  # the end of a grammar is an end without such a token
+        return not self._keep_stop_token
 
     def _entries(
         self, token_text: TokenText, visible: tuple[int, ...], update: RequestUpdate, text: str

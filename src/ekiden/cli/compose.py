@@ -87,6 +87,7 @@ def load_described(config: Config, model: Described) -> EngineParts:
     """Load the weights. Raises :class:`ModelError`."""
     from ekiden.backends.openvino.loader import load_reducer, load_runner
     from ekiden.sampling.sampler import Sampler
+    from ekiden.sampling.structured import GrammarCompiler
 
     description = model.description
     for warning in description.warnings:
@@ -97,6 +98,7 @@ def load_described(config: Config, model: Described) -> EngineParts:
         sampler=Sampler(load_reducer(config), description.tokenizer.eos_token_ids),
         card=model_card(config, description, runner.info),
         tokenizer=description.tokenizer,
+        grammars=GrammarCompiler(description.tokenizer, runner.info.vocab_size),
     )
 
 

@@ -20,7 +20,7 @@ class AsyncEngine:
     def __init__(self, parts: EngineParts, config: Config, *, observer: StepObserver | None = None) -> None:
         self._card = parts.card
         self._core = build_core(parts, config, observer=observer)
-        self._loop = EngineLoop(self._core, self._deliver_from_engine)
+        self._loop = EngineLoop(self._core, self._deliver_from_engine, parts.grammars)
         self._streams = Streams(self._loop.inbox.put)
         self._stats = self._core.stats()
         self._thread: threading.Thread | None = None

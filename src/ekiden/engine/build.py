@@ -10,10 +10,12 @@ from ekiden.engine.interface import ModelCard
 from ekiden.guardrails.limits import load_tenants
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
+from ekiden.sampling.structured import GrammarCompiler
 from ekiden.stages.advance import RowSampler
-from ekiden.stages.intake import StopTextFactory
+from ekiden.stages.intake import RulesFactory, StopTextFactory
 from ekiden.state.request import Request
-from ekiden.state.sequence import StopText
+from ekiden.state.sampling_params import Grammar
+from ekiden.state.sequence import StopText, TokenRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,8 @@ class EngineParts:
     card: ModelCard
     tokenizer: Tokenizer | None = None
     """None for a model without text (the fake one): requests then carry token ids and no stop strings."""
+    grammars: GrammarCompiler | None = None
+    """None for a model without text: requests with a grammar are then refused."""
 
 
 def build_core(
@@ -39,6 +43,7 @@ def build_core(
         clock=clock,
         eos_token_ids=frozenset() if parts.tokenizer is None else parts.tokenizer.eos_token_ids,
         make_stop_text=_stop_text_factory(parts.tokenizer),
+        make_rules=_rules_factory(parts.grammars),
         seed=config.engine.seed,
         max_model_len=parts.card.max_model_len,
         tenants=load_tenants(config.limits.tenants_file),
@@ -54,5 +59,15 @@ def _stop_text_factory(tokenizer: Tokenizer | None) -> StopTextFactory:
             return None
         text = IncrementalText(tokenizer, request.sampling.stop, request.sampling.include_stop_str_in_output)
         return StopText(lambda token: text.feed(token).stopped)
+
+    return make
+
+
+def _rules_factory(grammars: GrammarCompiler | None) -> RulesFactory | None:
+    if grammars is None:
+        return None
+
+    def make(grammar: Grammar) -> TokenRules:
+        return grammars.compile(grammar).start()
 
     return make

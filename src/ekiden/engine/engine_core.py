@@ -20,7 +20,7 @@ from ekiden.policies.batching import make_batching_policy
 from ekiden.policies.ordering import make_waiting_queue
 from ekiden.stages.advance import Advance, RowSampler
 from ekiden.stages.formation import Formation, FormationLimits
-from ekiden.stages.intake import Intake, IntakeLimits, StopTextFactory
+from ekiden.stages.intake import Intake, IntakeLimits, RulesFactory, StopTextFactory
 from ekiden.stages.refill import Refill, RefillOutcome
 from ekiden.stages.retirement import Retirement
 from ekiden.state.plan import BatchPlan, StepOutput
@@ -74,6 +74,7 @@ class EngineCore:
         make_stop_text: StopTextFactory = lambda request: None,
         seed: int = 0,
         max_model_len: int | None = None,
+        make_rules: RulesFactory | None = None,
         tenants: Tenants | None = None,
         observer: StepObserver | None = None,
     ) -> None:
@@ -108,6 +109,7 @@ class EngineCore:
         self.formation = Formation(
             population=self.population,
             kv=self.kv,
+            make_rules=make_rules,
             limits=FormationLimits(
                 max_num_batched_tokens=scheduler.max_num_batched_tokens,
                 max_concurrent_prefills=scheduler.max_concurrent_prefills,

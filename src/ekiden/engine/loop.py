@@ -11,6 +11,8 @@ import msgspec
 
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import EngineStats
+from ekiden.engine.preparing import Prepared, Preparing
+from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
@@ -42,11 +44,14 @@ Deliver = Callable[[list[RequestUpdate], EngineStats], None]
 
 
 class EngineLoop:
-    def __init__(self, core: EngineCore, deliver: Deliver) -> None:
+    """``grammars`` compiles what requests with a grammar need before the core sees them."""
+
+    def __init__(self, core: EngineCore, deliver: Deliver, grammars: GrammarCompiler | None = None) -> None:
         self._core = core
         self._deliver = deliver
         self._stop_at: float | None = None
-        self.inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Command | Prepared] = queue.SimpleQueue()
+        self._preparing = Preparing(grammars, self.inbox.put)
 
     def run(self) -> None:
         """Until a :class:`Stop` has been obeyed. What is still running then is aborted, and its updates delivered."""
@@ -66,6 +71,8 @@ class EngineLoop:
         """How long nothing can happen without a command; None for ever."""
         times = [time for time in (next_change, self._stop_at) if time is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
+        for request in self._preparing.give_up():
+            self._core.add_request(request)  # to be refused
 
     def _take_commands(self, wait: float | None) -> None:
         try:
@@ -76,14 +83,20 @@ class EngineLoop:
         except queue.Empty:
             return
 
-    def _obey(self, command: Command) -> None:
+    def _obey(self, command: Command | Prepared) -> None:
         match command:
             case Submit(request):
                 self._core.add_request(request)
             case Abort(request_id):
-                self._core.abort(request_id)
+                if not self._preparing.abort(request_id):
+                    self._core.abort(request_id)
             case Pause(request_id, reason, paused):
                 (self._core.pause if paused else self._core.resume)(request_id, reason)
             case Stop(drain_seconds):
+                if not self._preparing.hold(request):
+                    self._core.add_request(request)
+            case Prepared(request):
                 self._core.intake.draining = True
+                if self._preparing.release(command):
+                    self._core.abort(request.request_id)
                 self._stop_at = time.monotonic() + drain_seconds

@@ -65,7 +65,11 @@ def engine_main(connection: Connection, make_parts: MakeParts, config: Config) -
     encode = msgspec.msgpack.Encoder().encode
     try:
         parts = make_parts(config)
-        loop = EngineLoop(build_core(parts, config), lambda updates, stats: outbox.put(encode(Stepped(updates, stats))))
+        loop = EngineLoop(
+            build_core(parts, config),
+            lambda updates, stats: outbox.put(encode(Stepped(updates, stats))),
+            parts.grammars,
+        )
         reader = threading.Thread(target=_read_commands, args=(connection, loop), name="ekiden-reader", daemon=True)
         reader.start()
         outbox.put(encode(Ready(parts.card)))

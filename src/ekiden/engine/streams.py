@@ -43,6 +43,7 @@ class Stream:
             await self.waiter
         update = self.buffer.popleft()
         if update.terminal:
+            self.error = None  # an engine that ended after this request did does not make it a failure
             self._streams.forget(self)
         elif self.lagging and len(self.buffer) <= LOW_WATER:
             self._streams.caught_up(self)

@@ -1,7 +1,7 @@
-"""Changes to one row's logits before a token is chosen: bias, penalties, and tokens that may not come yet.
+"""Changes to one row's logits before a token is chosen: bias, penalties, tokens that may not come yet, and grammars.
 
 Each function works in place on a copy of one row and looks at nothing but that row's own request. The order is vLLM's:
-bias, then repetition, frequency and presence penalties, then the tokens that are forbidden for now.
+bias, then repetition, frequency and presence penalties, then the tokens that are forbidden for now, then the grammar.
 """
 
 import numpy as np
@@ -10,6 +10,14 @@ import numpy.typing as npt
 from ekiden.state.sampling_params import SamplingParams
 
 FloatRow = npt.NDArray[np.float32]
+
+# For each byte of a mask what is added to its eight logits: nothing where the bit is set, minus infinity elsewhere. A
+# lookup and a sum take a tenth of the time of unpacking the bits and choosing by them.
+_ADDED = np.where(
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 1,
+    np.float32(0.0),
+    np.float32(-np.inf),
+)
 
 
 def edit(
@@ -43,3 +51,15 @@ def penalise_output(row: FloatRow, output_ids: list[int], frequency: float, pres
         return
     seen, counts = np.unique(np.array(output_ids, np.int64), return_counts=True)
     row[seen] -= (frequency * counts + presence).astype(np.float32)
+
+
+def restrict(row: FloatRow, allowed: bytes, original: FloatRow) -> None:
+    """Leave only the tokens whose bit in ``allowed`` is set (lowest bit first).
+
+    A grammar that has come to its end allows end tokens only, and then they come though ``min_tokens`` forbids them:
+    nothing else could. ``original`` is the row before anything was forbidden.
+    """
+    added = _ADDED.take(np.frombuffer(allowed, np.uint8), axis=0).ravel()[: len(row)]
+    row += added
+    if row.max() == -np.inf:
+        np.add(original, added, out=row)

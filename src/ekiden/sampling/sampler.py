@@ -3,14 +3,14 @@
 Rules:
 - a row's token depends on its own logits, request, seed and position, never on the rows beside it;
 - greedy rows are an argmax over the backend's buffer, ties by lower id; the rest is drawn by ``draw.py`` from what a
-  reducer says of the row; rows with penalties, bias or a minimum length are edited on a copy of their own;
+  reducer says of the row; rows with penalties, bias, a minimum length or a grammar are edited on a copy of their own;
 - the draw is keyed by (seed, position), so it is the same however often and in whatever batch it is made.
 """
 
 import numpy as np
 
 from ekiden.sampling.draw import Draw, choose
-from ekiden.sampling.edits import edit
+from ekiden.sampling.edits import edit, restrict
 from ekiden.sampling.logprobs import token_logprobs
 from ekiden.sampling.reduction import FloatMatrix, NumpyReducer, Reducer, pad_vocabulary
 from ekiden.state.request import TokenLogprobs
@@ -39,7 +39,8 @@ class Sampler:
             params = sequence.request.sampling
             if params.temperature >= LEAST_TEMPERATURE:
                 drawn.append(row)
-            if params.edits_logits or (params.min_tokens and sequence.num_output_tokens < params.min_tokens):
+            too_short = params.min_tokens and sequence.num_output_tokens < params.min_tokens
+            if params.edits_logits or too_short or sequence.rules is not None:
                 edited.append(row)
             if params.logprobs is not None:
                 reporting.append(row)
@@ -81,6 +82,8 @@ class Sampler:
             too_short = sequence.num_output_tokens < params.min_tokens
             forbidden = self._eos_token_ids | sequence.stop_token_ids if too_short else frozenset[int]()
             edit(changed[at], params, sequence.token_ids, sequence.num_prompt_tokens, forbidden)
+            if sequence.rules is not None and not sequence.padding:
+                restrict(changed[at], sequence.rules.allowed(), logits[row])
         return changed
 
     def _draw(

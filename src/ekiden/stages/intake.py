@@ -11,12 +11,15 @@ from hashlib import blake2b
 from ekiden.guardrails.limits import Tenants, TokenBucket
 from ekiden.guardrails.signals import DrainRate
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.population import Population
 from ekiden.state.request import Refusal, RefusalReason, Request
-from ekiden.state.sampling_params import InvalidSamplingParams, validate
-from ekiden.state.sequence import Sequence, Status, StopText
+from ekiden.state.sampling_params import Grammar, InvalidSamplingParams, validate
+from ekiden.state.sequence import Sequence, Status, StopText, TokenRules
 
 StopTextFactory = Callable[[Request], StopText | None]
+RulesFactory = Callable[[Grammar], TokenRules]
+"""Raises :class:`GrammarError` for a grammar that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class Intake:
         kv: KVCacheManager,
         eos_token_ids: frozenset[int],
         make_stop_text: StopTextFactory,
+        make_rules: RulesFactory | None = None,
         seed: int,
         tenants: Tenants,
         drain_rate: DrainRate,
@@ -47,6 +51,7 @@ class Intake:
         self._eos_token_ids = eos_token_ids
         self._make_stop_text = make_stop_text
         self._seed = seed
+        self._make_rules = make_rules
         self._tenants = tenants
         self._drain_rate = drain_rate
         self._buckets: dict[str, TokenBucket] = {}
@@ -60,6 +65,9 @@ class Intake:
         sampling = request.sampling
         num_prompt = len(request.prompt_token_ids)
         # A request without max_tokens takes what there is: the context, or the whole KV pool if that is smaller.
+        rules = None if sampling.grammar is None else self._rules_of(sampling.grammar)
+        if isinstance(rules, Refusal):
+            return rules
         room = min(self._limits.max_model_len, self._kv.max_tokens)
         total = room if sampling.max_tokens is None else num_prompt + sampling.max_tokens
         stops = frozenset(sampling.stop_token_ids)
@@ -73,6 +81,7 @@ class Intake:
             stop_text=self._make_stop_text(request) if sampling.stop else None,
         )
         self._population.by_id[request.request_id] = sequence
+            rules=rules,
         self._population.enqueue(sequence)
         self._population.watch_deadline(sequence)
         return sequence
@@ -80,6 +89,18 @@ class Intake:
     def _draw_seed(self, request_id: str) -> int:
         """A seed that depends on the engine's seed and the request's id alone, not on the order of arrival."""
         text = f"{self._seed}:{request_id}".encode()
+    def _rules_of(self, grammar: Grammar) -> TokenRules | Refusal:
+        """Whoever drives the engine has compiled the grammar already, so this is a look-up."""
+        if self._make_rules is None:
+            message = "this model writes no text, so a grammar has nothing to hold to; leave it out"
+            return Refusal(reason=RefusalReason.INVALID, message=message, param="grammar")
+        try:
+            return self._make_rules(grammar)
+        except GrammarError as error:
+            return Refusal(
+                reason=RefusalReason.INVALID, message=f"the grammar cannot be used: {error}", param="grammar"
+            )
+
         return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
     def resume(self, sequence: Sequence) -> None:

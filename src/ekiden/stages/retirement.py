@@ -1,7 +1,8 @@
 """Stage 4, retirement: new tokens are applied, stop rules decide who has ended, and memory goes back.
 
 Owns every end of a sequence: each gets exactly one terminal event, here or as a refusal at intake.
-Stop rules in order of precedence: end-of-sequence and stop tokens, stop strings, then length.
+Stop rules in order of precedence: a grammar that failed, end-of-sequence and stop tokens, stop strings, the end of the
+grammar (whatever ``min_tokens`` says, for nothing can follow it), then length.
 """
 
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
@@ -50,7 +51,7 @@ class Retirement:
             charge(sequence, output=len(kept))
             finish = None
             if sequence.finish_reason is not None:
-                finish = self._retire(sequence, now)
+                finish = self._retire(sequence, now, None if sequence.rules is None else sequence.rules.error)
             logprobs = None
             if output.logprobs is not None:
                 detail = output.logprobs[index]
@@ -72,6 +73,10 @@ class Retirement:
         if sequence.num_output_tokens >= sequence.request.sampling.min_tokens:
             if token in sequence.stop_token_ids:
                 sequence.finish_reason = FinishReason.STOP
+        complete = sequence.rules is not None and sequence.rules.advance(token)
+        if sequence.rules is not None and sequence.rules.error is not None:
+            sequence.finish_reason = FinishReason.ERROR
+            return True
                 # A natural end needs no explanation; a stop token that the client chose is named.
                 sequence.stop_reason = None if token in self._eos_token_ids else token
                 return True
@@ -80,6 +85,9 @@ class Retirement:
                 return True
         if len(sequence.token_ids) >= sequence.max_total_tokens:
             sequence.finish_reason = FinishReason.LENGTH
+            return True
+        if complete:
+            sequence.finish_reason = FinishReason.STOP
             return True
         return False
 

@@ -4,7 +4,26 @@ Values here are final: defaults are filled in and limits are resolved, so that n
 asks "was this given?". Messages are msgspec structs because they cross the process border (docs/decisions).
 """
 
+from enum import StrEnum
+
 import msgspec
+
+
+class GrammarKind(StrEnum):
+    """The languages in which a grammar may be written."""
+
+    JSON_SCHEMA = "json_schema"
+    LENIENT_JSON_SCHEMA = "lenient_json_schema"
+    """A JSON schema of which keywords that cannot be enforced are passed over."""
+    REGEX = "regex"
+    LARK = "lark"
+
+
+class Grammar(msgspec.Struct, frozen=True, kw_only=True):
+    """What the text of an answer must match as a whole."""
+
+    kind: GrammarKind
+    source: str
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +51,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] = {}
     logprobs: int | None = None
     """How many alternatives to report beside each chosen token; None reports nothing, 0 the chosen token only."""
+    grammar: Grammar | None = None
+    """Only tokens that can lead to a matching text are chosen, and the answer ends when nothing can follow."""
 
     @property
     def greedy(self) -> bool:

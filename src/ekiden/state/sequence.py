@@ -9,6 +9,7 @@ Rules:
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from ekiden.state.request import FinishReason, Request
 
@@ -51,6 +52,23 @@ class StopText:
     feed: Callable[[int], str | None]
 
 
+class TokenRules(Protocol):
+    """Which tokens may come next in one sequence. Its state follows from the tokens it was fed, and nothing else."""
+
+    @property
+    def error(self) -> str | None:
+        """Why the rules can no longer be followed; None while they can."""
+        ...
+
+    def allowed(self) -> bytes:
+        """One bit for each token id, the lowest bit of the first byte being id 0."""
+        ...
+
+    def advance(self, token: int) -> bool:
+        """Take in the token that was chosen; True when nothing may follow it, or the rules have failed."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """The engine's mutable record of one request."""
@@ -62,6 +80,8 @@ class Sequence:
     max_total_tokens: int
     stop_token_ids: frozenset[int]
     stop_text: StopText | None = None
+    rules: TokenRules | None = None
+    """Present when the request has a grammar."""
     status: Status = Status.WAITING
     slot: int = -1
     """Which of the ``max_num_seqs`` places it runs in; -1 when it does not run."""

@@ -1,0 +1,65 @@
+"""Requests whose grammar is still being compiled: held outside the core, so that no step waits for a compiler.
+
+All methods run on the thread that drives the engine; only ``notify`` is called from the compiler's.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from ekiden.sampling.structured import CompiledGrammar, GrammarCompiler
+from ekiden.state.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A held request may go on; whether its grammar can be used is for intake to find."""
+
+    request: Request
+
+
+class Preparing:
+    def __init__(self, grammars: GrammarCompiler | None, notify: Callable[[Prepared], None]) -> None:
+        self._grammars = grammars
+        self._notify = notify
+        self._held: dict[str, Request] = {}
+        self._aborted: set[str] = set()
+
+    def hold(self, request: Request) -> bool:
+        """True when the request must wait; :class:`Prepared` then comes through ``notify``."""
+        grammar = request.sampling.grammar
+        if grammar is None or self._grammars is None:
+            return False
+        compiling = self._grammars.submit(grammar)
+        if compiling.done():
+            return False
+        self._held[request.request_id] = request
+
+        def done(_: "Future[CompiledGrammar]") -> None:
+            self._notify(Prepared(request))
+
+        compiling.add_done_callback(done)
+        return True
+
+    def abort(self, request_id: str) -> bool:
+        """True when the request is held; it is then ended as soon as it is released."""
+        if request_id not in self._held:
+            return False
+        self._aborted.add(request_id)
+        return True
+
+    def release(self, prepared: Prepared) -> bool:
+        """The request is no longer held; True when it was aborted meanwhile."""
+        request_id = prepared.request.request_id
+        self._held.pop(request_id, None)
+        if request_id in self._aborted:
+            self._aborted.discard(request_id)
+            return True
+        return False
+
+    def give_up(self) -> list[Request]:
+        """All that are held, which nobody waits for any longer."""
+        held = list(self._held.values())
+        self._held.clear()
+        self._aborted.clear()
+        return held

@@ -1,0 +1,218 @@
+"""What a grammar may look like, checked before the library that compiles it sees it.
+
+The library bounds its own work, with a few exceptions: it recurses over references and definitions, and some keywords
+cost time in proportion to a number in the schema. These limits keep compiling under a second and the stack shallow.
+They also refuse what can never be matched by a finite text, which the library would notice only while generating.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+MAX_SOURCE: Final = 128 * 1024
+"""Characters of a grammar."""
+MAX_SCHEMA_DEPTH: Final = 64
+MAX_SCHEMA_NODES: Final = 2000
+"""Objects in a schema."""
+MAX_PROPERTIES: Final = 500
+"""Properties in a whole schema."""
+MAX_ENUM_VALUES: Final = 1000
+"""Values of all ``enum`` of a schema."""
+MAX_REFERENCES: Final = 500
+MAX_LOOKS: Final = 200_000
+"""Steps that following the references may take."""
+MAX_MULTIPLE: Final = 1000
+"""Sum over a schema's ``multipleOf``, each counted in units of its last decimal place."""
+MAX_REGEX: Final = 8 * 1024
+MAX_RULES: Final = 500
+"""Definitions of a Lark grammar."""
+
+
+class GrammarError(ValueError):
+    """A grammar that cannot be used. ``where`` is the path of the part at fault inside it, or empty."""
+
+    def __init__(self, message: str, where: str = "") -> None:
+        super().__init__(message)
+        self.where = where
+
+
+def check_source(source: str, limit: int = MAX_SOURCE) -> None:
+    if len(source) > limit:
+        raise GrammarError(f"it has {len(source)} characters; at most {limit} are allowed")
+
+
+def check_lark(source: str) -> None:
+    """Raise :class:`GrammarError` for a Lark grammar that is too large."""
+    check_source(source)
+    rules = sum(":" in line and _begins_a_rule(line.lstrip()) for line in source.splitlines())
+    if rules > MAX_RULES:
+        raise GrammarError(f"it has {rules} definitions; at most {MAX_RULES} are allowed")
+
+
+def _begins_a_rule(line: str) -> bool:
+    return line[:1].isalpha() or line[:1] in ("_", "?", "!")
+
+
+def check_schema(schema: Any) -> None:
+    """Raise :class:`GrammarError` for a schema that is too large, or that no finite text can match."""
+    if not isinstance(schema, Mapping):
+        raise GrammarError(f"a JSON schema is an object, not {type(schema).__name__}")
+    counts = {"nodes": 0, "properties": 0, "values": 0, "references": 0, "multiple": 0.0}
+    for where, value, depth in _walk(schema):
+        if depth > MAX_SCHEMA_DEPTH:
+            raise GrammarError(f"it is nested deeper than {MAX_SCHEMA_DEPTH} levels", where)
+        _count(value, counts)
+        for key, limit in _LIMITS.items():
+            if counts[key] > limit:
+                raise GrammarError(f"it has more than {limit} {_NAMES[key]}", where)
+    _References(schema).check()
+
+
+_LIMITS: Final = {
+    "nodes": MAX_SCHEMA_NODES,
+    "properties": MAX_PROPERTIES,
+    "values": MAX_ENUM_VALUES,
+    "references": MAX_REFERENCES,
+    "multiple": MAX_MULTIPLE,
+}
+_NAMES: Final = {
+    "nodes": "objects",
+    "properties": "properties",
+    "values": "enum values",
+    "references": "references",
+    "multiple": "as the sum of its multipleOf, counted in their last decimal places",
+}
+
+
+def _walk(schema: Any) -> Iterator[tuple[str, Mapping[str, Any], int]]:
+    """Every object in ``schema`` with its path and depth, without recursion."""
+    pending: list[tuple[str, Any, int]] = [("", schema, 0)]
+    while pending:
+        where, value, depth = pending.pop()
+        if isinstance(value, Mapping):
+            yield where, value, depth
+            pending += [(f"{where}.{key}" if where else str(key), item, depth + 1) for key, item in value.items()]
+        elif isinstance(value, list):
+            pending += [(f"{where}[{index}]", item, depth + 1) for index, item in enumerate(value)]
+
+
+def _count(value: Mapping[str, Any], counts: dict[str, float]) -> None:
+    counts["nodes"] += 1
+    if isinstance(value.get("properties"), Mapping):
+        counts["properties"] += len(value["properties"])
+    if isinstance(value.get("enum"), list):
+        counts["values"] += len(value["enum"])
+    counts["references"] += isinstance(value.get("$ref"), str)
+    multiple = value.get("multipleOf")
+    if isinstance(multiple, int | float) and not isinstance(multiple, bool):
+        counts["multiple"] += _units(float(multiple))
+
+
+def _units(multiple: float) -> float:
+    """``multiple`` in units of its last decimal place: 0.25 is 25, 1e-9 counts as too much."""
+    for places in range(4):
+        scaled = multiple * 10.0**places
+        if scaled == int(scaled):
+            return abs(scaled)
+    return float("inf")
+
+
+class _References:
+    """Finds references to nowhere but themselves, and schemas that only an endless text would match.
+
+    A schema *ends* when some finite value may match it, as far as references decide that: the least fixed point over
+    the targets of all references of a schema.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._root = schema
+        self._targets = {
+            value["$ref"]: _resolve(schema, value["$ref"])
+            for _, value, _ in _walk(schema)
+            if isinstance(value.get("$ref"), str)
+        }
+        self._ending: set[str] = set()
+        self._looks = 0
+
+    def check(self) -> None:
+        for reference in self._targets:
+            self._check_chain(reference)
+        targets = list(self._targets.items())
+        grew = True
+        while grew:
+            grew = False
+            for reference, target in targets:
+                if reference not in self._ending and self._ends(target):
+                    self._ending.add(reference)
+                    grew = True
+            targets.reverse()  # a chain is then resolved in two passes, whichever way it was written
+        if not self._ends(self._root):
+            raise GrammarError("it requires itself inside itself, so that no finite text can match it")
+
+    def _check_chain(self, reference: str) -> None:
+        seen = {reference}
+        target = self._targets[reference]
+        while isinstance(target, Mapping) and isinstance(target.get("$ref"), str):
+            following = target["$ref"]
+            if following in seen:
+                raise GrammarError(f"the reference {following!r:.100} leads to itself and to nothing else")
+            seen.add(following)
+            target = self._targets.get(following)
+
+    def _ends(self, schema: Any) -> bool:
+        if not isinstance(schema, Mapping):
+            return True
+        self._looks += 1
+        if self._looks > MAX_LOOKS:
+            raise GrammarError("its references are too entangled; name fewer schemas, or nest them less")
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference not in self._ending:
+            return False
+        for key in ("anyOf", "oneOf"):
+            choices = schema.get(key)
+            if isinstance(choices, list) and choices and not any(self._ends(choice) for choice in choices):
+                return False
+        parts = schema.get("allOf")
+        if isinstance(parts, list) and not all(self._ends(part) for part in parts):
+            return False
+        if "object" in _types(schema) and not self._object_ends(schema):
+            return False
+        return "array" not in _types(schema) or self._array_ends(schema)
+
+    def _object_ends(self, schema: Mapping[str, Any]) -> bool:
+        required, properties = schema.get("required"), schema.get("properties")
+        if _types(schema) != {"object"} or not isinstance(required, list) or not isinstance(properties, Mapping):
+            return True
+        return all(self._ends(properties.get(name)) for name in required if isinstance(name, str))
+
+    def _array_ends(self, schema: Mapping[str, Any]) -> bool:
+        least = schema.get("minItems")
+        if _types(schema) != {"array"} or not isinstance(least, int) or least < 1:
+            return True
+        first = schema.get("prefixItems")
+        leading = first if isinstance(first, list) else []
+        if not all(self._ends(item) for item in leading[:least]):
+            return False
+        return len(leading) >= least or self._ends(schema.get("items"))
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    kind = schema.get("type")
+    return {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
+
+
+def _resolve(schema: Mapping[str, Any], reference: str) -> Any:
+    """What a local reference points to; None for what the library will refuse or resolve by other means."""
+    if not reference.startswith("#"):
+        return None
+    value: Any = schema
+    for part in reference[1:].strip("/").split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        if not name:
+            continue
+        if isinstance(value, Mapping):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isascii() and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value

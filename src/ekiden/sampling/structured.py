@@ -1,0 +1,217 @@
+"""Answers that match a grammar: which tokens may come next, by ``llguidance``.
+
+Theory of operation. A grammar is compiled once (:class:`GrammarCompiler`, cached by its text); each sequence walks its
+own copy (:class:`SequenceRules`), fed with the tokens that were appended and nothing else, so that batches, preemption
+and replays cannot change it. A walk costs tens of microseconds a token.
+
+Compiling recurses over the grammar, so it happens on a thread of its own with a large stack, never on the caller's.
+"""
+
+import json
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+import llguidance
+
+from ekiden.models.tokenizer import Tokenizer
+from ekiden.sampling.grammar_limits import MAX_REGEX, GrammarError, check_lark, check_schema, check_source
+from ekiden.state.sampling_params import Grammar, GrammarKind
+
+CACHE_SIZE: Final = 128
+"""Compiled grammars that are kept."""
+STACK_BYTES: Final = 128 * 2**20
+
+JSON_FORM: Final = {"whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?"}
+"""JSON on one line, with at most one space after a colon or a comma: small models otherwise lose themselves in it."""
+
+# A forced text may be cut into tokens in any way, as the model likes it best; the cost of a step then does not grow
+# with the length of what is forced.
+_HEADER: Final = '%llguidance {"no_forcing": true}\n'
+
+
+class GrammarCompiler:
+    """Compiles and keeps grammars for one vocabulary; safe to use from several threads.
+
+    ``vocab_size`` is the width of the logits, which may be larger than the tokenizer's.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._source = tokenizer
+        self._vocab_size = vocab_size
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Grammar, Future[CompiledGrammar]] = OrderedDict()
+        self._pool: ThreadPoolExecutor | None = None
+        self._tokenizer: llguidance.LLTokenizer | None = None
+
+    def submit(self, grammar: Grammar) -> "Future[CompiledGrammar]":
+        """Compile on the helper thread; the future raises :class:`GrammarError` for a grammar that cannot be used."""
+        with self._lock:
+            future = self._known.get(grammar)
+            if future is None:
+                if self._pool is None:
+                    self._pool = _deep_thread()
+                future = self._known[grammar] = self._pool.submit(self._compile, grammar)
+                while len(self._known) > CACHE_SIZE:
+                    self._known.popitem(last=False)
+            else:
+                self._known.move_to_end(grammar)
+            return future
+
+    def compile(self, grammar: Grammar) -> "CompiledGrammar":
+        """Wait for :meth:`submit`. Raises :class:`GrammarError`."""
+        future = self.submit(grammar)
+        error = future.exception()
+        if isinstance(error, GrammarError):
+            raise GrammarError(str(error), error.where)  # a new one: the kept one would collect every raise's traceback
+        return future.result()
+
+    def _compile(self, grammar: Grammar) -> "CompiledGrammar":
+        if self._tokenizer is None:
+            self._tokenizer = _library_tokenizer(self._source, self._vocab_size)
+        matcher = llguidance.LLMatcher(self._tokenizer, library_grammar(grammar), log_level=0, limits=_limits())
+        if matcher.is_error():
+            raise GrammarError(_first_lines(matcher.get_error()))
+        trial = matcher.deep_copy()
+        trial.compute_bitmask()
+        if trial.is_error() or (trial.is_stopped() and not trial.is_accepting()):
+            raise GrammarError("no text can match it")
+        return CompiledGrammar(matcher)
+
+
+class CompiledGrammar:
+    """A grammar at its beginning; every sequence starts from here."""
+
+    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+        self._matcher = matcher
+
+    def start(self) -> "SequenceRules":
+        return SequenceRules(self._matcher)
+
+
+class SequenceRules:
+    """One sequence's walk through its grammar; implements :class:`ekiden.state.sequence.TokenRules`."""
+
+    __slots__ = ("_beginning", "_complete", "_matcher", "error")
+
+    def __init__(self, beginning: llguidance.LLMatcher) -> None:
+        self._beginning = beginning
+        self._matcher: llguidance.LLMatcher | None = None  # copied when the sequence first runs: queues can be long
+        self._complete = False
+        self.error: str | None = None
+
+    def allowed(self) -> bytes:
+        """See the protocol. When the grammar has become too complex to follow, only end tokens remain."""
+        matcher = self._walk()
+        mask = matcher.compute_bitmask()
+        if matcher.is_error():
+            self.error = f"the grammar could not be followed further: {_first_lines(matcher.get_error())}"
+        return mask
+
+    def advance(self, token: int) -> bool:
+        if not self._complete:
+            matcher = self._walk()
+            if self.error is None and not matcher.consume_token(token):
+                self.error = f"token {token} does not fit the grammar: {_first_lines(matcher.get_error())}"
+            self._complete = self.error is not None or matcher.is_stopped()
+        return self._complete
+
+    def _walk(self) -> llguidance.LLMatcher:
+        if self._matcher is None:
+            self._matcher = self._beginning.deep_copy()
+        return self._matcher
+
+
+def library_grammar(grammar: Grammar) -> str:
+    """The grammar in the library's own language. Raises :class:`GrammarError` for one that is over the limits."""
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA | GrammarKind.LENIENT_JSON_SCHEMA:
+            check_source(grammar.source)
+            schema = _loaded(grammar.source)
+            check_schema(schema)
+            return f"{_HEADER}start: {json_rule(schema, lenient=grammar.kind is GrammarKind.LENIENT_JSON_SCHEMA)}"
+        case GrammarKind.REGEX:
+            check_source(grammar.source, MAX_REGEX)
+            # A digit is 0 to 9: few mean the digits of all scripts, and models do take them when they may.
+            return f"{_HEADER}start: /{llguidance.regex_to_lark(grammar.source, use_ascii='d')}/"
+        case GrammarKind.LARK:
+            check_lark(grammar.source)
+            return _HEADER + grammar.source
+
+
+def json_rule(schema: dict[str, Any], *, lenient: bool) -> str:
+    """The right side of a Lark rule for JSON that matches ``schema``."""
+    options: dict[str, Any] = dict(JSON_FORM)
+    if lenient:
+        options |= {"lenient": True, "coerce_one_of": True}
+    return "%json " + json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+
+
+def choice(texts: list[str]) -> Grammar:
+    """A grammar that matches exactly one of ``texts``."""
+    source = "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+    return Grammar(kind=GrammarKind.LARK, source=source)
+
+
+def _loaded(source: str) -> Any:
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"it is not valid JSON: {str(error)[:100]}") from None
+
+
+def _limits() -> llguidance.LLParserLimits:
+    """Bounds for one grammar: about 25 ms to build its lexer, 10 ms and some megabytes for a step at the very worst."""
+    return llguidance.LLParserLimits(
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=100_000,
+        step_max_items=50_000,
+        max_lexer_states=20_000,
+        max_grammar_size=100_000,
+        verbose_errors=False,
+    )
+
+
+def _first_lines(message: str) -> str:
+    """A library message on one line, without the copy of the grammar that follows."""
+    text = message.split("\n   1 |")[0].split("<non-verbose/>")[0]
+    return " ".join(text.split())[:300].rstrip(" .")
+
+
+class _Vocabulary:
+    """The tokenizer as the library wants it: ``tokens`` are bytes, special tokens never match text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.eos_token_id = min(tokenizer.eos_token_ids, default=0)
+        self.bos_token_id = tokenizer.bos_token_id
+        self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        self.special_token_ids = sorted(tokenizer.special_ids)
+        self._encode = tokenizer.encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        decoded = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        return self._encode(decoded, add_special_tokens=False)
+
+
+def _library_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> llguidance.LLTokenizer:
+    ends = sorted(tokenizer.eos_token_ids)
+    if not ends:
+        raise GrammarError("this model names no end token, and an answer that follows a grammar must be able to end")
+    vocabulary = llguidance.TokenizerWrapper(_Vocabulary(tokenizer))
+    return llguidance.LLTokenizer(vocabulary, n_vocab=vocab_size, eos_token=ends)
+
+
+_stack_size_lock = threading.Lock()
+
+
+def _deep_thread() -> ThreadPoolExecutor:
+    """A pool of one thread with a large stack, started at once: the size is a setting of the whole process."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="ekiden-grammar")
+    with _stack_size_lock:
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            pool.submit(lambda: None).result()
+        finally:
+            threading.stack_size(before)
+    return pool
