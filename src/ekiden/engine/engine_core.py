@@ -14,19 +14,20 @@ from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.step_time import StepTimeModel, load_of
 from ekiden.guardrails.limits import Tenants
-from ekiden.guardrails.signals import DrainRate
+from ekiden.guardrails.signals import DrainRate, OutputLengths
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.batching import make_batching_policy
 from ekiden.policies.ordering import make_waiting_queue
 from ekiden.stages.advance import Advance, RowSampler
 from ekiden.stages.formation import Formation, FormationLimits
 from ekiden.stages.intake import Intake, IntakeLimits, RulesFactory, StopTextFactory
-from ekiden.stages.refill import Refill, RefillOutcome
+from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
 from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason, Sequence
+from ekiden.state.turn import Arrival, PauseChange, RefillOutcome, Turn, TurnRecorder
 
 Clock = Callable[[], float]
 
@@ -77,6 +78,7 @@ class EngineCore:
         make_rules: RulesFactory | None = None,
         tenants: Tenants | None = None,
         observer: StepObserver | None = None,
+        recorder: TurnRecorder | None = None,
     ) -> None:
         info = runner.info
         self.kv = KVCacheManager(
@@ -89,6 +91,7 @@ class EngineCore:
         self.population = Population(make_waiting_queue(scheduler, tenants.weight), scheduler.max_num_seqs)
         self.step_time = StepTimeModel()
         self.drain_rate = DrainRate()
+        output_lengths = OutputLengths()
         batching = make_batching_policy(scheduler.batching, window_seconds=scheduler.batch_window_ms / 1000)
         self.intake = Intake(
             population=self.population,
@@ -102,6 +105,7 @@ class EngineCore:
             ),
             tenants=tenants,
             drain_rate=self.drain_rate,
+            output_lengths=output_lengths,
             eos_token_ids=eos_token_ids,
             make_stop_text=make_stop_text,
             seed=seed,
@@ -123,6 +127,7 @@ class EngineCore:
             kv=self.kv,
             eos_token_ids=eos_token_ids,
             keeps_finished_rows=batching.keeps_finished_rows,
+            output_lengths=output_lengths,
         )
         self.refill = Refill(
             population=self.population,
@@ -133,9 +138,12 @@ class EngineCore:
         )
         self._clock = clock
         self._observer = observer
+        self.recorder = recorder
         self._arrivals: deque[Request] = deque()
         self._aborts: deque[str] = deque()
-        self._pauses: deque[tuple[str, PauseReason, bool]] = deque()
+        self._pauses: list[PauseChange] = []
+        self._held_pauses: list[PauseChange] = []
+        """Those that could not be applied at the last boundary."""
         self._swap_out: list[tuple[int, int]] = []
         self._just_paused: list[Sequence] = []
         self._refilled = RefillOutcome()
@@ -150,13 +158,13 @@ class EngineCore:
         """End a request; an id that is not in the engine (any more) is ignored."""
         self._aborts.append(request_id)
 
-    def pause(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR) -> None:
+    def pause(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR, by: str | None = None) -> None:
         """Take a request out of the running, keeping what it has, until it is resumed; unknown ids are ignored."""
-        self._pauses.append((request_id, reason, True))
+        self._pauses.append(PauseChange(request_id, reason, True, by))
 
-    def resume(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR) -> None:
+    def resume(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR, by: str | None = None) -> None:
         """Withdraw a pause; the request goes on when no other reason holds it."""
-        self._pauses.append((request_id, reason, False))
+        self._pauses.append(PauseChange(request_id, reason, False, by))
 
     @property
     def has_work(self) -> bool:
@@ -167,52 +175,63 @@ class EngineCore:
 
     def step(self) -> StepResult:
         """One turn: intake, formation, advance, retirement, refill."""
-        start = self._clock()
-        updates = self._apply_inbox(start)
-        if not self.population.running:
-            self._refilled = self.refill.admit(start)  # an idle engine starts newcomers in the same turn
-        plan = self.formation.form(
+        turn = Turn(self._clock())
+        updates = self._apply_inbox(turn)
+        if not self.population.running:  # an idle engine starts newcomers in the same turn
+            self._refilled = turn.refilled_at_start = self.refill.admit(turn.start)
+        plan = turn.plan = self.formation.form(
             swap_out=self._swap_out, swap_in=self._refilled.swap_in, resumed=self._refilled.resumed
         )
         if plan.empty and not plan.swap_out:
-            return StepResult(updates, False, self._next_change(start))
+            return self._end_turn(turn, StepResult(updates, False, self._next_change(turn.start)))
         slots = [] if self._observer is None else [sequence.slot for sequence in plan.sequences]
-        load = load_of(plan)
+        load = turn.load = load_of(plan)
+        turn.predicted, turn.prefill_share = self.step_time.predict(load), self.step_time.prefill_share(load)
         try:
-            output = self.advance.run(plan)
+            output = turn.output = self.advance.run(plan)
         except RunnerError as error:
-            updates += self._fail_step(plan, str(error))
-            return StepResult(updates, True, None)
+            return self._end_turn(turn, StepResult(updates + self._fail_step(turn, plan, str(error)), True, None))
         self._swap_out, self._just_paused = [], []
-        end = self._clock()
+        turn.end = self._clock()
         if not plan.empty:
             self.step_time.observe(load, output.timing.total)
-        retired = self.retirement.apply(plan, output, end)
-        self._refilled = self.refill.admit(end)
-        self._totals.count_step(plan, output, retired)
-        updates += retired
+        turn.updates = self.retirement.apply(plan, output, turn.end)
+        self._refilled = turn.refilled = self.refill.admit(turn.end)
+        self._totals.count_step(plan, output, turn.updates)
+        updates = updates + turn.updates
         if self._observer is not None:
-            view = StepView(
-                index=self._totals.steps, start=start, end=end, plan=plan, slots=slots, output=output, updates=updates
-            )
-            self._observer.on_step(view)
-        return StepResult(updates, True, None)
+            self._observer.on_step(_view(self._totals.steps, turn, plan, slots, output, updates))
+        return self._end_turn(turn, StepResult(updates, True, None))
 
-    def _apply_inbox(self, now: float) -> list[RequestUpdate]:
-        updates: list[RequestUpdate] = []
+    def _end_turn(self, turn: Turn, result: StepResult) -> StepResult:
+        """Show the turn to the ledger."""
+        if self.recorder is not None:
+            turn.end = turn.end or turn.start
+            turn.draining = self.intake.draining
+            turn.num_waiting, turn.num_running = len(self.population.waiting), len(self.population.running)
+            turn.num_free_blocks = self.kv.num_available
+            self.recorder.record(turn)
+        return result
+
+    def _apply_inbox(self, turn: Turn) -> list[RequestUpdate]:
+        updates, now, waiting = turn.ended_at_start, turn.start, self.population.waiting
         while self._arrivals:
             request = self._arrivals.popleft()
+            found = len(waiting), waiting.num_tokens
             accepted = self.intake.accept(request, now)
+            turn.arrivals.append(Arrival(request, accepted, *found))
             if isinstance(accepted, Refusal):
                 self._totals.refused[accepted.reason.value] += 1
                 updates.append(RequestUpdate(request.request_id, (), None, accepted))
         while self._aborts:
-            sequence = self.population.by_id.get(self._aborts.popleft())
+            turn.aborts.append(self._aborts.popleft())
+            sequence = self.population.by_id.get(turn.aborts[-1])
             if sequence is not None:
                 updates.append(self.retirement.end(sequence, FinishReason.ABORT, now))
-        pauses, self._pauses = self._pauses, deque()
-        for request_id, reason, paused in pauses:
-            self._apply_pause(request_id, reason, paused)
+        turn.pauses, self._pauses = self._pauses, []
+        held, self._held_pauses = self._held_pauses, []
+        for change in held + turn.pauses:
+            self._apply_pause(change, turn)
         updates += [
             self.retirement.end(sequence, FinishReason.DEADLINE, now, "the request's deadline has passed")
             for sequence in self.population.expired(now)
@@ -220,35 +239,37 @@ class EngineCore:
         self._totals.count_ends(updates)
         return updates
 
-    def _apply_pause(self, request_id: str, reason: PauseReason, paused: bool) -> None:
-        sequence = self.population.by_id.get(request_id)
+    def _apply_pause(self, change: PauseChange, turn: Turn) -> None:
+        sequence = self.population.by_id.get(change.request_id)
         if sequence is None:
             return
-        if paused and sequence in self._refilled.resumed:
-            self._pauses.append((request_id, reason, paused))  # its blocks are on their way back; next boundary
+        if change.paused and sequence in self._refilled.resumed:
+            self._held_pauses.append(change)  # its blocks are on their way back; next boundary
             return
         was_paused = bool(sequence.paused_by)
-        if paused:
-            sequence.paused_by.add(reason)
+        if change.paused:
+            sequence.paused_by.add(change.reason)
         else:
-            sequence.paused_by.discard(reason)
+            sequence.paused_by.discard(change.reason)
         if sequence.paused_by and not was_paused:
             self._swap_out += self.retirement.pause(sequence)
             self._just_paused.append(sequence)
         elif was_paused and not sequence.paused_by:
             self.intake.resume(sequence)
+        turn.pauses_applied.append((change.request_id, frozenset(sequence.paused_by), change))
 
-    def _fail_step(self, plan: BatchPlan, message: str) -> list[RequestUpdate]:
+    def _fail_step(self, turn: Turn, plan: BatchPlan, message: str) -> list[RequestUpdate]:
         """The runner failed: whoever was in the plan ends with an error, the rest goes on."""
-        now = self._clock()
+        turn.failure = message
+        now = turn.end = self._clock()
         self.kv.plan_executed()
         lost = [*plan.sequences, *plan.preempted, *self._refilled.resumed, *self._just_paused]
         self._swap_out, self._just_paused = [], []
         live = {s.request_id: s for s in lost if self.population.by_id.get(s.request_id) is s}
-        updates = [self.retirement.end(s, FinishReason.ERROR, now, message) for s in live.values()]
-        self._totals.count_ends(updates)
-        self._refilled = self.refill.admit(now)
-        return updates
+        turn.updates = [self.retirement.end(s, FinishReason.ERROR, now, message) for s in live.values()]
+        self._totals.count_ends(turn.updates)
+        self._refilled = turn.refilled = self.refill.admit(now)
+        return turn.updates
 
     def _next_change(self, now: float) -> float | None:
         times = [self.population.next_deadline, self.refill.next_change(now)]
@@ -286,6 +307,14 @@ class EngineCore:
         """Assert the invariants of every owner of state. Called after every step in tests."""
         self.population.check_integrity()
         self.kv.check_integrity()
+
+
+def _view(
+    index: int, turn: Turn, plan: BatchPlan, slots: list[int], output: StepOutput, updates: list[RequestUpdate]
+) -> StepView:
+    return StepView(
+        index=index, start=turn.start, end=turn.end, plan=plan, slots=slots, output=output, updates=updates
+    )
 
 
 class _Totals:

@@ -44,6 +44,7 @@ class StepTimeModel:
     def __init__(self, prior: Iterable[float] = _PRIOR, history: int = 128) -> None:
         self._scales = np.array(_SCALES)
         self._weights = np.array(tuple(prior)) * self._scales
+        self._per_unit = self._clipped()
         self._covariance: npt.NDArray[np.float64] = np.eye(len(_SCALES)) * 0.05
         self._ratios: deque[float] = deque(maxlen=history)
         self._spread = (0.5, 1.0, 2.0)
@@ -54,21 +55,36 @@ class StepTimeModel:
         features: npt.NDArray[np.float64] = np.array(raw) / self._scales
         return features
 
-    def _point(self, features: npt.NDArray[np.float64]) -> float:
-        return max(1e-4, float(features @ np.maximum(self._weights, 0.0)))
+    def _clipped(self) -> list[float]:
+        """Seconds for each unit of the load, none below zero. Plain numbers: predicting is on every step's way."""
+        per_unit: list[float] = (np.maximum(self._weights, 0.0) / self._scales).tolist()
+        return per_unit
+
+    def _point(self, load: StepLoad) -> float:
+        base, row, context, token, pair = self._per_unit
+        seconds = base + row * load.decode_rows + context * load.decode_context
+        return max(1e-4, seconds + token * load.prefill_tokens + pair * load.prefill_pairs)
 
     def predict(self, load: StepLoad) -> TimeRange:
-        point = self._point(self._features(load))
+        point = self._point(load)
         low, middle, high = self._spread
         return TimeRange(point * low, point * middle, point * high)
+
+    def prefill_share(self, load: StepLoad) -> float:
+        """How much of the predicted time is owed to the prefill chunks, 0 to 1."""
+        if load.prefill_tokens == 0:
+            return 0.0
+        *_, token, pair = self._per_unit
+        return min(1.0, (token * load.prefill_tokens + pair * load.prefill_pairs) / self._point(load))
 
     def observe(self, load: StepLoad, seconds: float) -> None:
         """Learn from a measured step."""
         features = self._features(load)
-        self._ratios.append(seconds / self._point(features))
+        self._ratios.append(seconds / self._point(load))
         gain = self._covariance @ features
         gain /= _FORGETTING + float(features @ gain)
         self._weights += gain * (seconds - float(features @ self._weights))
+        self._per_unit = self._clipped()
         covariance = (self._covariance - np.outer(gain, features @ self._covariance)) / _FORGETTING
         # Directions that are never excited would grow without end under forgetting.
         self._covariance = covariance * min(1.0, 1.0 / float(np.trace(covariance)))

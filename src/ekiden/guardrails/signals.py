@@ -1,6 +1,7 @@
 """Measured signals on which limits act. Plain arithmetic over times that the caller hands in."""
 
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from math import exp
 
 
@@ -32,3 +33,36 @@ class DrainRate:
         """How long ``count`` waiting requests will take to join; None while nothing is known."""
         rate = self.per_second
         return None if rate is None else count / rate
+
+
+_TENANTS = 1024
+_LENGTHS = 128
+
+
+@dataclass(slots=True)
+class OutputLengths:
+    """How long answers are likely to be: what each tenant's last finished requests did, for the last 1024 tenants."""
+
+    _seen: "OrderedDict[str, deque[int]]" = field(default_factory=OrderedDict)
+    _ranges: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    def observe(self, tenant: str, num_output_tokens: int) -> None:
+        """An answer of the tenant ended by itself or at its limit."""
+        lengths = self._seen.get(tenant)
+        if lengths is None:
+            lengths = self._seen[tenant] = deque(maxlen=_LENGTHS)
+            if len(self._seen) > _TENANTS:
+                self._ranges.pop(self._seen.popitem(last=False)[0], None)
+        lengths.append(num_output_tokens)
+        self._seen.move_to_end(tenant)
+        self._ranges.pop(tenant, None)
+
+    def expect(self, tenant: str) -> tuple[int, int, int] | None:
+        """p10, p50 and p90 of output tokens; None while nothing of this tenant has ended."""
+        known = self._ranges.get(tenant)
+        lengths = self._seen.get(tenant)
+        if known is None and lengths:
+            ordered = sorted(lengths)
+            last = len(ordered) - 1
+            known = self._ranges[tenant] = (ordered[last // 10], ordered[last // 2], ordered[-(-last * 9 // 10)])
+        return known

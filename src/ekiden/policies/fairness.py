@@ -96,10 +96,15 @@ class FairQueue:
         self._num_tokens -= sequence.num_prompt_tokens
 
     def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
-        """Service received: ``prompt`` computed and ``cached`` prompt tokens at admission, ``output`` tokens as made."""
+        """Service received: ``prompt`` computed and ``cached`` tokens at admission, ``output`` tokens as made."""
         tenant = self._tenant(sequence.request.tenant)
         service = self._prompt_weight * prompt + self._cached_weight * cached + self._output_weight * output
         tenant.counter += service / tenant.weight
+
+    def standing(self, sequence: Sequence) -> float:
+        """Its tenant's virtual counter."""
+        tenant = self._tenants.get(sequence.request.tenant)
+        return 0.0 if tenant is None else tenant.counter
 
     def counters(self) -> dict[str, float]:
         """Each known tenant's virtual counter."""

@@ -49,6 +49,10 @@ class KeyedQueue:
     def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
         """Service received does not matter to these orders."""
 
+    def standing(self, sequence: Sequence) -> float:
+        """The key it is sorted by."""
+        return self._key(sequence)
+
     def __len__(self) -> int:
         return len(self._sorted)
 

@@ -68,11 +68,10 @@ class Advance:
             model += output.model_seconds
             padding_rows += output.padding_rows
             passes += 1
-        host = self._clock() - start - model - sampling
         return StepOutput(
             tokens=tokens,
             logprobs=logprobs,
-            timing=StepTiming(model=model, sampling=sampling, host=host),
+            timing=StepTiming(started=start, total=self._clock() - start, model=model, sampling=sampling),
             padding_rows=padding_rows,
             passes=passes,
         )

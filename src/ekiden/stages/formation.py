@@ -88,11 +88,11 @@ class Formation:
         while self._kv.num_available == 0:
             if self._drop_padding_row():
                 continue
-            victim = self._victim(sequence, resumed)
+            victim, runner_up = self._victim(sequence, resumed)
             if victim is None:
                 plan.left_out.append((sequence, LeftOutReason.KV_BLOCKS))
                 return False
-            self._preempt(victim, plan)
+            self._preempt(victim, runner_up, plan)
             if victim is sequence:
                 return False
         self._kv.grow(sequence)
@@ -106,24 +106,31 @@ class Formation:
                 return True
         return False
 
-    def _victim(self, needy: Sequence, resumed: list[Sequence]) -> Sequence | None:
+    def _victim(self, needy: Sequence, resumed: list[Sequence]) -> tuple[Sequence | None, Sequence | None]:
         """The newest running sequence that is not behind ``needy`` in line; ``needy`` itself if it is the newest.
+
+        With it comes the runner-up, who would have been chosen next.
 
         Rows are planned oldest first, so whoever stands after ``needy`` is not in the plan yet.
         """
         running = self._population.running
-        for candidate in reversed(running[1:]):
+        candidates = iter(reversed(running[1:]))
+        for candidate in candidates:
             if candidate is needy or (candidate not in resumed and candidate.block_table):
-                return candidate if candidate not in resumed else None
-        return None
+                if candidate in resumed:
+                    break
+                others = (other for other in candidates if other not in resumed and other.block_table)
+                return candidate, next(others, None) if candidate is not needy else None
+        return None, None
 
-    def _preempt(self, victim: Sequence, plan: BatchPlan) -> None:
+    def _preempt(self, victim: Sequence, runner_up: Sequence | None, plan: BatchPlan) -> None:
         self._population.running.remove(victim)
         self._population.preempted.append(victim)
         victim.move_to(Status.PREEMPTED)
         victim.num_preemptions += 1
         plan.swap_out += self._kv.swap_out(victim)
         plan.preempted.append(victim)
+        plan.runners_up.append(runner_up)
 
     def _add_prefills(self, plan: BatchPlan) -> None:
         prefilling = [s for s in self._population.running if s.is_prefilling]

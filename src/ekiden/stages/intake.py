@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from ekiden.guardrails.limits import Tenants, TokenBucket
-from ekiden.guardrails.signals import DrainRate
+from ekiden.guardrails.signals import DrainRate, OutputLengths
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.population import Population
@@ -44,6 +44,7 @@ class Intake:
         seed: int,
         tenants: Tenants,
         drain_rate: DrainRate,
+        output_lengths: OutputLengths,
     ) -> None:
         self._limits = limits
         self._population = population
@@ -54,6 +55,7 @@ class Intake:
         self._make_rules = make_rules
         self._tenants = tenants
         self._drain_rate = drain_rate
+        self._output_lengths = output_lengths
         self._buckets: dict[str, TokenBucket] = {}
         self.draining = False
 
@@ -63,11 +65,11 @@ class Intake:
         if refusal is not None:
             return refusal
         sampling = request.sampling
-        num_prompt = len(request.prompt_token_ids)
-        # A request without max_tokens takes what there is: the context, or the whole KV pool if that is smaller.
         rules = None if sampling.grammar is None else self._rules_of(sampling.grammar)
         if isinstance(rules, Refusal):
             return rules
+        num_prompt = len(request.prompt_token_ids)
+        # A request without max_tokens takes what there is: the context, or the whole KV pool if that is smaller.
         room = min(self._limits.max_model_len, self._kv.max_tokens)
         total = room if sampling.max_tokens is None else num_prompt + sampling.max_tokens
         stops = frozenset(sampling.stop_token_ids)
@@ -79,16 +81,13 @@ class Intake:
             max_total_tokens=min(total, room),
             stop_token_ids=stops if sampling.ignore_eos else stops | self._eos_token_ids,
             stop_text=self._make_stop_text(request) if sampling.stop else None,
+            expected_output=self._output_lengths.expect(request.tenant),
         )
         self._population.by_id[request.request_id] = sequence
-            rules=rules,
         self._population.enqueue(sequence)
         self._population.watch_deadline(sequence)
         return sequence
 
-    def _draw_seed(self, request_id: str) -> int:
-        """A seed that depends on the engine's seed and the request's id alone, not on the order of arrival."""
-        text = f"{self._seed}:{request_id}".encode()
     def _rules_of(self, grammar: Grammar) -> TokenRules | Refusal:
         """Whoever drives the engine has compiled the grammar already, so this is a look-up."""
         if self._make_rules is None:
@@ -101,6 +100,9 @@ class Intake:
                 reason=RefusalReason.INVALID, message=f"the grammar cannot be used: {error}", param="grammar"
             )
 
+    def _draw_seed(self, request_id: str) -> int:
+        """A seed that depends on the engine's seed and the request's id alone, not on the order of arrival."""
+        text = f"{self._seed}:{request_id}".encode()
         return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
     def resume(self, sequence: Sequence) -> None:
@@ -192,8 +194,8 @@ class Intake:
             limit = limits.max_num_queued_reqs if over_requests else limits.max_num_queued_tokens
             return Refusal(
                 reason=RefusalReason.TENANT_QUEUE_FULL,
-                message=f"tenant {tenant!r} has {waiting.requests} requests with {waiting.tokens} prompt tokens waiting "
-                f"and its limit is {limit:g} {'requests' if over_requests else 'tokens'}; try later",
+                message=f"tenant {tenant!r} has {waiting.requests} requests with {waiting.tokens} prompt tokens "
+                f"waiting and its limit is {limit:g} {'requests' if over_requests else 'tokens'}; try later",
                 retry_after=max(1.0, self._drain_rate.seconds_for(waiting.requests) or 1.0),
             )
         if limits.tokens_per_second == float("inf"):

@@ -10,34 +10,16 @@ run already can grow without a preemption straight away; it does not apply when 
 """
 
 from bisect import insort
-from dataclasses import dataclass, field
-from enum import StrEnum
 
 from ekiden.guardrails.signals import DrainRate
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.state.policy import BatchingPolicy, BatchView
 from ekiden.state.population import Population
 from ekiden.state.sequence import Sequence, Status
+from ekiden.state.turn import RefillOutcome, WaitReason
 
 _LOOKAHEAD = 8
 """How many blocked requests are looked past in one refill."""
-
-
-class WaitReason(StrEnum):
-    """Why the queue's head did not join."""
-
-    SLOTS = "slots"
-    KV_BLOCKS = "kv_blocks"
-    PREEMPTED_FIRST = "preempted_first"
-    BATCHING = "batching"
-
-
-@dataclass(slots=True)
-class RefillOutcome:
-    admitted: list[Sequence] = field(default_factory=list)
-    resumed: list[Sequence] = field(default_factory=list)
-    swap_in: list[tuple[int, int]] = field(default_factory=list)
-    wait_reason: WaitReason | None = None
 
 
 class Refill:
@@ -113,6 +95,7 @@ class Refill:
         limit = self._batching.admission_limit(self._view(now))
         while head := self._population.waiting.first(1):
             if not self._may_join(outcome, limit):
+                outcome.head = head[0]
                 return
             if not self._fits(head[0]):
                 self._look_past_the_blocked(outcome, limit, now)
@@ -133,6 +116,7 @@ class Refill:
             if not patient or not self._may_join(outcome, limit):
                 break
         outcome.wait_reason = outcome.wait_reason or WaitReason.KV_BLOCKS
+        outcome.head, outcome.passed_over = blocked[0], blocked
 
     def _may_join(self, outcome: RefillOutcome, limit: int) -> bool:
         """Whether a slot is free and the batching policy allows one more; sets the reason when not."""
@@ -144,6 +128,7 @@ class Refill:
 
     def _admit(self, sequence: Sequence, outcome: RefillOutcome, now: float) -> None:
         population = self._population
+        outcome.standings.append(population.waiting.standing(sequence))
         population.dequeue(sequence)
         self._kv.admit(sequence)
         cached = sequence.num_cached_tokens

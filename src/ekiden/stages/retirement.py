@@ -5,6 +5,7 @@ Stop rules in order of precedence: a grammar that failed, end-of-sequence and st
 grammar (whatever ``min_tokens`` says, for nothing can follow it), then length.
 """
 
+from ekiden.guardrails.signals import OutputLengths
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.population import Population
@@ -20,11 +21,13 @@ class Retirement:
         kv: KVCacheManager,
         eos_token_ids: frozenset[int],
         keeps_finished_rows: bool,
+        output_lengths: OutputLengths,
     ) -> None:
         self._population = population
         self._kv = kv
         self._eos_token_ids = eos_token_ids
         self._keeps_finished_rows = keeps_finished_rows
+        self._output_lengths = output_lengths
         self.prefilled_tokens = 0
         """Prompt tokens computed so far; those found in the prefix cache are not among them."""
 
@@ -70,13 +73,13 @@ class Retirement:
 
     def _ends(self, sequence: Sequence, token: int) -> bool:
         matched = sequence.stop_text.feed(token) if sequence.stop_text is not None else None
-        if sequence.num_output_tokens >= sequence.request.sampling.min_tokens:
-            if token in sequence.stop_token_ids:
-                sequence.finish_reason = FinishReason.STOP
         complete = sequence.rules is not None and sequence.rules.advance(token)
         if sequence.rules is not None and sequence.rules.error is not None:
             sequence.finish_reason = FinishReason.ERROR
             return True
+        if sequence.num_output_tokens >= sequence.request.sampling.min_tokens:
+            if token in sequence.stop_token_ids:
+                sequence.finish_reason = FinishReason.STOP
                 # A natural end needs no explanation; a stop token that the client chose is named.
                 sequence.stop_reason = None if token in self._eos_token_ids else token
                 return True
@@ -121,6 +124,7 @@ class Retirement:
 
     def _retire(self, sequence: Sequence, now: float, message: str | None = None) -> Finish:
         population, was = self._population, sequence.status
+        num_blocks = len(sequence.block_table)
         if was is Status.WAITING:
             population.dequeue(sequence)
         elif was is Status.RUNNING:
@@ -141,6 +145,8 @@ class Retirement:
         else:
             self._give_back(sequence)
         assert sequence.finish_reason is not None
+        if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
         return Finish(
             reason=sequence.finish_reason,
             stop_reason=sequence.stop_reason,
@@ -153,6 +159,7 @@ class Retirement:
             finish_time=now,
             num_preemptions=sequence.num_preemptions,
             message=message,
+            num_blocks=num_blocks,
         )
 
     def _give_back(self, sequence: Sequence) -> None:

@@ -34,6 +34,8 @@ class BatchPlan:
     swap_out: list[tuple[int, int]] = field(default_factory=list)
     swap_in: list[tuple[int, int]] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    runners_up: list[Sequence | None] = field(default_factory=list)
+    """For each victim, who would have been it otherwise."""
     left_out: list[tuple[Sequence, LeftOutReason]] = field(default_factory=list)
 
     @property
@@ -48,15 +50,17 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTiming:
-    """Seconds of one step by where they went."""
+    """Seconds of one step by where they went. ``started`` is a reading of the engine's clock."""
 
+    started: float = 0.0
+    total: float = 0.0
     model: float = 0.0
     sampling: float = 0.0
-    host: float = 0.0
 
     @property
-    def total(self) -> float:
-        return self.model + self.sampling + self.host
+    def host(self) -> float:
+        """What is left: handling of inputs and results."""
+        return self.total - self.model - self.sampling
 
 
 @dataclass(slots=True, kw_only=True)

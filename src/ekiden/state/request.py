@@ -88,6 +88,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     finish_time: float
     num_preemptions: int = 0
     message: str | None = None
+    num_blocks: int = 0
+    """KV blocks that it held at its end and gave back."""
 
 
 class RequestUpdate(msgspec.Struct, frozen=True):

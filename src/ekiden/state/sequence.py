@@ -92,6 +92,8 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     swapped_blocks: int = 0
     """How many of its blocks lie in the swap space while it is preempted."""
+    expected_output: tuple[int, int, int] | None = None
+    """p10, p50 and p90 of the output tokens that its tenant's finished requests made it expect; None: none yet."""
     num_preemptions: int = 0
     num_overtaken: int = 0
     """How often a later one joined while this one waited for KV blocks at the head of the queue."""

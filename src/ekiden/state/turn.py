@@ -1,0 +1,101 @@
+"""What one turn of the engine did, as its stages returned it: the ledger's only source.
+
+A :class:`Turn` is filled in while the turn runs and handed to the recorder at its end, between turns. It refers to
+live sequences; whoever keeps something of it copies what it keeps.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from ekiden.state.plan import BatchPlan, StepOutput
+from ekiden.state.policy import StepLoad, TimeRange
+from ekiden.state.request import Refusal, Request, RequestUpdate
+from ekiden.state.sequence import PauseReason, Sequence
+
+
+class WaitReason(StrEnum):
+    """Why a request that was looked at for admission did not join."""
+
+    SLOTS = "slots"
+    KV_BLOCKS = "kv_blocks"
+    PREEMPTED_FIRST = "preempted_first"
+    BATCHING = "batching"
+
+
+@dataclass(slots=True)
+class RefillOutcome:
+    """What refill decided at one boundary.
+
+    ``wait_reason`` holds back ``head``, the first in line, and with it all that wait; ``passed_over`` are those that
+    were looked at and did not fit; ``standings`` are the places in the order (see :meth:`WaitingQueue.standing`) of
+    those admitted, as they were before they were charged.
+    """
+
+    admitted: list[Sequence] = field(default_factory=list)
+    standings: list[float] = field(default_factory=list)
+    resumed: list[Sequence] = field(default_factory=list)
+    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    wait_reason: WaitReason | None = None
+    head: Sequence | None = None
+    passed_over: list[Sequence] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A request at intake, with the queue as it found it."""
+
+    request: Request
+    outcome: Sequence | Refusal
+    num_waiting: int
+    waiting_tokens: int
+
+
+@dataclass(slots=True)
+class PauseChange:
+    """A pause of one request put on (``paused``) or withdrawn, and by whom where a person did it."""
+
+    request_id: str
+    reason: PauseReason
+    paused: bool
+    by: str | None = None
+
+
+@dataclass(slots=True)
+class Turn:
+    """One call of ``EngineCore.step``. Times are seconds on the engine's clock.
+
+    What happened while the inbox was applied belongs to ``start``: ``arrivals`` to ``ended_at_start``, and
+    ``refilled_at_start`` when an idle engine admitted newcomers before forming the step. The rest belongs to ``end``;
+    ``refilled`` is None in a turn that computed nothing.
+    """
+
+    start: float
+    end: float = 0.0
+    arrivals: list[Arrival] = field(default_factory=list)
+    aborts: list[str] = field(default_factory=list)
+    pauses: list[PauseChange] = field(default_factory=list)
+    pauses_applied: list[tuple[str, frozenset[PauseReason], PauseChange]] = field(default_factory=list)
+    """Each with the request's pauses after it; one that must wait a turn is applied later than it came."""
+    draining: bool = False
+    ended_at_start: list[RequestUpdate] = field(default_factory=list)
+    refilled_at_start: RefillOutcome | None = None
+    plan: BatchPlan | None = None
+    load: StepLoad | None = None
+    predicted: TimeRange | None = None
+    prefill_share: float = 0.0
+    """How much of the predicted time is owed to prefill chunks, 0 to 1."""
+    output: StepOutput | None = None
+    failure: str | None = None
+    updates: list[RequestUpdate] = field(default_factory=list)
+    """What the step did for its requests, ends included."""
+    refilled: RefillOutcome | None = None
+    num_waiting: int = 0
+    num_running: int = 0
+    num_free_blocks: int = 0
+
+
+class TurnRecorder(Protocol):
+    def record(self, turn: Turn) -> None:
+        """Called at the end of every turn. It must neither raise, nor wait, nor change what it is shown."""
+        ...
