@@ -73,9 +73,9 @@ class EngineCore:
         clock: Clock,
         eos_token_ids: frozenset[int] = frozenset(),
         make_stop_text: StopTextFactory = lambda request: None,
+        make_rules: RulesFactory | None = None,
         seed: int = 0,
         max_model_len: int | None = None,
-        make_rules: RulesFactory | None = None,
         tenants: Tenants | None = None,
         observer: StepObserver | None = None,
         recorder: TurnRecorder | None = None,
@@ -108,12 +108,12 @@ class EngineCore:
             output_lengths=output_lengths,
             eos_token_ids=eos_token_ids,
             make_stop_text=make_stop_text,
+            make_rules=make_rules,
             seed=seed,
         )
         self.formation = Formation(
             population=self.population,
             kv=self.kv,
-            make_rules=make_rules,
             limits=FormationLimits(
                 max_num_batched_tokens=scheduler.max_num_batched_tokens,
                 max_concurrent_prefills=scheduler.max_concurrent_prefills,

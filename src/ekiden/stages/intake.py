@@ -51,8 +51,8 @@ class Intake:
         self._kv = kv
         self._eos_token_ids = eos_token_ids
         self._make_stop_text = make_stop_text
-        self._seed = seed
         self._make_rules = make_rules
+        self._seed = seed
         self._tenants = tenants
         self._drain_rate = drain_rate
         self._output_lengths = output_lengths
@@ -81,6 +81,7 @@ class Intake:
             max_total_tokens=min(total, room),
             stop_token_ids=stops if sampling.ignore_eos else stops | self._eos_token_ids,
             stop_text=self._make_stop_text(request) if sampling.stop else None,
+            rules=rules,
             expected_output=self._output_lengths.expect(request.tenant),
         )
         self._population.by_id[request.request_id] = sequence

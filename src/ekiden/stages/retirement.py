@@ -86,11 +86,11 @@ class Retirement:
             if matched is not None:
                 sequence.finish_reason, sequence.stop_reason = FinishReason.STOP, matched
                 return True
-        if len(sequence.token_ids) >= sequence.max_total_tokens:
-            sequence.finish_reason = FinishReason.LENGTH
-            return True
         if complete:
             sequence.finish_reason = FinishReason.STOP
+            return True
+        if len(sequence.token_ids) >= sequence.max_total_tokens:
+            sequence.finish_reason = FinishReason.LENGTH
             return True
         return False
 

@@ -26,6 +26,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = DEFAULT_TENANT
     priority: int = 0
     deadline: float | None = None
+    external_id: str | None = None
+    """The client's own ``x-request-id``: recorded, never a key."""
 
 
 class FinishReason(StrEnum):
