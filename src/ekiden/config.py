@@ -6,6 +6,7 @@ A field may name another flag. Where values come from (flag > variable > file > 
 Construction checks what can be checked without a model and raises :class:`ConfigError`.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,6 +121,7 @@ class LimitsConfig:
     tenants_file: str | None = setting(None, "TOML file with weights and limits of tenants")
     request_timeout: float | None = setting(None, "seconds after which a request is ended; default: none")
     max_body_mib: float = setting(8.0, "largest HTTP body in MiB")
+    body_timeout: float = setting(30.0, "seconds within which a request's body must have arrived")
 
     def __post_init__(self) -> None:
         _check(
@@ -129,6 +131,7 @@ class LimitsConfig:
             self.max_num_queued_tokens >= 1,
             f"max_num_queued_tokens is {self.max_num_queued_tokens}; it must be at least 1",
         )
+        _check(self.body_timeout > 0, f"body_timeout is {self.body_timeout}; it must be over 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +151,41 @@ class ServerConfig:
     host: str = setting("127.0.0.1", "address to bind")
     port: int = setting(8000, "port to bind; 0 picks a free one")
     api_key: str | None = setting(None, "key that clients must send as a bearer token")
+    api_keys_file: str | None = setting(
+        None, "TOML file of hashed keys with tenants and scopes, read again when it changes; see `ekiden keys new`"
+    )
+    tenant_header: str | None = setting(
+        None, "header that names a request's tenant where its key does not, such as x-ekiden-tenant; default: none"
+    )
+    cors_origins: str | None = setting(
+        None, "origins whose web pages may call the server, separated by commas; default: none"
+    )
+    ssl_certfile: str | None = setting(None, "PEM file with the certificate chain; serves https")
+    ssl_keyfile: str | None = setting(None, "PEM file with the certificate's key; default: it is in ssl_certfile")
+    stream_keep_alive: float = setting(15.0, "seconds without a token after which a stream gets a comment line")
     shutdown_timeout: float = setting(30.0, "seconds that running requests get to finish at shutdown")
     log_level: str = setting("info", "debug, info, warning or error", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:
         _check(0 <= self.port <= 65535, f"port is {self.port}; it must be between 0 and 65535")
+        _check(
+            self.tenant_header is None or re.fullmatch(r"[A-Za-z0-9-]{1,64}", self.tenant_header) is not None,
+            f"tenant_header is {self.tenant_header!r}; it must be a header's name, such as x-ekiden-tenant",
+        )
+        for origin in self.cors_origin_list:
+            _check(
+                re.fullmatch(r"\*|https?://[^/\s]+", origin) is not None,
+                f"cors_origins holds {origin!r}; write origins such as https://example.org, or * for all",
+            )
+        _check(
+            self.ssl_keyfile is None or self.ssl_certfile is not None,
+            f"ssl_keyfile is {self.ssl_keyfile!r} and ssl_certfile is not given; https needs the certificate",
+        )
+        _check(self.stream_keep_alive > 0, f"stream_keep_alive is {self.stream_keep_alive}; it must be over 0")
+
+    @property
+    def cors_origin_list(self) -> tuple[str, ...]:
+        return tuple(origin.strip() for origin in (self.cors_origins or "").split(",") if origin.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

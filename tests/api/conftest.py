@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from tests.api.scripted import ScriptedEngine, make_app, make_tokenizer
 
 from ekiden.api.server import bind, make_server, url_of
+from tests.api.scripted import ScriptedEngine, make_app, make_tokenizer
 
 
 @dataclass

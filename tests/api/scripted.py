@@ -90,6 +90,8 @@ class ScriptedEngine:
         self.health = Health.OK
         self.requests: list[Request] = []
         self.aborted: list[str] = []
+        self.commands: list[tuple[str, object]] = []
+        """What was asked by way of pause, resume and drain."""
         self.reached_gate = asyncio.Event()
         self.someone_aborted = asyncio.Event()
         self.snapshot = EngineStats()
@@ -115,10 +117,13 @@ class ScriptedEngine:
         self.note_abort(request_id)
 
     async def pause(self, request_id: str) -> None:
-        """Nothing here pauses."""
+        self.commands.append(("pause", request_id))
 
     async def resume(self, request_id: str) -> None:
-        """Nothing here pauses."""
+        self.commands.append(("resume", request_id))
+
+    async def drain(self, draining: bool) -> None:
+        self.commands.append(("drain", draining))
 
     def note_abort(self, request_id: str) -> None:
         self.aborted.append(request_id)

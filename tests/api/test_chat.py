@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from tests.api.conftest import Memory, assert_error, events, memory_client
-from tests.api.scripted import BOS, END, FINGERPRINT, LONG, MODEL, START, ScriptedEngine, make_app, make_tokenizer, say
 
 from ekiden.state.request import FinishReason
+from tests.api.conftest import Memory, assert_error, events, memory_client
+from tests.api.scripted import BOS, END, FINGERPRINT, LONG, MODEL, START, ScriptedEngine, make_app, make_tokenizer, say
 
 
 def script(memory: Memory, text: str, *, end: bool = True) -> None:
@@ -287,7 +287,7 @@ async def test_template_that_refuses():
 @pytest.mark.parametrize(
     ("reason", "status", "code"),
     [
-        (FinishReason.DEADLINE, 408, "deadline_exceeded"),
+        (FinishReason.DEADLINE, 408, "deadline"),
         (FinishReason.ABORT, 503, "aborted"),
         (FinishReason.ERROR, 500, "engine_error"),
     ],
@@ -308,7 +308,7 @@ async def test_answers_cut_short(memory: Memory, reason, status, code):
 
 async def test_answers_cut_before_the_first_byte_are_plain_errors(memory: Memory):
     memory.engine.end = {0: FinishReason.DEADLINE}
-    assert_error(await memory.chat(stream=True), 408, code="deadline_exceeded")
+    assert_error(await memory.chat(stream=True), 408, code="deadline")
 
 
 async def test_engine_dies(memory: Memory):

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import pytest
+
 from tests.api.conftest import Memory, assert_error, events, memory_client
 from tests.api.scripted import (
     BOS,

@@ -5,13 +5,13 @@ import json
 
 import httpx
 import pytest
-from tests.api.conftest import Memory, assert_error, memory_client
-from tests.api.scripted import MODEL, ScriptedEngine, make_app, make_tokenizer
 
 from ekiden.api.auth import check_bind
 from ekiden.api.body_limit import read_json_body
 from ekiden.api.errors import ApiError, ClientGone
 from ekiden.config import Config, ConfigError, LimitsConfig, ServerConfig
+from tests.api.conftest import Memory, assert_error, memory_client
+from tests.api.scripted import MODEL, ScriptedEngine, make_app, make_tokenizer
 
 KEY = "käy-ключ"
 
@@ -136,12 +136,13 @@ async def test_probes_stay_open(locked):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost", "LOCALHOST"])
 def test_loopback_needs_no_key(host):
-    check_bind(host, None)
+    check_bind(ServerConfig(host=host))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.5", "example.org", "localhost.example.org"])
 @pytest.mark.parametrize("key", [None, ""])
 def test_other_addresses_need_a_key(host, key):
     with pytest.raises(ConfigError, match="--api-key"):
-        check_bind(host, key)
-    check_bind(host, "secret")
+        check_bind(ServerConfig(host=host, api_key=key))
+    check_bind(ServerConfig(host=host, api_key="secret"))
+    check_bind(ServerConfig(host=host, api_keys_file="keys.toml"))

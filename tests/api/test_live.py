@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+
 from tests.api.conftest import Live, events
 from tests.api.scripted import END, MODEL, say
 

@@ -1,10 +1,10 @@
 """What the engine refuses, and calls that a server on its way out no longer takes."""
 
 import pytest
-from tests.api.conftest import Memory, assert_error, events
 
 from ekiden.engine.interface import EngineStats
 from ekiden.state.request import Refusal, RefusalReason
+from tests.api.conftest import Memory, assert_error, events
 
 
 def refuse(memory: Memory, reason: RefusalReason, *, last_only: bool = False) -> None:
@@ -77,3 +77,35 @@ async def test_keep_alive_comments_on_long_waits(memory: Memory):
     text = (await call).text
     assert text.startswith(": keep-alive\n\n")
     assert events(text)[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        (RefusalReason.TENANT_QUEUE_FULL, 429),
+        (RefusalReason.TENANT_RATE, 429),
+        (RefusalReason.QUEUE_FULL_REQUESTS, 503),
+        (RefusalReason.QUEUE_TOO_SLOW, 503),
+    ],
+)
+@pytest.mark.parametrize(
+    ("after", "seconds", "milliseconds"), [(1.5, "2", "1500"), (7.0, "7", "7000"), (0.0, "1", "1")]
+)
+async def test_retry_after_is_what_the_refusal_says(
+    memory: Memory, reason, status, after, seconds, milliseconds, stream
+):
+    memory.engine.refuse = lambda request: Refusal(reason=reason, message="because", retry_after=after)
+    response = await memory.chat(stream=stream)
+    assert_error(response, status, code=reason.value)
+    assert response.headers["retry-after"] == seconds
+    assert response.headers["retry-after-ms"] == milliseconds
+
+
+@pytest.mark.parametrize("reason", list(RefusalReason))
+async def test_every_refusal_has_an_answer(memory: Memory, reason):
+    refuse(memory, reason)
+    response = await memory.complete()
+    status = response.status_code
+    assert status == 500 if reason is RefusalReason.DUPLICATE_ID else status in (400, 429, 503)
+    assert ("retry-after" in response.headers) == (status in (429, 503))

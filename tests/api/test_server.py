@@ -9,10 +9,10 @@ import sys
 
 import httpx
 import pytest
-from tests.api.conftest import Live, events
-from tests.api.scripted import MODEL, say
 
 from ekiden.api.server import BindError, bind, serve, url_of
+from tests.api.conftest import Live, events
+from tests.api.scripted import MODEL, say
 
 PROGRAM = """
 import asyncio, sys

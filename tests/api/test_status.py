@@ -2,12 +2,12 @@
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.api.conftest import Memory, assert_error
-from tests.api.scripted import CONTEXT, FINGERPRINT, MODEL
 
 import ekiden
 from ekiden.engine.interface import EngineStats, Health
 from ekiden.state.request import Refusal, RefusalReason
+from tests.api.conftest import Memory, assert_error
+from tests.api.scripted import CONTEXT, FINGERPRINT, MODEL
 
 
 @pytest.mark.parametrize("health", list(Health))

@@ -1,7 +1,7 @@
 """The ASGI application: routes, layers and documentation put together.
 
-Layers, from outside in: ids and the last answer to our own faults, the API key, the routes. There is no CORS layer: a
-page from elsewhere cannot read an answer.
+Layers, from outside in: ids and the last answer to our own faults, CORS where origins are configured (otherwise a page
+from elsewhere cannot read an answer), the API key, the routes.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,17 +11,19 @@ from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 import ekiden
-from ekiden.api import models_routes, status_routes
+from ekiden.api import admin, docs_page, models_routes, status_routes
 from ekiden.api.auth import ApiKeyMiddleware
 from ekiden.api.chat import chat_completions
 from ekiden.api.completions import completions
 from ekiden.api.context import ApiContext
-from ekiden.api.errors import ApiError, ClientGone
+from ekiden.api.errors import ApiError, ClientGone, not_found
 from ekiden.api.identity import IdentityMiddleware
+from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
 from ekiden.api.responses import AsgiResponse, ErrorResponse
 from ekiden.api.schema_base import Strict
@@ -45,12 +47,20 @@ _POSTS: Final[tuple[tuple[str, str, str, Handler, type[Strict]], ...]] = (
 _ERRORS: Final = {
     "400": "A field cannot work; the error names it",
     "401": "No API key, or a wrong one",
+    "403": "The API key is not for this",
     "404": "No such model or path",
     "408": "The deadline passed, or the body did not arrive",
     "413": "The body is too large",
     "415": "The body is not application/json",
+    "429": "The tenant is over its own limits; see Retry-After",
     "503": "No capacity now; see Retry-After",
 }
+_ADMIN_POSTS: Final[tuple[tuple[str, str, Handler, type[Strict]], ...]] = (
+    ("/admin/pause", "Pause a request", admin.pause, admin.RequestAction),
+    ("/admin/resume", "Let a paused request go on", admin.resume, admin.RequestAction),
+    ("/admin/abort", "End a request", admin.abort, admin.RequestAction),
+    ("/admin/drain", "Close the server to new requests, or open it", admin.drain, admin.DrainAction),
+)
 
 
 def create_app(
@@ -65,7 +75,8 @@ def create_app(
     ``chat_template`` is None for models without one. ``generation_defaults`` are the sampling values for what requests
     leave out (the model's ``generation_config``). ``app.state.context`` is the :class:`ApiContext`.
     """
-    app = FastAPI(title="Ekiden", version=ekiden.__version__, redirect_slashes=False, docs_url="/docs", redoc_url=None)
+    app = FastAPI(title="Ekiden", version=ekiden.__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
+    server = config.server
     context = ApiContext(
         engine=engine,
         tokenizer=tokenizer,
@@ -74,16 +85,33 @@ def create_app(
         defaults=generation_defaults or SamplingParams(),
         metrics=ApiMetrics(engine.stats, engine.card.model_id),
         token_text=TokenText(tokenizer),
+        keys=KeyStore.of(server),
+        keep_alive_seconds=server.stream_keep_alive,
     )
     app.state.context = context
     for path, summary, tag, handler, model in _POSTS:
         _add_post(app, context, path, summary, tag, handler, model)
+    if context.keys.may_hold_admins:
+        for path, summary, handler, model in _ADMIN_POSTS:
+            _add_post(app, context, path, summary, "admin", handler, model)
+        _add_route(
+            app, context, "/admin/policy", admin.policy, methods=["GET"], summary="Rules in force", tags=["admin"]
+        )
+    docs_page.add_routes(app)
     models_routes.add_routes(app, context)
     status_routes.add_routes(app, context)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
-    if config.server.api_key:
-        app.add_middleware(ApiKeyMiddleware, api_key=config.server.api_key)
+    if context.keys.required:
+        app.add_middleware(ApiKeyMiddleware, store=context.keys)
+    if server.cors_origin_list:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=server.cors_origin_list,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-ekiden-request-id", "x-request-id", "retry-after", "retry-after-ms"],
+        )
     app.add_middleware(IdentityMiddleware)  # added last, so it is outermost
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # the way FastAPI documents
     return app
@@ -92,6 +120,20 @@ def create_app(
 def _add_post(
     app: FastAPI, context: ApiContext, path: str, summary: str, tag: str, handler: Handler, model: type[Strict]
 ) -> None:
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    _add_route(
+        app,
+        context,
+        path,
+        handler,
+        methods=["POST"],
+        summary=summary,
+        tags=[tag],
+        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}},
+    )
+
+
+def _add_route(app: FastAPI, context: ApiContext, path: str, handler: Handler, **options: Any) -> None:
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await handler(context, scope, receive, send)
@@ -102,16 +144,7 @@ def _add_post(
     async def route() -> Response:
         return AsgiResponse(run)
 
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    app.add_api_route(
-        path,
-        route,
-        methods=["POST"],
-        summary=summary,
-        tags=[tag],
-        name=handler.__name__,
-        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}},
-    )
+    app.add_api_route(path, route, name=handler.__name__, **options)
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
@@ -124,7 +157,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
     if error.status_code == 404:
-        told = ApiError(404, f"There is nothing at {request.url.path[:200]}; see /docs.", code="not_found")
+        told = not_found(request.url.path)
     elif error.status_code == 405:
         message = f"{request.method} is not allowed at {request.url.path[:200]}; see /docs."
         told = ApiError(405, message, code="method_not_allowed", headers=headers)
@@ -137,6 +170,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         models: list[type[Strict]] = [ChatMessage, *(model for *_, model in _POSTS)]
+        models += [model for path, _, _, model in _ADMIN_POSTS if path in document["paths"]]
         _, definitions = models_json_schema(
             [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
         )

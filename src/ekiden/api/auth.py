@@ -1,54 +1,105 @@
-"""The API key: a bearer token compared in constant time. ``/health`` and ``/ready`` stay open for probes.
+"""Who may call: a key for everything but the probes, and a key of scope ``admin`` for ``/admin``.
 
-Keys are compared as digests of their bytes, so neither length nor content nor an odd character shows in the time or
-breaks the comparison. Keys are never logged and never part of an error.
+A key comes as ``Authorization: Bearer <key>`` or, as Anthropic's clients send it, as ``x-api-key``. Where none is
+stored, everything but ``/admin`` is open (and the address is a loopback one: :func:`check_bind`). Without a key of
+scope ``admin`` there is nothing at ``/admin`` at all. Reading needs any key; what computes needs scope ``inference``.
 """
 
-import hashlib
-import hmac
 import ipaddress
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ekiden.api.errors import ApiError
+from ekiden.api import keys
+from ekiden.api.errors import ApiError, invalid, not_found, shown
+from ekiden.api.keys import TENANT_NAME, TENANT_RULE, KeyStore, Principal
 from ekiden.api.responses import send_error
-from ekiden.config import ConfigError
+from ekiden.config import ConfigError, ServerConfig
+from ekiden.state.request import DEFAULT_TENANT
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready"})
+ADMIN_PATH: Final = "/admin/"
+
+PRINCIPAL: Final = "ekiden.principal"
+"""Key of the caller's :class:`Principal` in the ASGI scope; absent on a server without keys."""
 
 
 class ApiKeyMiddleware:
-    """Refuses with 401 whoever does not send ``Authorization: Bearer <key>``."""
+    """Refuses with 401 whoever does not send a stored key, and with 403 whose key is not for this."""
 
-    def __init__(self, app: ASGIApp, api_key: str) -> None:
+    def __init__(self, app: ASGIApp, store: KeyStore) -> None:
         self._app = app
-        self._digest = _digest(api_key.encode())
+        self._store = store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._allowed(scope):
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
-        await send_error(send, _refusal())
+        self._store.refresh()
+        principal = self._principal(scope)
+        if principal is None:
+            await send_error(send, _unknown())
+            return
+        path: str = scope["path"]
+        admin = path.startswith(ADMIN_PATH)
+        if admin and not self._store.has_admin:
+            await send_error(send, not_found(path))
+            return
+        needed = keys.Scope.ADMIN if admin else keys.Scope.INFERENCE
+        if (admin or scope["method"] == "POST") and needed not in principal.scopes:
+            await send_error(send, _forbidden(needed))
+            return
+        scope[PRINCIPAL] = principal
+        await self._app(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> bool:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(given) != 1 or not given[0].startswith(b"Bearer "):
-            return False
-        return hmac.compare_digest(_digest(given[0][len(b"Bearer ") :]), self._digest)
+    def _principal(self, scope: Scope) -> Principal | None:
+        bearer = [value for name, value in scope["headers"] if name == b"authorization"]
+        plain = [value for name, value in scope["headers"] if name == b"x-api-key"]
+        if len(bearer) > 1 or len(plain) > 1 or any(not value.startswith(b"Bearer ") for value in bearer):
+            return None
+        given = {*(value[len(b"Bearer ") :] for value in bearer), *plain}
+        return self._store.find(given.pop()) if len(given) == 1 else None
 
 
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
+def require_admin(scope: Scope) -> Principal:
+    """The caller of an ``/admin`` route, which nobody reaches without a key of that scope, whatever the layers do."""
+    principal = scope.get(PRINCIPAL)
+    if not isinstance(principal, Principal) or keys.Scope.ADMIN not in principal.scopes:
+        raise not_found(scope["path"])
+    return principal
 
 
-def _refusal() -> ApiError:
+def tenant_of(scope: Scope, tenant_header: str | None) -> str:
+    """Whose share and limits a request falls under: the key's tenant, else what the configured header says, else the
+    key's name, else the default. Raises :class:`ApiError` 400 for a header that names no tenant."""
+    principal = scope.get(PRINCIPAL)
+    name = None
+    if isinstance(principal, Principal):
+        if principal.tenant is not None:
+            return principal.tenant
+        name = principal.name
+    if tenant_header is not None:
+        wanted = tenant_header.lower().encode()
+        values = [value for name, value in scope["headers"] if name == wanted]
+        if values:
+            tenant: str = values[0].decode("latin-1")
+            if len(values) > 1 or not TENANT_NAME.fullmatch(tenant):
+                raise invalid(tenant_header, f"{tenant_header} is {shown(tenant)}; it must be {TENANT_RULE}, once.")
+            return tenant
+    return name or DEFAULT_TENANT
+
+
+def _unknown() -> ApiError:
     return ApiError(
         401,
         "This server needs an API key: send the header 'Authorization: Bearer <key>'.",
         code="invalid_api_key",
         headers=((b"www-authenticate", b"Bearer"),),
     )
+
+
+def _forbidden(needed: keys.Scope) -> ApiError:
+    return ApiError(403, f"This API key does not have the scope {needed.value!r}.", code="insufficient_scope")
 
 
 def is_loopback(host: str) -> bool:
@@ -58,11 +109,11 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def check_bind(host: str, api_key: str | None) -> None:
-    """Raise :class:`ConfigError` when ``host`` would open the server to the network without a key."""
-    if api_key or is_loopback(host):
+def check_bind(server: ServerConfig) -> None:
+    """Raise :class:`ConfigError` when the address would open the server to the network without a key."""
+    if server.api_key or server.api_keys_file or is_loopback(server.host):
         return
     raise ConfigError(
-        f"host is {host!r}, which other machines can reach, and no API key is set; set one with --api-key KEY "
-        "(or EKIDEN_API_KEY), or bind to 127.0.0.1"
+        f"host is {server.host!r}, which other machines can reach, and no API key is set; set one with --api-key KEY "
+        "(or EKIDEN_API_KEY), or keys with --api-keys-file FILE, or bind to 127.0.0.1"
     )

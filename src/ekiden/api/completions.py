@@ -4,9 +4,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from ekiden.api.body_limit import read_json_body
 from ekiden.api.context import ApiContext
-from ekiden.api.errors import invalid, shutting_down, unsupported
+from ekiden.api.errors import invalid, unsupported
 from ekiden.api.generation import collect, stream, usage_of
 from ekiden.api.prompts import completion_prompts
 from ekiden.api.responses import send_json
@@ -20,11 +19,8 @@ from ekiden.state.request import Finish, FinishReason
 
 async def completions(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
     """Completes prompts, whole or streamed. Raises :class:`ApiError` before the first byte."""
-    body = await read_json_body(scope, receive, max_bytes=context.max_body_bytes)
-    fields = parse(CompletionRequest, body, REFUSED)
+    fields = parse(CompletionRequest, await context.read_body(scope, receive), REFUSED)
     context.check_model(fields.model)
-    if context.draining:
-        raise shutting_down()
     call = read_call(context, scope)
     include_usage = check_stream_options(fields)
     echo = bool(fields.echo)

@@ -7,8 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ekiden.api.errors import model_not_found
+from starlette.types import Receive, Scope
+
+from ekiden.api.body_limit import read_json_body
+from ekiden.api.errors import closed_to_newcomers, model_not_found, shutting_down
 from ekiden.api.exchange import Exchange
+from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
 from ekiden.api.text_output import TokenText
 from ekiden.config import Config
@@ -31,11 +35,16 @@ class ApiContext:
     """Sampling values for what a request leaves out."""
     metrics: ApiMetrics
     token_text: TokenText
+    keys: KeyStore = field(default_factory=KeyStore)
     max_token_bytes: int | None = None
     """No token stands for more bytes of text than this; found when it is first needed."""
     keep_alive_seconds: float = 15.0
     draining: bool = False
     """True from the moment the server is asked to stop."""
+    closed: bool = False
+    """True while an operator keeps new requests out."""
+    in_flight: dict[str, set[str]] = field(default_factory=dict)
+    """The engine's ids of the answers of each call that is being answered."""
     live: set[Exchange] = field(default_factory=set)
     # Few threads, so that a burst of huge prompts leaves the cores to the engine.
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="ekiden-text"))
@@ -43,6 +52,33 @@ class ApiContext:
     @property
     def max_body_bytes(self) -> int:
         return int(self.config.limits.max_body_mib * 2**20)
+
+    async def read_body(self, scope: Scope, receive: Receive) -> bytes:
+        """A request's body within the limits of size and time; see :func:`read_json_body`."""
+        limits = self.config.limits
+        return await read_json_body(scope, receive, max_bytes=self.max_body_bytes, seconds=limits.body_timeout)
+
+    def check_open(self) -> None:
+        """Raise :class:`ApiError` 503 while no new work is taken."""
+        if self.draining:
+            raise shutting_down()
+        if self.closed:
+            raise closed_to_newcomers()
+
+    def note_begin(self, call_id: str, request_id: str) -> None:
+        self.in_flight.setdefault(call_id, set()).add(request_id)
+
+    def note_end(self, call_id: str, request_id: str) -> None:
+        answers = self.in_flight[call_id]
+        answers.discard(request_id)
+        if not answers:
+            del self.in_flight[call_id]
+
+    def answers_of(self, wanted: str) -> list[str]:
+        """The engine's ids of a call's answers in flight, or of the one answer with that id; none when unknown."""
+        if wanted in self.in_flight:
+            return sorted(self.in_flight[wanted])
+        return [wanted] if wanted in self.in_flight.get(wanted.rpartition("-")[0], ()) else []
 
     def check_model(self, name: str) -> None:
         """A name is compared and never looked up: it is not a path and not an address."""

@@ -1,10 +1,12 @@
 """Every answer that is not a success, in OpenAI's shape: ``{"error":{"message","type","param","code"}}``.
 
-A client's mistake is a 4xx that names the field, the value and what is allowed. No capacity and no engine are 503
-with ``Retry-After``, because the clients of the ``openai`` package then wait and send the request again.
+A client's mistake is a 4xx that names the field, the value and what is allowed. A tenant over its own
+limits is told 429, and no capacity and no engine are 503, both with ``Retry-After``, because the clients of the
+``openai`` package then wait and send the request again.
 """
 
 from collections.abc import Iterable
+from math import ceil
 from typing import Final
 
 import msgspec
@@ -87,11 +89,26 @@ def context_length_exceeded(param: str, num_tokens: int, limit: int, *, at_least
     )
 
 
-def retry_after(seconds: int) -> tuple[tuple[bytes, bytes], ...]:
-    return ((b"retry-after", str(seconds).encode()),)
+def not_found(path: str) -> ApiError:
+    return ApiError(404, f"There is nothing at {path[:200]}; see /docs.", code="not_found")
 
 
-def engine_unavailable(seconds: int = 1) -> ApiError:
+def internal(request_id: str) -> ApiError:
+    """Our own fault. The story is in the log: what went wrong inside is nothing for a client."""
+    message = f"The server failed on request {request_id}; its log says why."
+    return ApiError(500, message, kind=SERVER_ERROR, code="internal")
+
+
+def retry_after(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
+    """``Retry-After`` in whole seconds, rounded up, and its finer form, which the ``openai`` clients prefer."""
+    milliseconds = max(1, ceil(seconds * 1000))
+    return (
+        (b"retry-after", str(ceil(milliseconds / 1000)).encode()),
+        (b"retry-after-ms", str(milliseconds).encode()),
+    )
+
+
+def engine_unavailable(seconds: float = 1.0) -> ApiError:
     return ApiError(
         503,
         "The engine ended while this request was in flight and is being restarted; send the request again.",
@@ -111,6 +128,16 @@ def shutting_down() -> ApiError:
     )
 
 
+def closed_to_newcomers() -> ApiError:
+    return ApiError(
+        503,
+        "An operator has closed the server to new requests; send the request again later, or to another server.",
+        kind=SERVER_ERROR,
+        code="draining",
+        headers=retry_after(10),
+    )
+
+
 _CLIENT_FAULTS: Final = frozenset(
     {
         RefusalReason.INVALID,
@@ -121,21 +148,29 @@ _CLIENT_FAULTS: Final = frozenset(
     }
 )
 _NO_CAPACITY: Final = frozenset(
-    {RefusalReason.QUEUE_FULL_REQUESTS, RefusalReason.QUEUE_FULL_TOKENS, RefusalReason.DRAINING}
+    {
+        RefusalReason.QUEUE_FULL_REQUESTS,
+        RefusalReason.QUEUE_FULL_TOKENS,
+        RefusalReason.QUEUE_TOO_SLOW,
+        RefusalReason.DRAINING,
+    }
 )
+_TENANTS_LIMITS: Final = frozenset({RefusalReason.TENANT_QUEUE_FULL, RefusalReason.TENANT_RATE})
 
 
-def refused(refusal: Refusal, retry_seconds: int) -> ApiError:
-    """The engine's refusal as the client sees it; ``retry_seconds`` is used where waiting helps."""
+def refused(refusal: Refusal, retry_seconds: float) -> ApiError:
+    """The engine's refusal as the client sees it. ``retry_seconds`` is used where waiting helps and the refusal does
+    not say for how long."""
     if refusal.reason in _CLIENT_FAULTS:
         return ApiError(400, refusal.message, param=refusal.param, code=refusal.reason.value)
+    seconds = retry_seconds if refusal.retry_after is None else refusal.retry_after
+    if refusal.reason in _TENANTS_LIMITS:
+        return ApiError(
+            429, refusal.message, kind="rate_limit_error", code=refusal.reason.value, headers=retry_after(seconds)
+        )
     if refusal.reason in _NO_CAPACITY:
         return ApiError(
-            503,
-            refusal.message,
-            kind=SERVER_ERROR,
-            code=refusal.reason.value,
-            headers=retry_after(retry_seconds),
+            503, refusal.message, kind=SERVER_ERROR, code=refusal.reason.value, headers=retry_after(seconds)
         )
     # A duplicate id: the ids are ours, so the fault is too.
     return ApiError(500, refusal.message, kind=SERVER_ERROR, code=refusal.reason.value)
@@ -145,7 +180,7 @@ def unfinished(finish: Finish) -> ApiError:
     """An admitted request that ended otherwise than its client asked."""
     if finish.reason is FinishReason.DEADLINE:
         message = finish.message or "The request's deadline passed before the answer was complete."
-        return ApiError(408, message, kind="timeout_error", code="deadline_exceeded")
+        return ApiError(408, message, kind="timeout_error", code="deadline")
     if finish.reason is FinishReason.ABORT:
         message = finish.message or "The request was ended by the server before the answer was complete."
         return ApiError(503, message, kind=SERVER_ERROR, code="aborted", headers=retry_after(1))

@@ -5,6 +5,7 @@ of one group, so that the first failure, or the client's leaving, closes all the
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -13,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from starlette.types import Receive, Send
 
 from ekiden.api.context import ApiContext
-from ekiden.api.errors import ApiError, engine_unavailable, refused, unfinished
+from ekiden.api.errors import ApiError, ClientGone, engine_unavailable, internal, refused, unfinished
 from ekiden.api.exchange import Exchange
 from ekiden.api.sampling_fields import Call, Child
 from ekiden.api.sse import KEEP_ALIVE, SseWriter
@@ -23,6 +24,8 @@ from ekiden.models.text import IncrementalText
 from ekiden.state.request import Finish
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class ChunkWriter(Protocol):
@@ -46,12 +49,14 @@ async def pieces(context: ApiContext, call: Call, child: Child) -> AsyncGenerato
     sampling = child.request.sampling
     answer = Answer(
         IncrementalText(context.tokenizer, sampling.stop, sampling.include_stop_str_in_output),
+        end_token_ids=context.tokenizer.eos_token_ids,
         keep_stop_token=sampling.include_stop_str_in_output,
         token_text=None if sampling.logprobs is None else context.token_text,
     )
-        end_token_ids=context.tokenizer.eos_token_ids,
     observe_gap = context.metrics.observe_gap
     last = 0.0
+    request_id = child.request.request_id
+    context.note_begin(call.request_id, request_id)
     try:
         updates = context.engine.generate(child.request)
         async with aclosing(updates):
@@ -75,6 +80,8 @@ async def pieces(context: ApiContext, call: Call, child: Child) -> AsyncGenerato
                     return
     except EngineDied:
         raise engine_unavailable() from None
+    finally:
+        context.note_end(call.request_id, request_id)
     # An iterator that ends without a terminal update is an engine that lost the request.
     raise engine_unavailable()
 
@@ -174,6 +181,14 @@ async def stream(
         if not writer.started:
             raise
         await writer.fail(error)
+    except ClientGone:
+        raise
+    except Exception:
+        if not writer.started:
+            raise
+        # Our own fault after the first byte: the client is told in the stream, and the log has the story.
+        logger.exception("request %s failed while it was streamed", call.request_id)
+        await writer.fail(internal(call.request_id))
 
 
 async def _break_silence(writer: SseWriter, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """The outermost layer: gives each request its id, puts the ids on each response, and answers what nothing caught.
 
-``x-ekiden-request-id`` is ours and unique. ``x-request-id`` is the client's: it is echoed, and never used as a key.
+``x-ekiden-request-id`` is ours and unique. ``x-request-id`` is the client's: it is echoed and recorded, and never used
+as a key.
 """
 
 import logging
@@ -9,11 +10,13 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ekiden.api.errors import SERVER_ERROR, ApiError
+from ekiden.api.errors import internal
 from ekiden.api.responses import send_error
 
 REQUEST_ID: Final = "ekiden.request_id"
 """Key of the request's id in the ASGI scope."""
+EXTERNAL_ID: Final = "ekiden.external_id"
+"""Key of the client's own id in the ASGI scope; absent when it sent none that can be used."""
 
 MAX_ECHO: Final = 256
 """Longest ``x-request-id`` that is echoed, in bytes."""
@@ -35,6 +38,7 @@ class IdentityMiddleware:
         for name, value in scope["headers"]:
             if name == b"x-request-id" and 0 < len(value) <= MAX_ECHO and value.isascii():
                 extra.append((b"x-request-id", value))
+                scope[EXTERNAL_ID] = value.decode("ascii")
                 logger.debug("request %s is the client's %s", request_id, value.decode("ascii"))
                 break
         started = False
@@ -53,5 +57,4 @@ class IdentityMiddleware:
             logger.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
             if started:
                 raise
-            message = f"The server failed on request {request_id}; its log says why."
-            await send_error(send_with_ids, ApiError(500, message, kind=SERVER_ERROR, code="internal"))
+            await send_error(send_with_ids, internal(request_id))

@@ -4,16 +4,17 @@ histograms are filled here, from the times in each request's finish and from the
 Counters never fall: when the engine restarts and counts from zero again, what was counted before is kept.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ekiden.engine.interface import EngineStats
+from ekiden.engine.interface import STEP_TOKEN_BOUNDS, EngineStats
 from ekiden.state.request import Finish
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -59,6 +60,7 @@ class EngineCollector(Collector):
         stats = self._stats()
         yield from self._gauges(stats)
         yield from self._counters(stats)
+        yield self._step_tokens(stats)
         yield self._by("request_success", "Finished requests.", "finished_reason", stats.finished_total)
         refused = dict(self._rejections)
         for reason, count in stats.refused_total.items():
@@ -94,6 +96,20 @@ class EngineCollector(Collector):
             counter = CounterMetricFamily(f"ekiden:{name}", text, labels=LABELS)
             counter.add_metric(self._labels, self._count(name, value))
             yield counter
+
+    def _step_tokens(self, stats: EngineStats) -> Metric:
+        """Tokens of a step. Not ours to observe one by one: the engine counts its steps by size."""
+        histogram = HistogramMetricFamily("ekiden:iteration_tokens_total", "Tokens computed in a step.", labels=LABELS)
+        counts = stats.steps_by_tokens or (0,) * (len(STEP_TOKEN_BOUNDS) + 1)
+        bounds = [*map(float, STEP_TOKEN_BOUNDS), math.inf]
+        total = 0.0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip(bounds, counts, strict=True):
+            total += self._count(f"iteration_tokens/{bound}", count)
+            buckets.append(("+Inf" if bound == math.inf else str(bound), total))
+        tokens = self._count("iteration_tokens_sum", stats.step_tokens_total)
+        histogram.add_metric(self._labels, buckets, tokens)
+        return histogram
 
     def _by(self, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
         counter = CounterMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, label])

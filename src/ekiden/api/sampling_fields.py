@@ -8,12 +8,13 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from ekiden.api.auth import tenant_of
 from ekiden.api.context import ApiContext
 from ekiden.api.errors import invalid, shown
-from ekiden.api.identity import REQUEST_ID
+from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID
 from ekiden.api.prompts import Prompt
 from ekiden.api.schemas import MAX_REQUESTS, GenerationFields
-from ekiden.state.request import Request
+from ekiden.state.request import DEFAULT_TENANT, Request
 from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
 
 DEADLINE_HEADER: Final = "x-request-deadline-ms"
@@ -25,17 +26,21 @@ _SEED_RANGE: Final = 2**64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One HTTP call: when it came, when it must end, and what its headers ask for."""
+    """One HTTP call: when it came, when it must end, whose it is, and what its headers ask for."""
 
     request_id: str
     arrival_time: float
     created: int
     deadline: float | None
     extended_finish_reasons: bool
+    tenant: str = DEFAULT_TENANT
+    external_id: str | None = None
 
 
 def read_call(context: ApiContext, scope: Scope) -> Call:
-    """The call's times and headers. Raises :class:`ApiError` 400 for a header that cannot work."""
+    """The call's times and headers. Raises :class:`ApiError` 400 for a header that cannot work, and 503 while no new
+    work is taken."""
+    context.check_open()
     headers = Headers(scope=scope)
     now = time.monotonic()
     limits = [context.config.limits.request_timeout]
@@ -53,6 +58,8 @@ def read_call(context: ApiContext, scope: Scope) -> Call:
         created=int(time.time()),
         deadline=None if seconds is None else now + seconds,
         extended_finish_reasons=headers.get(FINISH_REASONS_HEADER) == "extended",
+        tenant=tenant_of(scope, context.config.server.tenant_header),
+        external_id=scope.get(EXTERNAL_ID),
     )
 
 
@@ -132,8 +139,10 @@ def build_children(
                 prompt_token_ids=prompt.token_ids,
                 sampling=_with_seed(sampling, j),
                 arrival_time=call.arrival_time,
+                tenant=call.tenant,
                 priority=fields.priority or 0,
                 deadline=call.deadline,
+                external_id=call.external_id,
             )
             children.append(Child(index=index, prompt=prompt, prompt_index=prompt_index, request=request))
     return children

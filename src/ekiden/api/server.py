@@ -1,8 +1,8 @@
 """Runs the application: binds, starts the engine, serves, and ends in order.
 
 A signal starts the end: no new work is taken, running answers get ``shutdown_timeout`` seconds to finish, the rest end
-with an error their clients can read, and then the engine stops. A second signal ends at once. Requests whose head is
-too large or does not arrive are refused before they reach the application.
+with an error their clients can read, and then the engine stops. A second signal ends at once. SIGHUP reads the file of
+API keys again. Requests whose head is too large or does not arrive are refused before they reach the application.
 """
 
 import asyncio
@@ -11,8 +11,10 @@ import errno
 import logging
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ekiden.api.context import ApiContext
 from ekiden.api.errors import ApiError, shutting_down
 from ekiden.api.exchange import Exchange
+from ekiden.config import ConfigError
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Largest request line and headers together."""
@@ -76,9 +79,31 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"https://{place}" if tls else f"http://{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files of a certificate chain and its key; ``keyfile`` None: the key lies in ``certfile``."""
+
+    certfile: str
+    keyfile: str | None = None
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` when https cannot be served with these files."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certfile, self.keyfile, _no_password)
+        except (OSError, ValueError) as error:
+            names = self.certfile if self.keyfile is None else f"{self.certfile}, ssl_keyfile {self.keyfile}"
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise ConfigError(f"ssl_certfile {names}: {reason}; give PEM files of a certificate and its key") from None
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -200,7 +225,7 @@ class Server(uvicorn.Server):
             exchange.cut(shutting_down())
 
 
-def make_server(app: FastAPI, *, shutdown_timeout: float, log_level: str) -> Server:
+def make_server(app: FastAPI, *, shutdown_timeout: float, log_level: str, tls: Tls | None = None) -> Server:
     """A server for ``app``, for :func:`serve` and for tests."""
     config = uvicorn.Config(
         app,
@@ -213,6 +238,8 @@ def make_server(app: FastAPI, *, shutdown_timeout: float, log_level: str) -> Ser
         server_header=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(shutdown_timeout + BACKSTOP_SECONDS),
+        ssl_certfile=None if tls is None else tls.certfile,
+        ssl_keyfile=None if tls is None else tls.keyfile,
     )
     return Server(config, app.state.context, shutdown_timeout)
 
@@ -227,6 +254,7 @@ def serve(
     shutdown_timeout: float = 30.0,
     log_level: str = "info",
     on_ready: Callable[[str], None] | None = None,
+    tls: Tls | None = None,
 ) -> int:
     """Serve until a signal; returns the exit status: 0 done, 1 failed, 2 the address cannot be bound.
 
@@ -242,7 +270,9 @@ def serve(
     ready = on_ready or (lambda url: print(f"Ekiden is ready on {url} (API under {url}/v1, docs under {url}/docs)"))
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(
-            _run(make_app, listener, start, stop, ready, shutdown_timeout=shutdown_timeout, log_level=log_level)
+            _run(
+                make_app, listener, start, stop, ready, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls
+            )
         )
 
 
@@ -255,6 +285,7 @@ async def _run(
     *,
     shutdown_timeout: float,
     log_level: str,
+    tls: Tls | None,
 ) -> int:
     loop = asyncio.get_running_loop()
     server: Server | None = None
@@ -273,13 +304,17 @@ async def _run(
             await starting
         except asyncio.CancelledError:
             return EXIT_DONE
-        server = make_server(make_app(), shutdown_timeout=shutdown_timeout, log_level=log_level)
+        app = make_app()
+        context: ApiContext = app.state.context
+        if context.keys.may_hold_admins:
+            loop.add_signal_handler(signal.SIGHUP, context.keys.reload)
+        server = make_server(app, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        ready(url_of(listener))
+        ready(url_of(listener, tls=tls is not None))
         sys.stdout.flush()
         await serving
         return EXIT_DONE
     finally:
         await stop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)

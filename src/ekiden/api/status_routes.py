@@ -26,7 +26,7 @@ def add_routes(app: FastAPI, context: ApiContext) -> None:
     @app.get("/ready", summary="Ready for new work", tags=["status"])
     async def ready() -> Response:
         health = context.engine.health
-        status = "draining" if context.draining else health.value
+        status = "draining" if context.draining or context.closed else health.value
         return JsonBytes({"status": status}, status=200 if status == Health.OK else 503)
 
     @app.get("/metrics", summary="Prometheus metrics", tags=["status"])

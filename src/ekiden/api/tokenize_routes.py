@@ -4,7 +4,6 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from ekiden.api.body_limit import read_json_body
 from ekiden.api.context import ApiContext
 from ekiden.api.errors import invalid
 from ekiden.api.prompts import chat_prompt, check_vocabulary, encode_texts
@@ -15,7 +14,7 @@ from ekiden.api.schemas import DetokenizeRequest, TokenizeRequest
 
 async def tokenize(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
     """``{"count", "max_model_len", "tokens"}`` of a text, or of messages as the chat template writes them."""
-    body = await read_json_body(scope, receive, max_bytes=context.max_body_bytes)
+    body = await context.read_body(scope, receive)
     fields = parse(TokenizeRequest, body)
     if fields.model is not None:
         context.check_model(fields.model)
@@ -45,7 +44,7 @@ async def tokenize(context: ApiContext, scope: Scope, receive: Receive, send: Se
 
 async def detokenize(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
     """``{"prompt"}``: the text of token ids, special tokens included."""
-    body = await read_json_body(scope, receive, max_bytes=context.max_body_bytes)
+    body = await context.read_body(scope, receive)
     fields = parse(DetokenizeRequest, body)
     if fields.model is not None:
         context.check_model(fields.model)

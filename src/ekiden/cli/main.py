@@ -25,6 +25,7 @@ COMMANDS = {
     "chat": ("ekiden.cli.chat", "Talk to a model in the terminal."),
     "run": ("ekiden.cli.run", "Answer a file of prompts offline: JSON lines in, JSON lines out."),
     "pull": ("ekiden.cli.pull", "Fetch and convert a model, so that serving it starts at once."),
+    "keys": ("ekiden.cli.keys", "Make API keys for `serve --api-keys-file`."),
     "config": ("ekiden.cli.config_show", "Show the settings and where each value comes from."),
     "bench": ("ekiden.cli.bench", "Measure the backend, the engine or any OpenAI-compatible server."),
     "demo": ("ekiden.cli.demo", "Show static against continuous batching on 24 real prompts."),

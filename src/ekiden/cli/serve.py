@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 def command(resolved: Resolved) -> None:
     """Serve a model over an OpenAI-compatible HTTP API."""
     from ekiden.api.auth import check_bind
-    from ekiden.api.server import BindError, bind, serve
+    from ekiden.api.keys import KeyStore
+    from ekiden.api.server import BindError, Tls, bind, serve
     from ekiden.cli.compose import Described, default_sampling, describe_files, find_model, load_model
     from ekiden.engine.process import EngineClient
 
     config = resolved.config
     server = config.server
     logging.basicConfig(level=server.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
-    check_bind(server.host, server.api_key)
+    check_bind(server)
+    KeyStore.of(server)  # a file of keys that cannot be used is told before anything is fetched
+    tls = None if server.ssl_certfile is None else Tls(server.ssl_certfile, server.ssl_keyfile)
+    if tls is not None:
+        tls.check()
     try:
         # A port in use is told before anything is fetched.
         bind(server.host, server.port).close()
@@ -57,5 +62,6 @@ def command(resolved: Resolved) -> None:
         stop=stop,
         shutdown_timeout=server.shutdown_timeout,
         log_level=server.log_level,
+        tls=tls,
     )
     raise click.exceptions.Exit(status)

@@ -8,7 +8,7 @@ from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import StepObserver
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Abort, EngineLoop, Pause, Stop
+from ekiden.engine.loop import Abort, Drain, EngineLoop, Pause, Stop
 from ekiden.engine.streams import Stream, Streams
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
@@ -69,6 +69,9 @@ class AsyncEngine:
 
     async def resume(self, request_id: str) -> None:
         self._loop.inbox.put(Pause(request_id, PauseReason.OPERATOR, False))
+
+    async def drain(self, draining: bool) -> None:
+        self._loop.inbox.put(Drain(draining))
 
     def _run(self) -> None:
         error = None

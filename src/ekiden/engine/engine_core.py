@@ -4,6 +4,7 @@ Arrivals and aborts are put in the inbox at any time (by the thread that drives 
 boundary between steps. Every request ends in exactly one terminal update.
 """
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Protocol
 
 from ekiden.backends.base import ModelRunner, RunnerError
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
-from ekiden.engine.interface import EngineStats
+from ekiden.engine.interface import STEP_TOKEN_BOUNDS, EngineStats
 from ekiden.engine.step_time import StepTimeModel, load_of
 from ekiden.guardrails.limits import Tenants
 from ekiden.guardrails.signals import DrainRate, OutputLengths
@@ -301,6 +302,8 @@ class EngineCore:
             sampling_seconds_total=totals.sampling_seconds,
             host_seconds_total=totals.host_seconds,
             last_step_tokens=totals.last_step_tokens,
+            steps_by_tokens=tuple(totals.steps_by_tokens),
+            step_tokens_total=totals.step_tokens,
         )
 
     def check_integrity(self) -> None:
@@ -325,6 +328,8 @@ class _Totals:
         self.generation_tokens = 0
         self.preemptions = 0
         self.last_step_tokens = 0
+        self.step_tokens = 0
+        self.steps_by_tokens = [0] * (len(STEP_TOKEN_BOUNDS) + 1)
         self.model_seconds = self.sampling_seconds = self.host_seconds = 0.0
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
@@ -334,6 +339,8 @@ class _Totals:
         self.generation_tokens += sum(len(update.token_ids) for update in updates)
         self.preemptions += len(plan.preempted)
         self.last_step_tokens = plan.total_tokens
+        self.step_tokens += plan.total_tokens
+        self.steps_by_tokens[bisect_left(STEP_TOKEN_BOUNDS, plan.total_tokens)] += 1
         self.model_seconds += output.timing.model
         self.sampling_seconds += output.timing.sampling
         self.host_seconds += output.timing.host

@@ -6,7 +6,7 @@ Two things implement it: :class:`ekiden.engine.async_engine.AsyncEngine` (the en
 
 from collections.abc import AsyncIterator
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,6 +21,9 @@ class Health(StrEnum):
     STALLED = "stalled"
     DEAD = "dead"
     STOPPED = "stopped"
+
+
+STEP_TOKEN_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +49,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     sampling_seconds_total: float = 0.0
     host_seconds_total: float = 0.0
     last_step_tokens: int = 0
+    steps_by_tokens: tuple[int, ...] = ()
+    """How many steps computed at most so many tokens, by the bounds of :data:`STEP_TOKEN_BOUNDS`, and more than all."""
+    step_tokens_total: int = 0
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,4 +114,8 @@ class Engine(Protocol):
 
     async def resume(self, request_id: str) -> None:
         """Let a paused request go on."""
+        ...
+
+    async def drain(self, draining: bool) -> None:
+        """Refuse newcomers from the next step boundary on, or take them again; what runs and waits goes on."""
         ...

@@ -33,13 +33,19 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
     paused: bool
 
 
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Refuse newcomers, or (``draining`` False) take them again."""
+
+    draining: bool
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """Refuse newcomers; end when all work is done, or ``drain_seconds`` from now, whichever comes first."""
 
     drain_seconds: float = 0.0
 
 
-Command = Submit | Abort | Pause | Stop
+Command = Submit | Abort | Pause | Drain | Stop
 Deliver = Callable[[list[RequestUpdate], EngineStats], None]
 
 
@@ -65,14 +71,14 @@ class EngineLoop:
             wait = 0.0 if result.computed else self._idle_seconds(result.next_change)
         for request_id in list(self._core.population.by_id):
             self._core.abort(request_id)
+        for request in self._preparing.give_up():
+            self._core.add_request(request)  # to be refused
         self._deliver(self._core.step().updates, self._core.stats())
 
     def _idle_seconds(self, next_change: float | None) -> float | None:
         """How long nothing can happen without a command; None for ever."""
         times = [time for time in (next_change, self._stop_at) if time is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
-        for request in self._preparing.give_up():
-            self._core.add_request(request)  # to be refused
 
     def _take_commands(self, wait: float | None) -> None:
         try:
@@ -86,17 +92,19 @@ class EngineLoop:
     def _obey(self, command: Command | Prepared) -> None:
         match command:
             case Submit(request):
+                if not self._preparing.hold(request):
+                    self._core.add_request(request)
+            case Prepared(request):
                 self._core.add_request(request)
+                if self._preparing.release(command):
+                    self._core.abort(request.request_id)
             case Abort(request_id):
                 if not self._preparing.abort(request_id):
                     self._core.abort(request_id)
             case Pause(request_id, reason, paused):
                 (self._core.pause if paused else self._core.resume)(request_id, reason)
+            case Drain(draining):
+                self._core.intake.draining = draining or self._stop_at is not None
             case Stop(drain_seconds):
-                if not self._preparing.hold(request):
-                    self._core.add_request(request)
-            case Prepared(request):
                 self._core.intake.draining = True
-                if self._preparing.release(command):
-                    self._core.abort(request.request_id)
                 self._stop_at = time.monotonic() + drain_seconds

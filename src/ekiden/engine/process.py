@@ -24,7 +24,7 @@ import msgspec
 from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Abort, Command, EngineLoop, Pause, Stop
+from ekiden.engine.loop import Abort, Command, Drain, EngineLoop, Pause, Stop
 from ekiden.engine.streams import Stream, Streams
 from ekiden.models.errors import ModelError
 from ekiden.state.request import Request, RequestUpdate
@@ -130,6 +130,7 @@ class EngineClient:
         self._supervisor: asyncio.Task[None] | None = None
         self._failure: str | None = None
         self._stopping = False
+        self._draining = False
         self._stopped = asyncio.Event()
         self.restarts = 0
 
@@ -194,6 +195,10 @@ class EngineClient:
     async def resume(self, request_id: str) -> None:
         self._send(Pause(request_id, PauseReason.OPERATOR, False))
 
+    async def drain(self, draining: bool) -> None:
+        self._draining = draining
+        self._send(Drain(draining))
+
     def _silent_for(self) -> float:
         """Seconds without a sign of life while there is work."""
         return self._clock() - self._last_report if len(self._streams) else 0.0
@@ -240,6 +245,8 @@ class EngineClient:
             case Ready(card):
                 child.ready = True
                 self._card = card
+                if self._draining:
+                    self._send(Drain(True))  # an engine that was restarted is told again
                 if not first.done():
                     first.set_result(card)
             case Failed(message, permanent):

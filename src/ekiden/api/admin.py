@@ -1,0 +1,90 @@
+"""``/admin``: what an operator may do to a running server, with a key of scope ``admin`` and not without.
+
+``request_id`` is the ``x-ekiden-request-id`` of a response (all answers of that call), or one answer's own id. Every
+change is logged with the name of the key that asked for it.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+from starlette.types import Receive, Scope, Send
+
+from ekiden.api.auth import require_admin
+from ekiden.api.context import ApiContext
+from ekiden.api.errors import ApiError, shown
+from ekiden.api.responses import send_json
+from ekiden.api.schema_base import Strict, parse
+
+logger = logging.getLogger(__name__)
+
+_REASONS: Final = {"pause": "paused", "resume": "resumed", "abort": "aborted"}
+
+
+class RequestAction(Strict):
+    request_id: Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class DrainAction(Strict):
+    """``draining`` false opens the server again."""
+
+    draining: bool | None = None
+
+
+async def pause(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+    """Takes the request's answers out of the running; they keep what they have."""
+    await _act(context, scope, receive, send, "pause", context.engine.pause)
+
+
+async def resume(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+    """Lets a paused request go on."""
+    await _act(context, scope, receive, send, "resume", context.engine.resume)
+
+
+async def abort(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+    """Ends the request; its client gets an error that says so."""
+    await _act(context, scope, receive, send, "abort", context.engine.abort)
+
+
+async def _act(
+    context: ApiContext,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    action: str,
+    do: Callable[[str], Awaitable[None]],
+) -> None:
+    caller = require_admin(scope)
+    wanted = parse(RequestAction, await context.read_body(scope, receive)).request_id
+    ids = context.answers_of(wanted)
+    if not ids:
+        raise ApiError(
+            404, f"The request {shown(wanted)} is not in flight.", param="request_id", code="request_not_found"
+        )
+    for request_id in ids:
+        await do(request_id)
+    logger.info("admin %s %s request %s", caller.name, _REASONS[action], wanted)
+    await send_json(send, {"request_id": wanted, "status": _REASONS[action], "answers": ids})
+
+
+async def drain(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+    """Closes the server to new requests, or opens it again; what it has already taken goes on."""
+    caller = require_admin(scope)
+    fields = parse(DrainAction, await context.read_body(scope, receive))
+    context.closed = fields.draining is not False
+    await context.engine.drain(context.closed)
+    logger.info("admin %s %s the server", caller.name, "closed" if context.closed else "opened")
+    await send_json(send, {"draining": context.closed, "in_flight": sum(map(len, context.in_flight.values()))})
+
+
+async def policy(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+    """The scheduling rules and limits in force."""
+    require_admin(scope)
+    state: dict[str, Any] = {
+        "draining": context.draining or context.closed,
+        "scheduler": dataclasses.asdict(context.config.scheduler),
+        "limits": dataclasses.asdict(context.config.limits),
+    }
+    await send_json(send, state)

@@ -1,0 +1,89 @@
+"""The API over the real engine core with the model without weights: for what the scripted engine cannot show."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from ekiden.api.app import create_app
+from ekiden.api.server import bind, make_server, url_of
+from ekiden.backends.fake import FakeRunner
+from ekiden.config import Config
+from ekiden.engine.async_engine import AsyncEngine
+from ekiden.engine.build import EngineParts
+from ekiden.engine.interface import ModelCard
+from ekiden.models.chat_template import ChatTemplate
+from ekiden.sampling.sampler import Sampler
+from tests.api.conftest import memory_client
+from tests.api.scripted import MODEL, TEMPLATE, VOCAB_SIZE, make_tokenizer
+
+BLOCK = 16
+CONTEXT = 1024
+
+
+@dataclass
+class RealCore:
+    engine: AsyncEngine
+    runner: FakeRunner
+    app: FastAPI
+    http: httpx.AsyncClient
+    url: str
+
+    async def complete(self, prompt: Any = "hi", **fields: Any) -> httpx.Response:
+        return await self.http.post("/v1/completions", json={"model": MODEL, "prompt": prompt, **fields})
+
+    async def clean(self) -> None:
+        """Wait until nothing runs, waits or holds a block, and no call is being answered."""
+        async with asyncio.timeout(2):
+            while True:
+                stats = self.engine.stats()
+                left = stats.num_running + stats.num_waiting + stats.num_paused + stats.num_preempted
+                context = self.app.state.context
+                if not (left or stats.kv_blocks_used or context.live or context.in_flight):
+                    return
+                await asyncio.sleep(0.001)
+
+
+def make_parts(runner: FakeRunner) -> EngineParts:
+    tokenizer = make_tokenizer()
+    card = ModelCard(
+        model_id=MODEL, max_model_len=runner.info.max_model_len, vocab_size=VOCAB_SIZE, block_size=BLOCK,
+        num_blocks=runner.info.num_blocks, created=1_700_000_000, fingerprint="ekiden-test",
+    )  # fmt: skip
+    sampler = Sampler(None, tokenizer.eos_token_ids)
+    return EngineParts(runner=runner, sampler=sampler, card=card, tokenizer=tokenizer)
+
+
+@asynccontextmanager
+async def real_core(
+    config: Config | None = None,
+    *,
+    num_blocks: int = 512,
+    before_step: Callable[[int], None] | None = None,
+    live: bool = False,
+) -> AsyncIterator[RealCore]:
+    """``live`` puts it behind a real server; otherwise the client talks to the application in memory."""
+    config = config or Config()
+    runner = FakeRunner(
+        vocab_size=VOCAB_SIZE, num_blocks=num_blocks, block_size=BLOCK, max_model_len=CONTEXT, before_step=before_step
+    )
+    parts = make_parts(runner)
+    async with AsyncEngine(parts, config) as engine:
+        assert parts.tokenizer is not None
+        app = create_app(engine, parts.tokenizer, ChatTemplate(TEMPLATE), config)
+        if not live:
+            async with memory_client(app) as http:
+                yield RealCore(engine, runner, app, http, "http://test")
+            return
+        listener = bind("127.0.0.1", 0)
+        server = make_server(app, shutdown_timeout=1.0, log_level="warning")
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        async with httpx.AsyncClient(base_url=url_of(listener), timeout=30) as http:
+            yield RealCore(engine, runner, app, http, url_of(listener))
+        server.ask_to_stop()
+        await task
+        listener.close()
