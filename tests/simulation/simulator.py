@@ -323,6 +323,6 @@ def shrink(seed: int) -> int:
     for num_requests in range(1, Simulation(seed).world.num_requests + 1):
         try:
             simulate(seed, num_requests)
-        except Exception:  # whatever it is that breaks, fewer requests that break are what we look for
+        except Exception:  # noqa: BLE001 - whatever it is that breaks, fewer requests that break are what we look for
             return num_requests
     raise ValueError(f"seed {seed} does not fail")

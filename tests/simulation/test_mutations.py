@@ -89,7 +89,7 @@ def prompts_are_shared_before_they_are_computed(patch: Patch) -> None:
 
     def early(self: KVCacheManager, sequence: Sequence) -> list[tuple[int, int]]:
         pairs = admit(self, sequence)
-        self.note_prefilled(sequence)
+        self.note_computed(sequence, 0, sequence.num_prompt_tokens)
         return pairs
 
     patch.setattr(KVCacheManager, "admit", early)
@@ -175,7 +175,7 @@ def test_the_simulation_catches(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     for seed in range(SEEDS):
         try:
             simulate(seed)
-        except Exception:  # any breach will do: an assertion, an exhausted pool, a failed step
+        except Exception:  # noqa: BLE001 - any breach will do: an assertion, an exhausted pool, a failed step
             assert shrink(seed) >= 1
             return
     raise AssertionError(f"{name} went unnoticed in {SEEDS} worlds")

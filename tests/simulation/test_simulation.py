@@ -4,6 +4,7 @@ import os
 from collections import Counter
 
 import pytest
+
 from tests.simulation.simulator import shrink, simulate
 
 SEEDS = int(os.environ.get("EKIDEN_SIMULATION_SEEDS", "2000"))

@@ -12,7 +12,7 @@ prefill, output tokens one by one (docs/decisions).
 """
 
 from ekiden.kv_cache.block_pool import BlockPool
-from ekiden.kv_cache.prefix_cache import prefix_keys, reusable_blocks
+from ekiden.kv_cache.prefix_cache import prompt_keys, reusable_blocks
 from ekiden.state.sequence import Sequence
 
 
@@ -71,26 +71,52 @@ class KVCacheManager:
         if not self.prefix_caching or sequence.swapped_blocks:
             return []
         shared: list[int] = []
-        for key in self._keys(sequence)[: reusable_blocks(sequence.num_prompt_tokens, self.block_size)]:
+        for key in prompt_keys(sequence, self.block_size)[
+            : reusable_blocks(sequence.num_prompt_tokens, self.block_size)
+        ]:
             block = self.pool.lookup(key)
             if block is None:
                 break
             shared.append(block)
         return shared
 
-    def _keys(self, sequence: Sequence) -> list[bytes]:
-        """The keys of all full prompt blocks, computed once for a sequence."""
-        if sequence.prefix_keys is None:
-            count = sequence.num_prompt_tokens // self.block_size
-            sequence.prefix_keys = prefix_keys(sequence.token_ids, self.block_size, count)
-        return sequence.prefix_keys
-
-    def note_prefilled(self, sequence: Sequence) -> None:
-        """Name the prompt blocks of a sequence whose prefill has ended, so that others can share them."""
+    def note_computed(self, sequence: Sequence, start: int, end: int) -> None:
+        """Prefill has written tokens ``[start, end)``: name the full prompt blocks among them, for others to share."""
         if not self.prefix_caching:
             return
-        for block, key in zip(sequence.block_table, self._keys(sequence), strict=False):
-            self.pool.set_key(block, key)
+        keys = prompt_keys(sequence, self.block_size)
+        for index in range(start // self.block_size, min(end // self.block_size, len(keys))):
+            self.pool.set_key(sequence.block_table[index], keys[index])
+
+    def keys_to_compute(self, sequence: Sequence, count: int) -> list[bytes]:
+        """The keys of the blocks that its next ``count`` prefill tokens would fill and others could share."""
+        if not self.prefix_caching:
+            return []
+        first = sequence.num_computed_tokens // self.block_size
+        last = min(-(-count // self.block_size) + first, reusable_blocks(sequence.num_prompt_tokens, self.block_size))
+        return prompt_keys(sequence, self.block_size)[first:last]
+
+    def take_over_computed(self, sequence: Sequence) -> int:
+        """Use the prompt blocks that others have computed since this sequence was admitted; returns tokens gained.
+
+        Requests with one long beginning often arrive together, before any of them is in the cache.
+        """
+        gained = 0
+        size = self.block_size
+        for key in self.keys_to_compute(sequence, sequence.num_prompt_tokens - sequence.num_computed_tokens):
+            block = self.pool.lookup(key)
+            if block is None:
+                break
+            index = (sequence.num_computed_tokens + gained) // size
+            self.pool.share(block)
+            self.pool.release([sequence.block_table[index]])
+            sequence.block_table[index] = block
+            gained += size
+        sequence.num_computed_tokens += gained
+        if sequence.num_preemptions == 0:
+            sequence.num_cached_tokens += gained
+            self.prefix_hits += gained
+        return gained
 
     def needs_block(self, sequence: Sequence) -> bool:
         """True when the sequence's next token falls outside its block table."""

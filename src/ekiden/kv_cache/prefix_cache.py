@@ -8,6 +8,8 @@ from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 
+from ekiden.state import sequence as state
+
 
 def prefix_keys(token_ids: Sequence[int], block_size: int, count: int) -> list[bytes]:
     """The keys of the first ``count`` full blocks."""
@@ -19,6 +21,14 @@ def prefix_keys(token_ids: Sequence[int], block_size: int, count: int) -> list[b
         parent = digest.digest()
         keys.append(parent)
     return keys
+
+
+def prompt_keys(sequence: "state.Sequence", block_size: int) -> list[bytes]:
+    """The keys of all full prompt blocks, computed once for a sequence."""
+    if sequence.prefix_keys is None:
+        count = sequence.num_prompt_tokens // block_size
+        sequence.prefix_keys = prefix_keys(sequence.token_ids, block_size, count)
+    return sequence.prefix_keys
 
 
 def reusable_blocks(num_prompt_tokens: int, block_size: int) -> int:

@@ -10,10 +10,12 @@ Rules:
 - while sequences decode, prefill chunks shrink until the predicted step (its 90th percentile) keeps the inter-token
   target; the first prompt in line still gets its smallest chunk, so that prefill never starves;
 - at most ``max_concurrent_prefills`` prompts are part-way through at once;
+- a prompt block that is being computed in this step is not computed twice: another prompt with the same beginning waits
+  for it and takes it over;
 - output tokens are always computed one at a time, also when a sequence is computed again after its blocks were dropped.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.state.plan import BatchPlan, LeftOutReason
@@ -136,39 +138,68 @@ class Formation:
         prefilling = [s for s in self._population.running if s.is_prefilling]
         if not prefilling:
             return
-        size = self._kv.block_size
-        left = self._limits.max_num_batched_tokens - plan.total_tokens
-        decode_rows = len(plan.sequences)
-        decode_context = sum(sequence.num_computed_tokens for sequence in plan.sequences)
-        tokens = pairs = 0
-        for index, sequence in enumerate(prefilling):
-            if index >= self._limits.max_concurrent_prefills:
-                plan.left_out.append((sequence, LeftOutReason.CONCURRENT_PREFILLS))
-                continue
-            computed, prompt = sequence.num_computed_tokens, sequence.num_prompt_tokens
-            chunk = chunk_size(computed=computed, prompt=prompt, budget=left, block_size=size)
-            reason = LeftOutReason.TOKEN_BUDGET
-            while chunk and decode_rows:
-                load = StepLoad(
-                    decode_rows=decode_rows,
-                    decode_context=decode_context,
-                    prefill_tokens=tokens + chunk,
-                    prefill_pairs=pairs + chunk * (computed + chunk // 2),
-                )
-                if self._keeps_target(load):
-                    break
-                smaller = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, block_size=size)
-                if smaller == 0 and index == 0:
-                    break  # the smallest chunk there is: prefill must not starve
-                chunk, reason = smaller, LeftOutReason.INTER_TOKEN_TARGET
-            if chunk == 0:
+        room = _PrefillRoom(left=self._limits.max_num_batched_tokens - plan.total_tokens)
+        decodes = StepLoad(
+            decode_rows=len(plan.sequences),
+            decode_context=sum(sequence.num_computed_tokens for sequence in plan.sequences),
+            prefill_tokens=0,
+            prefill_pairs=0,
+        )
+        for sequence in prefilling:
+            reason = self._add_prefill(plan, sequence, room, decodes)
+            if reason is not None:
                 plan.left_out.append((sequence, reason))
-                continue
-            plan.add(sequence, chunk)
-            left -= chunk
-            tokens += chunk
-            pairs += chunk * (computed + chunk // 2)
+
+    def _add_prefill(
+        self, plan: BatchPlan, sequence: Sequence, room: "_PrefillRoom", decodes: StepLoad
+    ) -> LeftOutReason | None:
+        """The sequence's next chunk goes into the plan, or the reason why it does not is returned."""
+        if room.prompts >= self._limits.max_concurrent_prefills:
+            return LeftOutReason.CONCURRENT_PREFILLS
+        gained = self._kv.take_over_computed(sequence)
+        if gained:
+            self._population.waiting.charge(sequence, prompt=-gained, cached=gained)
+        if not room.being_computed.isdisjoint(self._kv.keys_to_compute(sequence, 1)):
+            return LeftOutReason.PREFIX_IN_FLIGHT
+        computed, prompt, size = sequence.num_computed_tokens, sequence.num_prompt_tokens, self._kv.block_size
+        chunk = chunk_size(computed=computed, prompt=prompt, budget=room.left, block_size=size)
+        reason = LeftOutReason.TOKEN_BUDGET
+        while chunk and decodes.decode_rows and not self._keeps_target(room.load_with(decodes, computed, chunk)):
+            smaller = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, block_size=size)
+            if smaller == 0 and room.prompts == 0:
+                break  # the smallest chunk there is: prefill must not starve
+            chunk, reason = smaller, LeftOutReason.INTER_TOKEN_TARGET
+        if chunk == 0:
+            return reason
+        plan.add(sequence, chunk)
+        room.take(computed, chunk, self._kv.keys_to_compute(sequence, chunk))
+        return None
 
     def _keeps_target(self, load: StepLoad) -> bool:
         target = self._limits.target_seconds
         return target is None or self._step_time.predict(load).p90 <= target
+
+
+@dataclass(slots=True)
+class _PrefillRoom:
+    """What prefill chunks have taken of a step so far, and what is left."""
+
+    left: int
+    prompts: int = 0
+    tokens: int = 0
+    pairs: int = 0
+    being_computed: set[bytes] = field(default_factory=set)
+
+    def load_with(self, decodes: StepLoad, computed: int, chunk: int) -> StepLoad:
+        return replace(
+            decodes,
+            prefill_tokens=self.tokens + chunk,
+            prefill_pairs=self.pairs + chunk * (computed + chunk // 2),
+        )
+
+    def take(self, computed: int, chunk: int, keys: list[bytes]) -> None:
+        self.left -= chunk
+        self.prompts += 1
+        self.tokens += chunk
+        self.pairs += chunk * (computed + chunk // 2)
+        self.being_computed.update(keys)

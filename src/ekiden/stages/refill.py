@@ -128,7 +128,7 @@ class Refill:
 
     def _admit(self, sequence: Sequence, outcome: RefillOutcome, now: float) -> None:
         population = self._population
-        outcome.standings.append(population.waiting.standing(sequence))
+        standing = population.waiting.standing(sequence)
         population.dequeue(sequence)
         self._kv.admit(sequence)
         cached = sequence.num_cached_tokens
@@ -138,6 +138,7 @@ class Refill:
         sequence.admitted_time = now
         self._start(sequence)
         outcome.admitted.append(sequence)
+        outcome.places.append((sequence.slot, len(sequence.block_table), standing))
 
     def _start(self, sequence: Sequence) -> None:
         sequence.move_to(Status.RUNNING)

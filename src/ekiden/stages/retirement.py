@@ -39,12 +39,12 @@ class Retirement:
         for index, sequence in enumerate(plan.sequences):
             if sequence.padding:
                 continue
-            was_prefilling = sequence.is_prefilling
-            sequence.num_computed_tokens += plan.num_tokens[index]
-            if was_prefilling:
-                self.prefilled_tokens += plan.num_tokens[index]
-                if not sequence.is_prefilling:
-                    self._kv.note_prefilled(sequence)
+            count = plan.num_tokens[index]
+            if sequence.is_prefilling:
+                self.prefilled_tokens += count
+                start = sequence.num_computed_tokens
+                self._kv.note_computed(sequence, start, start + count)
+            sequence.num_computed_tokens += count
             tokens = output.tokens[index]
             if not tokens:
                 continue

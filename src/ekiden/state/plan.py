@@ -18,6 +18,7 @@ class LeftOutReason(StrEnum):
     CONCURRENT_PREFILLS = "concurrent_prefills"
     INTER_TOKEN_TARGET = "inter_token_target"
     KV_BLOCKS = "kv_blocks"
+    PREFIX_IN_FLIGHT = "prefix_in_flight"
 
 
 @dataclass(slots=True, kw_only=True)

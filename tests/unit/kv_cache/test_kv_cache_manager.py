@@ -30,7 +30,7 @@ def make_manager(*, blocks: int = 10, swap: int = 10, prefix_caching: bool = Tru
 def prefill(manager: KVCacheManager, sequence: Sequence) -> None:
     manager.admit(sequence)
     sequence.num_computed_tokens = sequence.num_prompt_tokens
-    manager.note_prefilled(sequence)
+    manager.note_computed(sequence, 0, sequence.num_prompt_tokens)
 
 
 def test_a_prompt_shares_the_blocks_of_an_equal_beginning() -> None:
@@ -56,6 +56,23 @@ def test_nothing_is_shared_before_its_prefill_has_ended() -> None:
 @pytest.mark.parametrize(("prompt", "reused"), [(1, 0), (4, 0), (5, 0), (6, 1), (8, 1), (9, 1), (10, 2)])
 def test_two_prompt_tokens_are_always_computed(prompt: int, reused: int) -> None:
     assert reusable_blocks(prompt, 4) == reused
+
+
+def test_what_others_computed_meanwhile_is_taken_over() -> None:
+    manager = make_manager(blocks=20)
+    first, second = make_sequence("a", list(range(14))), make_sequence("b", [*range(12), 77, 78])
+    manager.admit(first)
+    manager.admit(second)
+    assert manager.take_over_computed(second) == 0
+    manager.note_computed(first, 0, 8)
+    assert manager.take_over_computed(second) == 8
+    assert second.block_table[:2] == first.block_table[:2]
+    assert (second.num_computed_tokens, second.num_cached_tokens) == (8, 8)
+    manager.check_integrity()
+    manager.note_computed(first, 8, 14)
+    assert manager.take_over_computed(second) == 4
+    assert manager.take_over_computed(second) == 0
+    manager.check_integrity()
 
 
 def test_a_prefix_survives_its_owner_until_memory_is_needed() -> None:

@@ -3,7 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.stages.formation import chunk_size
+from ekiden.state.plan import LeftOutReason
+from ekiden.state.request import Request
+from ekiden.state.sampling_params import SamplingParams
 
 
 @given(
@@ -36,3 +42,42 @@ def test_a_budget_of_two_blocks_always_gets_a_prompt_done(prompt: int, extra: in
         computed += chunk
         steps += 1
     assert steps <= prompt
+
+
+def test_a_burst_with_one_long_beginning_computes_it_once() -> None:
+    """64 requests that share 1,000 tokens: after the first, at least nine in ten prompt tokens are not computed."""
+    shared = [(7 * index) % 50 for index in range(1000)]
+    runner = FakeRunner(vocab_size=50, num_blocks=500, block_size=16, max_model_len=2048)
+    seen: set[LeftOutReason] = set()
+
+    class Watch:
+        def on_step(self, view: StepView) -> None:
+            seen.update(reason for _, reason in view.plan.left_out)
+
+    core = EngineCore(
+        runner=runner,
+        sampler=GreedySampler(),
+        scheduler=SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=256),
+        cache=CacheConfig(block_size=16),
+        limits=LimitsConfig(),
+        clock=lambda: 0.0,
+        observer=Watch(),
+    )
+    for index in range(64):
+        core.add_request(
+            Request(
+                request_id=str(index),
+                prompt_token_ids=(*shared, index % 50, 3, 4),
+                sampling=SamplingParams(temperature=0.0, max_tokens=4),
+                arrival_time=0.0,
+            )
+        )
+    cached = []
+    while core.has_work:
+        cached += [update.finish.num_cached_tokens for update in core.step().updates if update.finish]
+        core.check_integrity()
+    assert len(cached) == 64
+    computed = core.stats().prompt_tokens_total
+    assert computed - 1003 <= 0.1 * 63 * 1003
+    assert sum(cached) == 64 * 1003 - computed
+    assert LeftOutReason.PREFIX_IN_FLIGHT in seen
