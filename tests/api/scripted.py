@@ -137,8 +137,9 @@ class ScriptedStream:
         self._engine = engine
         self._request = request
         self._tokens = engine.script(request)
+        sampling = request.sampling
         self._stops = IncrementalText(
-            engine.tokenizer, request.sampling.stop, request.sampling.include_stop_str_in_output
+            engine.tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
         )
         self._given = 0
         self._ended = False

@@ -89,6 +89,8 @@ async def test_stream_options_without_stream(memory: Memory):
         ({"stop_token_ids": [ord("w")]}, "stop", "one t"),
         ({"stop_token_ids": [ord("w")], "include_stop_str_in_output": True}, "stop", "one tw"),
         ({"stop": "zzz"}, "stop", "one two"),
+        ({"stop": ["o", "n"], "min_tokens": 4}, "stop", "one tw"),  # stops before that many tokens are passed over
+        ({"stop": "o", "min_tokens": 7}, "stop", "one two"),
         ({"stop": "two!"}, "stop", "one two"),  # held back until the end
     ],
 )

@@ -48,7 +48,12 @@ async def pieces(context: ApiContext, call: Call, child: Child) -> AsyncGenerato
     """The answer as it comes; the last piece has its finish. Raises :class:`ApiError` for every other end."""
     sampling = child.request.sampling
     answer = Answer(
-        IncrementalText(context.tokenizer, sampling.stop, sampling.include_stop_str_in_output),
+        IncrementalText(
+            context.tokenizer,
+            sampling.stop,
+            sampling.include_stop_str_in_output,
+            min_tokens=sampling.min_tokens,
+        ),
         end_token_ids=context.tokenizer.eos_token_ids,
         keep_stop_token=sampling.include_stop_str_in_output,
         token_text=None if sampling.logprobs is None else context.token_text,

@@ -57,7 +57,10 @@ def _stop_text_factory(tokenizer: Tokenizer | None) -> StopTextFactory:
     def make(request: Request) -> StopText | None:
         if tokenizer is None:
             return None
-        text = IncrementalText(tokenizer, request.sampling.stop, request.sampling.include_stop_str_in_output)
+        sampling = request.sampling
+        text = IncrementalText(
+            tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
+        )
         return StopText(lambda token: text.feed(token).stopped)
 
     return make

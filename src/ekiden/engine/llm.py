@@ -109,7 +109,12 @@ class LLM:
         text = None
         if self.parts.tokenizer is not None:
             sampling = request.sampling
-            pieces = IncrementalText(self.parts.tokenizer, sampling.stop, sampling.include_stop_str_in_output)
+            pieces = IncrementalText(
+                self.parts.tokenizer,
+                sampling.stop,
+                sampling.include_stop_str_in_output,
+                min_tokens=sampling.min_tokens,
+            )
             text = "".join([*(pieces.feed(token).text for token in token_ids), pieces.finish()])
         return Completion(
             index=index, token_ids=tuple(token_ids), text=text, finish=update.finish, refusal=update.refusal

@@ -4,7 +4,8 @@
    given out later.
 2. When several stops are complete after the same token, the one that begins first wins, and of those that begin
    together the shortest.
-3. Matching is Knuth-Morris-Pratt over characters, so a token costs its length and never the length of the text.
+3. A stop that is complete within the text of the first ``min_tokens`` tokens is none; one that only begins there is.
+4. Matching is Knuth-Morris-Pratt over characters, so a token costs its length and never the length of the text.
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ class IncrementalText:
         tokenizer: turns ids into text.
         stop: the stop strings, none empty.
         include_stop: give the stop string out as the end of the text.
+        min_tokens: stops that end in the text of so many tokens are passed over.
         skip_special_tokens: leave special tokens out of the text.
 
     Raises:
@@ -39,6 +41,7 @@ class IncrementalText:
         stop: tuple[str, ...] = (),
         include_stop: bool = False,
         *,
+        min_tokens: int = 0,
         skip_special_tokens: bool = True,
     ) -> None:
         if "" in stop:
@@ -46,16 +49,22 @@ class IncrementalText:
         self._stream = tokenizer.decode_stream(skip_special_tokens)
         self._matchers = [_Matcher(text) for text in stop]
         self._include_stop = include_stop
+        self._tokens_without_stop = min_tokens
         self._held = ""
         self._stopped: str | None = None
 
     def feed(self, token_id: int) -> TextDelta:
         """The next token's share of the text; after a stop there is none."""
-        return self._add(self._stream.step(token_id))
+        text = self._stream.step(token_id)
+        if self._tokens_without_stop == 0:
+            return self._add(text)
+        self._tokens_without_stop -= 1
+        return self._pass_over(text)
 
     def finish(self) -> str:
         """What was held back, when generation ends another way; an unfinished character becomes U+FFFD."""
-        rest = self._add(self._stream.finish()).text
+        text = self._stream.finish()
+        rest = (self._pass_over(text) if self._tokens_without_stop else self._add(text)).text
         if self._stopped is None:
             rest, self._held = rest + self._held, ""
         return rest
@@ -76,7 +85,17 @@ class IncrementalText:
             begin, length, self._stopped = first
             self._held = ""
             return TextDelta(text=pending[: begin + length if self._include_stop else begin], stopped=self._stopped)
-        keep = len(pending) - max(matcher.matched for matcher in self._matchers)
+        return self._give(pending)
+
+    def _pass_over(self, text: str) -> TextDelta:
+        """Text in which no stop may end; one that begins in it may still become whole."""
+        for matcher in self._matchers:
+            matcher.skip(text)
+        return self._give(self._held + text)
+
+    def _give(self, pending: str) -> TextDelta:
+        """Give out all but what may yet become part of a stop."""
+        keep = len(pending) - max((matcher.matched for matcher in self._matchers), default=0)
         self._held = pending[keep:]
         return TextDelta(text=pending[:keep])
 
@@ -98,9 +117,19 @@ class _Matcher:
     def feed(self, text: str, offset: int) -> int | None:
         """Where the first match that ``text`` completes begins, counting from ``offset`` characters before it."""
         for index, character in enumerate(text):
-            while self.matched and character != self.text[self.matched]:
-                self.matched = self._fallback[self.matched - 1]
-            self.matched += character == self.text[self.matched]
+            self._step(character)
             if self.matched == len(self.text):
                 return offset + index + 1 - len(self.text)
         return None
+
+    def skip(self, text: str) -> None:
+        """As :meth:`feed`, for a text in which a match does not count."""
+        for character in text:
+            self._step(character)
+            if self.matched == len(self.text):
+                self.matched = self._fallback[-1]
+
+    def _step(self, character: str) -> None:
+        while self.matched and character != self.text[self.matched]:
+            self.matched = self._fallback[self.matched - 1]
+        self.matched += character == self.text[self.matched]

@@ -34,11 +34,11 @@ class Pieces:
 
 
 def run(
-    pieces: list[str] | list[bytes], stop: tuple[str, ...], include_stop: bool = False
+    pieces: list[str] | list[bytes], stop: tuple[str, ...], include_stop: bool = False, min_tokens: int = 0
 ) -> tuple[list[str], str | None]:
     """The deltas given out, and the stop that ended the text."""
     data = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
-    text = IncrementalText(Pieces(data), stop, include_stop)  # type: ignore[arg-type]
+    text = IncrementalText(Pieces(data), stop, include_stop, min_tokens=min_tokens)  # type: ignore[arg-type]
     deltas = []
     for token_id in range(len(data)):
         delta = text.feed(token_id)
@@ -48,12 +48,18 @@ def run(
     return [*deltas, text.finish()], None
 
 
-def oracle(pieces: list[str], stop: tuple[str, ...], include_stop: bool) -> tuple[str, str | None]:
+def oracle(pieces: list[str], stop: tuple[str, ...], include_stop: bool, min_tokens: int = 0) -> tuple[str, str | None]:
     """The same rules over the whole text, token by token, by plain searching."""
     whole = ""
+    free = len("".join(pieces[:min_tokens]))
     for piece in pieces:
         whole += piece
-        found = [(whole.find(text), len(text), text) for text in stop if text in whole]
+        found = [
+            (begin, len(text), text)
+            for text in stop
+            for begin in range(max(0, free + 1 - len(text)), len(whole))
+            if whole.startswith(text, begin)
+        ]
         if found:
             begin, length, text = min(found)
             return whole[: begin + length if include_stop else begin], text
@@ -64,10 +70,20 @@ def oracle(pieces: list[str], stop: tuple[str, ...], include_stop: bool) -> tupl
     pieces=st.lists(st.text(alphabet="abc", min_size=0, max_size=4), max_size=12),
     stop=st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=4).map(tuple),
     include_stop=st.booleans(),
+    min_tokens=st.integers(0, 8),
 )
-def test_deltas_joined_are_the_whole_text_up_to_the_stop(pieces, stop, include_stop):
-    deltas, stopped = run(pieces, stop, include_stop)
-    assert ("".join(deltas), stopped) == oracle(pieces, stop, include_stop)
+def test_deltas_joined_are_the_whole_text_up_to_the_stop(pieces, stop, include_stop, min_tokens):
+    deltas, stopped = run(pieces, stop, include_stop, min_tokens)
+    assert ("".join(deltas), stopped) == oracle(pieces, stop, include_stop, min_tokens)
+
+
+def test_stops_before_min_tokens_are_passed_over():
+    """As vLLM: no stop ends in the text of the first ``min_tokens`` tokens, but one may begin there."""
+    assert run(["a", "X", "b", "X", "c"], ("X",), min_tokens=2) == (["a", "X", "b", ""], "X")
+    assert run(["a", "S", "T", "OP", "c"], ("STOP",), min_tokens=3) == (["a", "", "", ""], "STOP")
+    assert run(["STOP", "x"], ("STOP",), min_tokens=1) == (["STOP", "x", ""], None)
+    assert run(["aba", "ba"], ("aba",), min_tokens=1) == (["ab", ""], "aba")
+    assert run(["STOP"], ("STOP",), min_tokens=9) == (["STOP", ""], None)
 
 
 @given(
