@@ -28,12 +28,12 @@ class RefillOutcome:
     """What refill decided at one boundary.
 
     ``wait_reason`` holds back ``head``, the first in line, and with it all that wait; ``passed_over`` are those that
-    were looked at and did not fit; ``standings`` are the places in the order (see :meth:`WaitingQueue.standing`) of
-    those admitted, as they were before they were charged.
+    were looked at and did not fit. For each one admitted, ``places`` has the slot and the number of blocks it was
+    given, and what its place in the order rested on (:meth:`WaitingQueue.standing`) before it was charged.
     """
 
     admitted: list[Sequence] = field(default_factory=list)
-    standings: list[float] = field(default_factory=list)
+    places: list[tuple[int, int, float]] = field(default_factory=list)
     resumed: list[Sequence] = field(default_factory=list)
     swap_in: list[tuple[int, int]] = field(default_factory=list)
     wait_reason: WaitReason | None = None

@@ -1,0 +1,114 @@
+"""What is kept of a request and of its end beside the columns: digests, never texts, unless they are to be kept."""
+
+import zlib
+from array import array
+from collections.abc import Sequence as Tokens
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from ekiden.kv_cache.prefix_cache import prompt_keys
+from ekiden.ledger.records import EndDetail, RequestDetail
+from ekiden.state.request import Finish, FinishReason, Refusal, RefusalReason
+from ekiden.state.sampling_params import SamplingParams
+from ekiden.state.sequence import Sequence
+from ekiden.state.turn import Arrival
+
+STOP_STRING = "string"
+FAILED_RULES = "error"
+KEY_BYTES = 8
+"""Of each block's key. Two different prompt beginnings look the same with a chance of one in 2 ** 64."""
+_DEFAULTS = msgspec.structs.asdict(SamplingParams())
+
+
+def digest(token_ids: Tokens[int]) -> bytes:
+    """BLAKE2b over the token ids, 16 bytes."""
+    try:
+        content = array("q", token_ids).tobytes()
+    except OverflowError:  # a refused request may hold anything
+        content = repr(token_ids).encode()
+    return blake2b(content, digest_size=16).digest()
+
+
+def pack_tokens(token_ids: Tokens[int]) -> bytes | None:
+    """Token ids, compressed; None for what are no token ids."""
+    try:
+        return zlib.compress(array("i", token_ids).tobytes(), 1)
+    except OverflowError:
+        return None
+
+
+def unpack_tokens(packed: bytes) -> tuple[int, ...]:
+    tokens = array("i")
+    tokens.frombytes(zlib.decompress(packed))
+    return tuple(tokens)
+
+
+def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep_prompts: bool) -> RequestDetail:
+    """How a request came in. Also names its prompt's blocks, as admission would do later."""
+    request, outcome = arrival.request, arrival.outcome
+    refusal = outcome if isinstance(outcome, Refusal) else None
+    prompt = request.prompt_token_ids
+    keys, worst, expected = b"", 0, None
+    if isinstance(outcome, Sequence):
+        worst, expected = -(-outcome.max_total_tokens // block_size), outcome.expected_output
+        if prefix_caching:
+            keys = b"".join([key[:KEY_BYTES] for key in prompt_keys(outcome, block_size)])
+    return RequestDetail(
+        arrival=request.arrival_time,
+        deadline=request.deadline,
+        sampling=_sampling_changes(request.sampling),
+        prompt_digest=digest(prompt),
+        block_keys=keys,
+        num_waiting=arrival.num_waiting,
+        waiting_tokens=arrival.waiting_tokens,
+        worst_case_blocks=worst,
+        expected_output=expected,
+        external_id=request.external_id,
+        prompt=pack_tokens(prompt) if keep_prompts else None,
+        message=refusal.message if refusal else None,
+        param=refusal.param if refusal else None,
+        retry_after=refusal.retry_after if refusal else None,
+        bad_token=_bad_token(prompt, refusal),
+    )
+
+
+def end_detail(sequence: Sequence, finish: Finish, keep_prompts: bool) -> EndDetail:
+    """How a request ended."""
+    output = sequence.token_ids[sequence.num_prompt_tokens :]
+    return EndDetail(
+        output_digest=digest(output),
+        stop_reason=STOP_STRING if isinstance(finish.stop_reason, str) else finish.stop_reason,
+        message=finish.message,
+        output=pack_tokens(output) if keep_prompts else None,
+    )
+
+
+def stop_of(sequence: Sequence) -> int | str | None:
+    """What ended a sequence before its length did: the client's stop token or a kind of rule; None: a natural end."""
+    if sequence.finish_reason is FinishReason.ERROR:
+        return FAILED_RULES
+    return STOP_STRING if isinstance(sequence.stop_reason, str) else sequence.stop_reason
+
+
+def _sampling_changes(sampling: SamplingParams) -> dict[str, Any]:
+    """What differs from the defaults, without the client's own texts."""
+    changes = {}
+    for name, default in _DEFAULTS.items():
+        value = getattr(sampling, name)
+        if value != default:
+            changes[name] = value
+    if sampling.stop:
+        changes["stop"] = [len(text) for text in sampling.stop]
+    if sampling.grammar is not None:
+        changes["grammar"] = sampling.grammar.kind.value
+    return changes
+
+
+def _bad_token(prompt: Tokens[int], refusal: Refusal | None) -> int | None:
+    """The token for which a request was refused, within 63 bits."""
+    if refusal is None or refusal.reason is not RefusalReason.TOKEN_OUT_OF_VOCABULARY:
+        return None
+    low = min(prompt)
+    return max(-(2**62), min(2**62, low if low < 0 else max(prompt)))

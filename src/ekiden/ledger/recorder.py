@@ -1,0 +1,399 @@
+"""From an engine's turn to the rows that are stored. Runs on the engine's thread, so it must be cheap and never wait.
+
+What does not change is not written again: rows of one token are written when their list changes, reasons when they
+begin and when they end. The engine's clock must read whole microseconds (:func:`whole_microseconds`), so that a
+replay can repeat every reading exactly.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from ekiden.ledger.details import end_detail, request_detail, stop_of
+from ekiden.ledger.records import (
+    LEFT_OUT_CODES,
+    PAUSE_BITS,
+    REFUSED,
+    WAIT_CODES,
+    ControlRow,
+    EndDetail,
+    EndRow,
+    EventKind,
+    EventRow,
+    RequestRow,
+    Rows,
+    SetBy,
+    TurnDecisions,
+    TurnInputs,
+    TurnRow,
+)
+from ekiden.state.plan import BatchPlan
+from ekiden.state.policy import StepLoad
+from ekiden.state.request import FinishReason, Refusal, RequestUpdate
+from ekiden.state.sequence import Sequence, Status
+from ekiden.state.turn import Arrival, RefillOutcome, Turn
+
+_NO_LOAD = StepLoad(decode_rows=0, decode_context=0, prefill_tokens=0, prefill_pairs=0)
+
+
+class Sink(Protocol):
+    def put(self, rows: Rows) -> None:
+        """Take the rows of one turn. Must return at once."""
+        ...
+
+
+def whole_microseconds(clock: Callable[[], float]) -> Callable[[], float]:
+    """A clock whose readings are whole microseconds: what is recorded of them is all there is to them."""
+
+    def read() -> float:
+        return round(clock() * 1e6) / 1e6
+
+    return read
+
+
+class Recorder:
+    """A :class:`ekiden.state.turn.TurnRecorder`. ``clock_base`` is where the run's microseconds begin.
+
+    ``keep_prompts`` stores prompts and outputs as token ids; otherwise only their digests are.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        clock_base: int,
+        block_size: int,
+        prefix_caching: bool,
+        keep_prompts: bool = False,
+        controls: dict[str, str] | None = None,
+    ) -> None:
+        self._sink = sink
+        self._base = clock_base
+        self._block_size = block_size
+        self._prefix_caching = prefix_caching
+        self._keep_prompts = keep_prompts
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._turn = 0
+        self._numbered = 0
+        self._number: dict[Sequence, int] = {}
+        self._live: dict[str, Sequence] = {}
+        self._padded: list[Sequence] = []
+        self._recomputing: set[Sequence] = set()
+        self._decodes: list[Sequence] = []
+        self._left_out: dict[int, int] = {}
+        self._passed_over: list[Sequence] = []
+        self._in_force = (controls or {}, SetBy.CONFIGURATION, "")
+        self._draining = False
+        self._wait: int | None = None
+        self._head: int | None = None
+        # What the turn adds; made anew for each.
+        self._events: list[EventRow] = []
+        self._ends: list[EndRow] = []
+        self._requests: list[RequestRow] = []
+        self._controls: list[ControlRow] = []
+
+    def record(self, turn: Turn) -> None:
+        """Turn one turn into rows and hand them to the sink."""
+        self._turn += 1
+        self._events, self._ends, self._requests, self._controls = [], [], [], []
+        start, end = self._micros(turn.start), self._micros(turn.end)
+        inputs = TurnInputs()
+        self._note_controls(turn, start)
+        if turn.arrivals or turn.aborts or turn.pauses or turn.draining or turn.ended_at_start or turn.pauses_applied:
+            inputs = self._inbox(turn, start)
+        stops: list[tuple[int, int | str | None]] = []
+        decisions = self._decide(turn, end, stops)
+        if turn.output is not None or turn.failure is not None:
+            inputs = _measured(turn, inputs, stops)
+        row = self._turn_row(turn, start, end, inputs, decisions)
+        self._forget_padding()
+        self._sink.put(Rows(row, self._events, self._requests, self._ends, self._controls))
+
+    def _micros(self, seconds: float) -> int:
+        return round(seconds * 1e6) - self._base
+
+    def _event(self, number: int, kind: EventKind, value: int = 0, *, late: int = 0) -> None:
+        self._events.append(EventRow(number, self._turn, len(self._events), late, kind.value, value))
+
+    def _note_controls(self, turn: Turn, start: int) -> None:
+        values, set_by, who = self._in_force
+        for name, value in values.items():
+            self._controls.append(ControlRow(self._turn, start, name, value, set_by.value, who))
+        self._in_force = ({}, set_by, who)
+        if turn.draining != self._draining:
+            self._draining = turn.draining
+            value = "on" if turn.draining else "off"
+            self._controls.append(ControlRow(self._turn, start, "draining", value, SetBy.PERSON.value, "operator"))
+
+    # --- stage 1, and what else comes in
+
+    def _inbox(self, turn: Turn, start: int) -> TurnInputs:
+        for arrival in turn.arrivals:
+            self._arrived(arrival, start)
+        numbers, live = self._number, self._live
+        aborts = [numbers[live[name]] for name in turn.aborts if name in live]
+        pauses = [
+            (numbers[live[change.request_id]], PAUSE_BITS[change.reason], change.paused, change.by)
+            for change in turn.pauses
+            if change.request_id in live
+        ]
+        for name, reasons, change in turn.pauses_applied:
+            number = numbers[live[name]]
+            self._event(number, EventKind.PAUSED, sum(PAUSE_BITS[reason] for reason in reasons))
+            if change.by is not None:
+                state = "on" if change.paused else "off"
+                self._controls.append(ControlRow(self._turn, start, f"pause {name}", state, SetBy.PERSON, change.by))
+        for update in turn.ended_at_start:
+            if update.finish is not None:
+                self._ended(update, start, late=0)
+        return TurnInputs(arrivals=len(turn.arrivals), draining=turn.draining, aborts=aborts, pauses=pauses)
+
+    def _arrived(self, arrival: Arrival, start: int) -> None:
+        self._numbered += 1
+        number, request, outcome = self._numbered, arrival.request, arrival.outcome
+        if isinstance(outcome, Sequence):
+            self._number[outcome], self._live[request.request_id] = number, outcome
+            self._event(number, EventKind.ARRIVED)
+        else:
+            self._event(number, EventKind.REFUSED)
+            refused = self._encode(EndDetail(output_digest=b"", message=outcome.message))
+            e2e = start - self._micros(request.arrival_time)
+            self._ends.append(EndRow(number, self._turn, start, e2e, REFUSED, 0, 0, 0, None, None, 0, refused))
+        self._requests.append(
+            RequestRow(
+                number,
+                request.request_id,
+                request.tenant,
+                self._turn,
+                self._micros(request.arrival_time),
+                len(request.prompt_token_ids),
+                outcome.max_total_tokens - outcome.num_prompt_tokens if isinstance(outcome, Sequence) else 0,
+                request.priority,
+                outcome.reason.value if isinstance(outcome, Refusal) else None,
+                self._encode(request_detail(arrival, self._block_size, self._prefix_caching, self._keep_prompts)),
+            )
+        )
+
+    # --- stages 2 to 5
+
+    def _decide(self, turn: Turn, end: int, stops: list[tuple[int, int | str | None]]) -> TurnDecisions:
+        number, plan = self._number, turn.plan
+        at_start, at_end = turn.refilled_at_start, turn.refilled
+        admitted_start = self._admitted(at_start, late=0)
+        resumed_start = self._resumed(at_start, late=0)
+        decodes: list[int] | None = None
+        prefills: list[tuple[int, int]] = []
+        left_out: list[tuple[int, int]] = []
+        victims: list[tuple[int, int]] = []
+        swap_out: list[tuple[int, int]] = []
+        swap_in: list[tuple[int, int]] = []
+        budget = 0
+        if plan is not None and turn.load is not None:
+            decodes, prefills = self._rows(plan, turn.load)
+            left_out = self._left_out_changes(plan)
+            victims = self._victims(plan)
+            swap_out, swap_in, budget = plan.swap_out, plan.swap_in, plan.token_budget
+        if turn.output is not None:
+            self._first_tokens(turn)
+        retired = []
+        for update in turn.updates:
+            if update.finish is not None:
+                sequence = self._live[update.request_id]
+                if turn.output is not None and sequence.finish_reason is not FinishReason.LENGTH:
+                    stops.append((number[sequence], stop_of(sequence)))
+                retired.append((number[sequence], update.finish.num_blocks))
+                self._ended(update, end, late=1)
+        resumed = self._resumed(at_end, late=1)
+        admitted = self._admitted(at_end, late=1)
+        return TurnDecisions(
+            decodes=decodes,
+            prefills=prefills,
+            left_out=left_out,
+            victims=victims,
+            swap_out=swap_out,
+            swap_in=swap_in,
+            resumed_start=resumed_start,
+            admitted_start=admitted_start,
+            resumed=resumed,
+            admitted=admitted,
+            passed_over=self._passed_over_changes(at_end or at_start),
+            retired=retired,
+            budget=budget,
+        )
+
+    def _rows(self, plan: BatchPlan, load: StepLoad) -> tuple[list[int] | None, list[tuple[int, int]]]:
+        """The rows of one token when they changed, and the prefill chunks, which stand after them."""
+        number, count = self._number, load.decode_rows
+        decodes = plan.sequences[:count]
+        changed = None
+        if decodes != self._decodes:
+            self._decodes = decodes
+            changed = [number[sequence] for sequence in decodes]
+        prefills: list[tuple[int, int]] = []
+        for sequence, tokens in zip(plan.sequences[count:], plan.num_tokens[count:], strict=True):
+            prefills.append((number[sequence], tokens))
+            if not sequence.padding:
+                self._event(number[sequence], EventKind.PREFILL, tokens)
+        return changed, prefills
+
+    def _left_out_changes(self, plan: BatchPlan) -> list[tuple[int, int]]:
+        if not plan.left_out and not self._left_out:
+            return []
+        now = {self._number[sequence]: LEFT_OUT_CODES[reason] for sequence, reason in plan.left_out}
+        changes = [(number, code) for number, code in now.items() if self._left_out.get(number) != code]
+        changes += [(number, 0) for number in self._left_out if number not in now]
+        for number, code in changes:
+            self._event(number, EventKind.LEFT_OUT, code)
+        self._left_out = now
+        return changes
+
+    def _victims(self, plan: BatchPlan) -> list[tuple[int, int]]:
+        number, victims = self._number, []
+        for sequence, runner_up in zip(plan.preempted, plan.runners_up, strict=True):
+            victims.append((number[sequence], 0 if runner_up is None else number[runner_up]))
+            self._event(number[sequence], EventKind.PREEMPTED, sequence.swapped_blocks)
+        return victims
+
+    def _first_tokens(self, turn: Turn) -> None:
+        """Who got its first token, and whose dropped content is whole again."""
+        assert turn.plan is not None
+        assert turn.load is not None
+        for sequence in turn.plan.sequences[turn.load.decode_rows :]:
+            if sequence.first_token_time == turn.end and not sequence.padding:
+                self._event(self._number[sequence], EventKind.FIRST_TOKEN, late=1)
+        caught_up = [s for s in self._recomputing if s.status is Status.RUNNING and s.num_uncomputed_tokens == 1]
+        for sequence in sorted(caught_up, key=self._number.__getitem__):
+            self._recomputing.discard(sequence)
+            self._event(self._number[sequence], EventKind.CAUGHT_UP, late=1)
+
+    def _admitted(self, outcome: RefillOutcome | None, *, late: int) -> list[tuple[int, int, int, int, float]]:
+        if outcome is None or not outcome.admitted:
+            return []
+        admitted = []
+        for sequence, (slot, blocks, standing) in zip(outcome.admitted, outcome.places, strict=True):
+            number = self._number[sequence]
+            admitted.append((number, slot, blocks, sequence.num_cached_tokens, standing))
+            self._event(number, EventKind.ADMITTED, sequence.num_cached_tokens, late=late)
+        return admitted
+
+    def _resumed(self, outcome: RefillOutcome | None, *, late: int) -> list[int]:
+        if outcome is None or not outcome.resumed:
+            return []
+        resumed = []
+        for sequence in outcome.resumed:
+            number = self._number[sequence]
+            resumed.append(number)
+            whole = sequence.num_uncomputed_tokens <= 1
+            self._event(number, EventKind.RESUMED, int(whole), late=late)
+            if not whole and sequence.num_output_tokens:
+                self._recomputing.add(sequence)
+        return resumed
+
+    def _passed_over_changes(self, outcome: RefillOutcome | None) -> list[int] | None:
+        """Who is looked at for admission and does not fit: the list, when it is another than before."""
+        now = self._passed_over if outcome is None else outcome.passed_over
+        if now == self._passed_over:
+            return None
+        for sequence in self._passed_over:
+            if sequence not in now and sequence in self._number:
+                self._event(self._number[sequence], EventKind.BLOCKED, 0, late=1)
+        for sequence in now:
+            if sequence not in self._passed_over:
+                self._event(self._number[sequence], EventKind.BLOCKED, 1, late=1)
+        self._passed_over = now
+        return [self._number[sequence] for sequence in now]
+
+    def _ended(self, update: RequestUpdate, at: int, *, late: int) -> None:
+        finish = update.finish
+        assert finish is not None
+        sequence = self._live.pop(update.request_id)
+        number = self._number[sequence]
+        self._recomputing.discard(sequence)
+        self._left_out.pop(number, None)
+        if sequence.padding:
+            self._padded.append(sequence)
+        else:
+            del self._number[sequence]
+        self._event(number, EventKind.ENDED, late=late)
+        self._ends.append(
+            EndRow(
+                number,
+                self._turn,
+                at,
+                at - self._micros(finish.arrival_time),
+                finish.reason.value,
+                finish.num_output_tokens,
+                finish.num_cached_tokens,
+                finish.num_preemptions,
+                None if finish.admitted_time is None else self._micros(finish.admitted_time),
+                None if finish.first_token_time is None else self._micros(finish.first_token_time),
+                finish.num_blocks,
+                self._encode(end_detail(sequence, finish, self._keep_prompts)),
+            )
+        )
+
+    def _turn_row(self, turn: Turn, start: int, end: int, inputs: TurnInputs, decisions: TurnDecisions) -> TurnRow:
+        load, predicted = turn.load or _NO_LOAD, turn.predicted
+        at_start, last = turn.refilled_at_start, turn.refilled or turn.refilled_at_start
+        wait, head = (self._wait, self._head) if last is None else self._held_back(last)
+        wait_start, head_start = (None, None) if at_start is None else self._held_back(at_start)
+        self._wait, self._head = wait, head
+        took = end - start
+        return TurnRow(
+            turn=self._turn,
+            start=start,
+            took=took,
+            wait_start=wait_start,
+            head_start=head_start,
+            wait=wait,
+            head=head,
+            waiting=turn.num_waiting,
+            running=turn.num_running,
+            free_blocks=turn.num_free_blocks,
+            decode_rows=load.decode_rows,
+            decode_context=load.decode_context,
+            prefill_tokens=load.prefill_tokens,
+            prefill_pairs=load.prefill_pairs,
+            p10=0 if predicted is None else round(predicted.p10 * 1e6),
+            p50=0 if predicted is None else round(predicted.p50 * 1e6),
+            p90=0 if predicted is None else round(predicted.p90 * 1e6),
+            prefill_time=round(took * turn.prefill_share),
+            swapped=len(decisions.swap_out) + len(decisions.swap_in),
+            tokens=sum([len(update.token_ids) for update in turn.updates]),
+            inputs=self._encode(inputs),
+            decisions=self._encode(decisions),
+        )
+
+    def _held_back(self, outcome: RefillOutcome) -> tuple[int | None, int | None]:
+        head = outcome.head
+        return WAIT_CODES[outcome.wait_reason], None if head is None else self._number.get(head)
+
+    def _forget_padding(self) -> None:
+        """Finished rows that are computed no longer need no number."""
+        if self._padded:
+            for sequence in self._padded:
+                if sequence.slot < 0:
+                    del self._number[sequence]
+            self._padded = [sequence for sequence in self._padded if sequence.slot >= 0]
+
+
+def _measured(turn: Turn, inputs: TurnInputs, stops: list[tuple[int, int | str | None]]) -> TurnInputs:
+    """The inputs with what stage 3 took and what the model's tokens ended."""
+    output = turn.output
+    if output is None:
+        return msgspec.structs.replace(inputs, failure=turn.failure)
+    timing = output.timing
+    return TurnInputs(
+        advance_start=round((timing.started - turn.start) * 1e6),
+        advance=round(timing.total * 1e6),
+        model=round(timing.model * 1e6),
+        sampling=round(timing.sampling * 1e6),
+        passes=output.passes,
+        padding_rows=output.padding_rows,
+        arrivals=inputs.arrivals,
+        draining=inputs.draining,
+        aborts=inputs.aborts,
+        pauses=inputs.pauses,
+        stops=stops,
+    )

@@ -1,0 +1,273 @@
+"""What the ledger stores: plain rows of small numbers, and the codes that stand for reasons.
+
+Times are whole microseconds since the run began, on the engine's clock. Requests have numbers, from 1 in the order in
+which intake saw them, refused ones included. A turn is one call of ``EngineCore.step``, numbered from 1 without gaps:
+a gap in a stored ledger is turns that were lost (the writer's queue was full).
+
+A turn's row has two blobs. ``inputs`` is what the world did (times, cancellations, what the model's tokens ended);
+``decisions`` is what the engine chose. Given the inputs, the engine must make the same decisions: that is a replay.
+Codes are part of the format: never renumber them, and raise :data:`FORMAT` when a row changes its meaning.
+"""
+
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ekiden.state.plan import LeftOutReason
+from ekiden.state.sequence import PauseReason
+from ekiden.state.turn import WaitReason
+
+FORMAT = 1
+REFUSED = "refused"
+"""The reason in the end row of a request that was refused; those of others are of FinishReason."""
+
+WAIT_CODES: dict[WaitReason | None, int | None] = {
+    None: None,
+    WaitReason.SLOTS: 1,
+    WaitReason.KV_BLOCKS: 2,
+    WaitReason.PREEMPTED_FIRST: 3,
+    WaitReason.BATCHING: 4,
+}
+LEFT_OUT_CODES: dict[LeftOutReason, int] = {
+    LeftOutReason.TOKEN_BUDGET: 1,
+    LeftOutReason.CONCURRENT_PREFILLS: 2,
+    LeftOutReason.INTER_TOKEN_TARGET: 3,
+    LeftOutReason.KV_BLOCKS: 4,
+    LeftOutReason.PREFIX_IN_FLIGHT: 5,
+}
+PAUSE_BITS: dict[PauseReason, int] = {PauseReason.SLOW_READER: 1, PauseReason.OPERATOR: 2}
+
+WAIT_REASONS = {code: reason for reason, code in WAIT_CODES.items() if reason is not None}
+LEFT_OUT_REASONS = {code: reason for reason, code in LEFT_OUT_CODES.items()}
+
+
+class EventKind(IntEnum):
+    """What happened to one request in a turn. ``value`` depends on the kind."""
+
+    ARRIVED = 1
+    REFUSED = 2
+    ADMITTED = 3
+    """value: prompt tokens found in the prefix cache."""
+    PREFILL = 4
+    """value: prompt tokens computed in this turn."""
+    FIRST_TOKEN = 5
+    LEFT_OUT = 6
+    """It runs and got no tokens, from this turn on. value: a code of LEFT_OUT_CODES; 0 ends it."""
+    BLOCKED = 7
+    """It was looked at for admission and did not fit the KV pool (1), from this turn on; 0 ends it."""
+    PREEMPTED = 8
+    """value: blocks moved to the swap space; 0 when their content was dropped."""
+    RESUMED = 9
+    """value: blocks brought back."""
+    CAUGHT_UP = 10
+    """What was dropped has been computed again."""
+    PAUSED = 11
+    """value: the bits of PAUSE_BITS that hold it now; 0: nobody does."""
+    ENDED = 12
+
+
+class SetBy(StrEnum):
+    """Who put a control in force."""
+
+    CONFIGURATION = "configuration"
+    SOFTWARE_RULE = "software_rule"
+    PERSON = "person"
+
+
+class TurnRow(NamedTuple):
+    turn: int
+    start: int
+    took: int
+    wait_start: int | None
+    """Why whoever waits after an idle engine's refill, before the step, does; None: no such refill."""
+    head_start: int | None
+    wait: int | None
+    """Why whoever waits after the turn does: a code of WAIT_CODES; None when nobody waits."""
+    head: int | None
+    """The request that is first in line then."""
+    waiting: int
+    running: int
+    free_blocks: int
+    decode_rows: int
+    decode_context: int
+    prefill_tokens: int
+    prefill_pairs: int
+    p10: int
+    """The predicted time of the step in microseconds, as a range."""
+    p50: int
+    p90: int
+    prefill_time: int
+    """How much of ``took`` is owed to prefill chunks, by the step-time model."""
+    swapped: int
+    """Blocks copied to or from the swap space."""
+    tokens: int
+    """Tokens given out."""
+    inputs: bytes
+    decisions: bytes
+
+
+class EventRow(NamedTuple):
+    request: int
+    turn: int
+    place: int
+    """Its place among the events of the turn."""
+    late: int
+    """0: at the turn's start; 1: at its end."""
+    kind: int
+    value: int
+
+
+class RequestRow(NamedTuple):
+    request: int
+    request_id: str
+    tenant: str
+    turn: int
+    arrival: int
+    prompt_tokens: int
+    max_tokens: int
+    """Output tokens it may have: its own limit or the room there is; 0 for a refused one."""
+    priority: int
+    refusal: str | None
+    detail: bytes
+
+
+class EndRow(NamedTuple):
+    request: int
+    turn: int
+    at: int
+    e2e: int
+    reason: str
+    output_tokens: int
+    cached_tokens: int
+    preemptions: int
+    admitted: int | None
+    first_token: int | None
+    blocks: int
+    detail: bytes
+
+
+class ControlRow(NamedTuple):
+    """A rule in force from ``turn`` on."""
+
+    turn: int
+    at: int
+    name: str
+    value: str
+    set_by: str
+    who: str
+
+
+class Rows(NamedTuple):
+    """Everything that one turn adds."""
+
+    turn: TurnRow
+    events: list[EventRow]
+    requests: list[RequestRow]
+    ends: list[EndRow]
+    controls: list[ControlRow]
+
+
+class RequestDetail(msgspec.Struct, frozen=True, array_like=True):
+    """What a request asked for, and how intake saw it. Prompts are here only as digests, unless they are kept."""
+
+    arrival: float
+    """Seconds on the engine's clock, exactly as the request had it."""
+    deadline: float | None
+    sampling: dict[str, Any]
+    """Fields that differ from the defaults; of stop strings only their lengths, of a grammar only its kind."""
+    prompt_digest: bytes
+    block_keys: bytes
+    """Eight bytes of each full block's key, which tell equal prompt beginnings from different ones."""
+    num_waiting: int
+    waiting_tokens: int
+    worst_case_blocks: int
+    expected_output: tuple[int, int, int] | None
+    external_id: str | None = None
+    prompt: bytes | None = None
+    """The token ids (array of 32-bit integers, zlib), where prompts are kept."""
+    message: str | None = None
+    param: str | None = None
+    retry_after: float | None = None
+    bad_token: int | None = None
+
+
+class EndDetail(msgspec.Struct, frozen=True, array_like=True):
+    output_digest: bytes
+    stop_reason: str | int | None = None
+    """A token, or the kind ``"string"`` where a stop string ended it."""
+    message: str | None = None
+    output: bytes | None = None
+
+
+class TurnInputs(msgspec.Struct, frozen=True, array_like=True):
+    """What the world did in a turn. Times are microseconds; ``advance_start`` counts from the turn's start."""
+
+    advance_start: int = 0
+    advance: int = 0
+    model: int = 0
+    sampling: int = 0
+    passes: int = 0
+    padding_rows: int = 0
+    arrivals: int = 0
+    draining: bool = False
+    aborts: list[int] = []
+    pauses: list[tuple[int, int, bool, str | None]] = []
+    stops: list[tuple[int, int | str | None]] = []
+    """Requests that a token ended before their length did: the stop token, ``"string"``, ``"error"`` or None."""
+    failure: str | None = None
+
+
+class TurnDecisions(msgspec.Struct, frozen=True, array_like=True):
+    """What the engine chose in a turn, as request numbers.
+
+    ``decodes`` are the rows of one token, in order; None when they are those of the turn before. ``passed_over``
+    likewise.
+    """
+
+    decodes: list[int] | None = None
+    prefills: list[tuple[int, int]] = []
+    left_out: list[tuple[int, int]] = []
+    victims: list[tuple[int, int]] = []
+    """Each with the runner-up; 0 when there was none."""
+    swap_out: list[tuple[int, int]] = []
+    swap_in: list[tuple[int, int]] = []
+    resumed_start: list[int] = []
+    admitted_start: list[tuple[int, int, int, int, float]] = []
+    """Request, slot, blocks, tokens found in the prefix cache, and what its place in the order rested on."""
+    resumed: list[int] = []
+    admitted: list[tuple[int, int, int, int, float]] = []
+    passed_over: list[int] | None = None
+    retired: list[tuple[int, int]] = []
+    """Each with the blocks it gave back."""
+    budget: int = 0
+
+
+class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run was: all that a replay needs beside the turns, and where the run came from."""
+
+    format: int
+    run_id: str
+    started: float
+    """Unix time."""
+    clock_base: int
+    """The engine's clock when the run began, in microseconds."""
+    version: str
+    fingerprint: str
+    model_id: str
+    backend: str
+    details: dict[str, str]
+    vocab_size: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    num_swap_blocks: int
+    bytes_per_block: int
+    eos_token_ids: list[int]
+    has_grammars: bool
+    seed: int
+    scheduler: dict[str, Any]
+    cache: dict[str, Any]
+    limits: dict[str, Any]
+    tenants: dict[str, dict[str, float | None]]
+    prompts_kept: bool

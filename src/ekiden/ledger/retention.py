@@ -1,0 +1,110 @@
+"""How long the evidence is kept: by age and by size, over all runs of one folder.
+
+Runs that have ended go whole, oldest first. Of the run that is being written the oldest turns go, a few at a time so
+that writing goes on; SQLite uses their pages again, so the file stops growing. What is left of a run that lost its
+beginning explains requests as before, and can no longer be replayed.
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+SUFFIX: Final = ".sqlite"
+CHUNK_TURNS: Final = 2_000
+"""Turns deleted in one go."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Retention:
+    """``max_bytes`` and ``max_seconds`` are of the whole folder. Checked every ``interval`` seconds."""
+
+    max_bytes: int
+    max_seconds: float
+    interval: float = 10.0
+    clock: Callable[[], float] = time.time
+    _due: float = field(default=0.0, init=False)
+
+    def apply(self, connection: sqlite3.Connection, own: Path) -> None:
+        """Delete what is too old or too much. ``connection`` writes to the run ``own``, which is never deleted."""
+        now = self.clock()
+        if now < self._due:
+            return
+        runs = sorted(own.parent.glob("*" + SUFFIX), key=_modified)
+        ended = [path for path in runs if path != own and not is_being_written(path)]
+        total = sum(size_of(path) for path in runs)
+        for path in ended:
+            if total <= self.max_bytes and now - _modified(path) <= self.max_seconds:
+                break
+            total -= size_of(path)
+            delete_run(path)
+        more = self._trim(connection, own, now, too_much=total > self.max_bytes)
+        self._due = now if more else now + self.interval
+
+    def _trim(self, connection: sqlite3.Connection, own: Path, now: float, *, too_much: bool) -> bool:
+        """Delete the oldest turns of the run being written; True when more must go."""
+        oldest, last_start, newest = connection.execute(
+            "SELECT min(turn), (SELECT start + took FROM turns ORDER BY turn DESC LIMIT 1), max(turn) FROM turns"
+        ).fetchone()
+        if oldest is None:
+            return False
+        horizon = last_start - self.max_seconds * 1e6
+        aged = connection.execute(
+            "SELECT max(turn) FROM turns WHERE turn < ? AND start < ?", (oldest + CHUNK_TURNS, horizon)
+        ).fetchone()[0]
+        free = connection.execute("PRAGMA freelist_count").fetchone()[0]
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        full = too_much and free < pages // 20 and newest - oldest > CHUNK_TURNS
+        upto = oldest + CHUNK_TURNS if full else aged
+        if upto is None:
+            return False
+        connection.execute("BEGIN")
+        ended = "SELECT request FROM ends WHERE turn <= ?"
+        for table in ("events", "requests"):
+            connection.execute(f"DELETE FROM {table} WHERE request IN ({ended})", (upto,))  # noqa: S608 - no values
+        connection.execute("DELETE FROM ends WHERE turn <= ?", (upto,))
+        connection.execute("DELETE FROM turns WHERE turn <= ?", (upto,))
+        connection.execute("COMMIT")
+        return True
+
+
+def is_being_written(path: Path) -> bool:
+    """True while a live process holds the run's lock."""
+    try:
+        handle = os.open(path.with_suffix(".lock"), os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a run on disk, its write-ahead log included."""
+    return sum(part.stat().st_size for part in _parts(path) if part.exists())
+
+
+def delete_run(path: Path) -> None:
+    for part in _parts(path):
+        part.unlink(missing_ok=True)
+
+
+def _parts(path: Path) -> list[Path]:
+    return [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm")), path.with_suffix(".lock")]
+
+
+def _modified(path: Path) -> float:
+    times = [0.0]
+    for part in _parts(path)[:2]:
+        with contextlib.suppress(FileNotFoundError):  # another process may be tidying up too
+            times.append(part.stat().st_mtime)
+    return max(times)
