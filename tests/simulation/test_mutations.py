@@ -162,8 +162,8 @@ def deadlines_are_forgotten(patch: Patch) -> None:
 def an_abort_is_told_twice(patch: Patch) -> None:
     apply_inbox = EngineCore._apply_inbox
 
-    def twice(self: EngineCore, now: float) -> Any:
-        updates = apply_inbox(self, now)
+    def twice(self: EngineCore, turn: Any) -> Any:
+        updates = apply_inbox(self, turn)
         return updates + [update for update in updates if update.finish is not None]
 
     patch.setattr(EngineCore, "_apply_inbox", twice)

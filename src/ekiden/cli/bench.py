@@ -6,13 +6,17 @@ Options mean the same in every bench. Ratios are only worth something between fi
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.cli.terminal import UserError, out, print_json, progress
 from ekiden.evaluation.bench import Figures, Shape
+
+if TYPE_CHECKING:
+    from ekiden.config import Config
+    from ekiden.engine.build import EngineParts
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 ABOVE_ZERO = click.IntRange(min=1)
@@ -228,3 +232,38 @@ def peer(resolved: Resolved, rounds: int, requests: int | None, as_json: bool, *
         f"duration)\nthe same tokens in {figures['same_tokens']} of {figures['compared_sequences']} sequences",
         soft_wrap=True,
     )
+
+
+_PRESSURES = ("interference", "flood", "overload", "prefix")
+
+
+@command.command()
+@settings_options(*ENGINE_ROOMS, model_argument=False)
+@click.option(
+    "--kind", "kinds", type=click.Choice(_PRESSURES), multiple=True, help="which; may be repeated  [default: all]"
+)
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+def pressure(resolved: Resolved, kinds: tuple[str, ...], as_json: bool) -> None:
+    """Long prompts beside a stream, a flooding tenant, five times the capacity, a shared beginning. Takes minutes."""
+    from rich.table import Table
+
+    from ekiden.cli.compose import load_model
+    from ekiden.evaluation import pressure as benches
+
+    run: dict[str, Callable[["EngineParts", "Config"], Figures]] = {
+        "interference": benches.bench_interference,
+        "flood": benches.bench_flood,
+        "overload": benches.bench_overload,
+        "prefix": benches.bench_prefix,
+    }
+    parts = load_model(resolved.config)
+    figures: dict[str, Figures] = {}
+    for kind in kinds or _PRESSURES:
+        figures[kind] = run[kind](parts, resolved.config)
+        if not as_json:
+            table = Table(kind, "", box=None, pad_edge=False)
+            for name, value in figures[kind].items():
+                table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
+            out().print(table)
+    if as_json:
+        print_json(figures)
