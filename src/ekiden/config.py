@@ -84,6 +84,9 @@ class SchedulerConfig:
     target_itl_ms: float | None = setting(
         250.0, "prefill chunks shrink to keep the predicted step under this while others decode; 0 turns it off"
     )
+    prefill_first: bool = setting(
+        False, "finish prompts before answers go on: most tokens a second for offline batches, but streams stall"
+    )
     max_concurrent_prefills: int = setting(8, "prompts that may be part-way through their prefill at once")
     max_overtakes: int = setting(16, "how often smaller requests may pass one that waits for KV blocks")
     ageing_seconds: float = setting(30.0, "waiting time that outweighs one level of priority")
@@ -189,6 +192,25 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerConfig:
+    ledger: bool = setting(True, "record every scheduling decision of the server for explain and replay")
+    ledger_dir: str | None = setting(
+        None, "folder of the recorded runs; default: $XDG_STATE_HOME/ekiden/ledger, else ~/.local/state/ekiden/ledger"
+    )
+    ledger_max_age_days: float = setting(14.0, "recorded runs and turns older than this are deleted")
+    ledger_max_size: str = setting("4GiB", "disk space for all recorded runs; the oldest are deleted first")
+    ledger_keep_prompts: bool = setting(
+        False, "also store prompts and outputs, as token ids, so that a replay can run the model"
+    )
+
+    def __post_init__(self) -> None:
+        _check(
+            self.ledger_max_age_days > 0, f"ledger_max_age_days is {self.ledger_max_age_days}; it must be over 0"
+        )
+        parse_size("ledger_max_size", self.ledger_max_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
@@ -196,6 +218,7 @@ class Config:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    ledger: LedgerConfig = field(default_factory=LedgerConfig)
 
     def __post_init__(self) -> None:
         # Room for every decode of a step and still one prefill chunk that need not leave a single token behind.

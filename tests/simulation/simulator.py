@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ekiden.backends.base import RunnerError
 from ekiden.backends.fake import FakeRunner, GreedySampler, next_token
-from ekiden.config import BATCHING, ORDERS, CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.guardrails.limits import TenantLimits, Tenants
 from ekiden.state.request import FinishReason, Request, RequestUpdate
@@ -104,9 +104,7 @@ class Simulation:
             max_model_len=200,
             before_step=self._inject,
         )
-        self.core = EngineCore(
-            runner=self.runner,
-            sampler=GreedySampler(),
+        self.config = Config(
             scheduler=SchedulerConfig(
                 max_num_seqs=self.world.max_num_seqs,
                 max_num_batched_tokens=self.world.budget,
@@ -116,6 +114,7 @@ class Simulation:
                 max_overtakes=self.world.max_overtakes,
                 max_concurrent_prefills=self.rng.choice([1, 2, 8]),
                 target_itl_ms=self.rng.choice([None, 5.0, 200.0]),
+                prefill_first=self.rng.random() < 0.2,
             ),
             cache=CacheConfig(block_size=self.world.block_size, enable_prefix_caching=self.world.prefix_caching),
             limits=LimitsConfig(
@@ -123,6 +122,13 @@ class Simulation:
                 max_num_queued_tokens=2_000,
                 max_queue_seconds=self.world.max_queue_seconds,
             ),
+        )
+        self.core = EngineCore(
+            runner=self.runner,
+            sampler=GreedySampler(),
+            scheduler=self.config.scheduler,
+            cache=self.config.cache,
+            limits=self.config.limits,
             tenants=TENANTS,
             clock=self._clock,
             eos_token_ids=frozenset({0}),

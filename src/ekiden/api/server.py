@@ -7,14 +7,11 @@ API keys again. Requests whose head is too large or does not arrive are refused 
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
@@ -23,10 +20,10 @@ import uvloop
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ekiden.api.binding import BindError, Tls, bind, url_of
 from ekiden.api.context import ApiContext
 from ekiden.api.errors import ApiError, shutting_down
 from ekiden.api.exchange import Exchange
-from ekiden.config import ConfigError
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Largest request line and headers together."""
@@ -49,61 +46,6 @@ BACKSTOP_SECONDS: Final = 5.0
 Hook = Callable[[], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
-
-
-class BindError(OSError):
-    """The address cannot be bound; the message says why and what to do."""
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises :class:`BindError`."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except socket.gaierror as error:
-        raise BindError(f"host {host!r} is no address of this machine: {error.strerror}; use --host") from None
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            reason = f"port {port} on {host} is in use; stop what listens there, or choose another with --port"
-        elif error.errno == errno.EACCES:
-            reason = f"port {port} needs more rights than this user has; choose one over 1023 with --port"
-        else:
-            reason = f"{host}:{port} cannot be bound: {error.strerror}; choose others with --host and --port"
-        raise BindError(reason) from None
-    listener.setblocking(False)
-    return listener
-
-
-def url_of(listener: socket.socket, *, tls: bool = False) -> str:
-    host, port = listener.getsockname()[:2]
-    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return f"https://{place}" if tls else f"http://{place}"
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files of a certificate chain and its key; ``keyfile`` None: the key lies in ``certfile``."""
-
-    certfile: str
-    keyfile: str | None = None
-
-    def check(self) -> None:
-        """Raise :class:`ConfigError` when https cannot be served with these files."""
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certfile, self.keyfile, _no_password)
-        except (OSError, ValueError) as error:
-            names = self.certfile if self.keyfile is None else f"{self.certfile}, ssl_keyfile {self.keyfile}"
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ConfigError(f"ssl_certfile {names}: {reason}; give PEM files of a certificate and its key") from None
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted")
 
 
 class LimitedProtocol(HttpToolsProtocol):

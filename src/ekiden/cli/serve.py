@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def command(resolved: Resolved) -> None:
     """Serve a model over an OpenAI-compatible HTTP API."""
     from ekiden.api.auth import check_bind
+    from ekiden.api.binding import BindError, Tls, bind
     from ekiden.api.keys import KeyStore
-    from ekiden.api.server import BindError, Tls, bind, serve
     from ekiden.cli.compose import Described, default_sampling, describe_files, find_model, load_model
     from ekiden.engine.process import EngineClient
 
@@ -38,6 +38,10 @@ def command(resolved: Resolved) -> None:
         raise UserError(str(error)) from error
     files = find_model(config)
     engine = EngineClient(load_model, config)
+    engine.spawn()
+    # Imported while the engine's process is busy starting.
+    from ekiden.api.server import serve
+
     described: list[Described] = []
 
     async def start() -> None:

@@ -119,6 +119,7 @@ class EngineCore:
                 max_num_batched_tokens=scheduler.max_num_batched_tokens,
                 max_concurrent_prefills=scheduler.max_concurrent_prefills,
                 target_seconds=scheduler.target_itl_ms / 1000 if scheduler.target_itl_ms else None,
+                prefill_first=scheduler.prefill_first,
             ),
             step_time=self.step_time,
         )

@@ -23,9 +23,12 @@ import msgspec
 
 from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
+from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
 from ekiden.engine.loop import Abort, Command, Drain, EngineLoop, Pause, Stop
+from ekiden.engine.recording import LedgerError, recorded_core
 from ekiden.engine.streams import Stream, Streams
+from ekiden.ledger.store import LedgerWriter
 from ekiden.models.errors import ModelError
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
@@ -63,10 +66,12 @@ def engine_main(connection: Connection, make_parts: MakeParts, config: Config) -
     writer = threading.Thread(target=_write_all, args=(connection, outbox), name="ekiden-writer", daemon=True)
     writer.start()
     encode = msgspec.msgpack.Encoder().encode
+    ledger: LedgerWriter | None = None
     try:
         parts = make_parts(config)
+        core, ledger = _core(parts, config)
         loop = EngineLoop(
-            build_core(parts, config),
+            core,
             lambda updates, stats: outbox.put(encode(Stepped(updates, stats))),
             parts.grammars,
         )
@@ -74,14 +79,20 @@ def engine_main(connection: Connection, make_parts: MakeParts, config: Config) -
         reader.start()
         outbox.put(encode(Ready(parts.card)))
         loop.run()
-    except ModelError as error:
+    except (ModelError, LedgerError) as error:
         outbox.put(encode(Failed(str(error), permanent=True)))
     except Exception as error:
         outbox.put(encode(Failed(f"{type(error).__name__}: {error}", permanent=False)))
         raise
     finally:
+        if ledger is not None:
+            ledger.close()
         outbox.put(None)
         writer.join(timeout=5.0)
+
+
+def _core(parts: EngineParts, config: Config) -> tuple[EngineCore, LedgerWriter | None]:
+    return recorded_core(parts, config) if config.ledger.ledger else (build_core(parts, config), None)
 
 
 def _read_commands(connection: Connection, loop: EngineLoop) -> None:
@@ -123,6 +134,7 @@ class EngineClient:
         self._clock = clock
         self._streams = Streams(self._send)
         self._encode = msgspec.msgpack.Encoder().encode
+        self._spawned: _Spawned | None = None
         self._child: _Child | None = None
         self._card: ModelCard | None = None
         self._stats = EngineStats()
@@ -133,6 +145,10 @@ class EngineClient:
         self._draining = False
         self._stopped = asyncio.Event()
         self.restarts = 0
+
+    def spawn(self) -> None:
+        """Start the child ahead of :meth:`start`, so that it loads while the caller does other things."""
+        self._spawned = _spawn(self._make_parts, self._config)
 
     async def start(self) -> ModelCard:
         """Start the child and wait until it can answer. Raises :class:`ModelError` or :class:`EngineDied`."""
@@ -225,7 +241,8 @@ class EngineClient:
 
     async def _run_child(self, first: "asyncio.Future[ModelCard]") -> None:
         """One child from start to end; every stream it leaves open fails."""
-        child = self._child = _Child(self._make_parts, self._config)
+        spawned, self._spawned = self._spawned or _spawn(self._make_parts, self._config), None
+        child = self._child = _Child(*spawned)
         try:
             async for report in child.reports(wedged=lambda: self._silent_for() > self._wedge_timeout):
                 self._take(child, report, first)
@@ -256,17 +273,25 @@ class EngineClient:
                     first.set_exception(ModelError(message) if permanent else EngineDied(message))
 
 
+_Spawned = tuple[Connection, BaseProcess]
+
+
+def _spawn(make_parts: MakeParts, config: Config) -> _Spawned:
+    """A started child, and our end of its pipe."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=engine_main, args=(theirs, make_parts, config), name="ekiden-engine", daemon=True)
+    process.start()
+    theirs.close()
+    return ours, process
+
+
 class _Child:
     """One engine process with the two threads that serve its pipe."""
 
-    def __init__(self, make_parts: MakeParts, config: Config) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(
-            target=engine_main, args=(theirs, make_parts, config), name="ekiden-engine", daemon=True
-        )
-        self.process.start()
-        theirs.close()
+    def __init__(self, connection: Connection, process: BaseProcess) -> None:
+        self._connection = connection
+        self.process = process
         self.ready = False
         self.failed = False
         """Whether it said why it ends."""

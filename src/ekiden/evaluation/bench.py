@@ -98,9 +98,12 @@ def bench_engine(
 ) -> Figures:
     """``shape.requests`` requests through the whole engine in this process.
 
-    All wait from the start unless the shape has a rate (open loop) or a concurrency (closed loop).
+    All wait from the start, as an offline batch, unless the shape has a rate (open loop) or a concurrency (closed
+    loop), which schedule as a server does.
     """
     config = sized(config, shape.rows)
+    if shape.rate is None and shape.concurrency is None:
+        config = replace(config, scheduler=replace(config.scheduler, prefill_first=True))
     recorder = StepRecorder()
     core = build_core(parts, config, observer=recorder)
     warm_up = replace(

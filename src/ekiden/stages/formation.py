@@ -37,11 +37,16 @@ def chunk_size(*, computed: int, prompt: int, budget: int, block_size: int) -> i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormationLimits:
-    """``target_seconds``: how long a step with decodes in it may take; None for no target."""
+    """``target_seconds``: how long a step with decodes in it may take; None for no target.
+
+    ``prefill_first``: no decode is planned while prompts can be computed; for offline batches, whose streams nobody
+    watches.
+    """
 
     max_num_batched_tokens: int
     max_concurrent_prefills: int
     target_seconds: float | None = None
+    prefill_first: bool = False
 
 
 class Formation:
@@ -67,6 +72,10 @@ class Formation:
         that were paused.
         """
         plan = BatchPlan(token_budget=self._limits.max_num_batched_tokens, swap_out=swap_out, swap_in=swap_in)
+        if self._limits.prefill_first:
+            self._add_prefills(plan)
+            if not plan.empty:
+                return plan
         self._add_decodes(plan, resumed)
         for sequence in self._population.padding:
             if sequence.block_table:
