@@ -1,12 +1,22 @@
 """Fixtures that several rooms' tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ekiden.models.fetch import model_cache_dir
 from ekiden.models.resolve import ModelFiles, resolve
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where servers that tests start keep what they record, in place of the home folder."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

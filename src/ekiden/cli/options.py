@@ -11,7 +11,7 @@ from ekiden.cli.config_sources import CONFIG_VARIABLE, Resolved, Setting, all_se
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-ALL_ROOMS = ("model", "cache", "scheduler", "limits", "engine", "server")
+ALL_ROOMS = ("model", "cache", "scheduler", "limits", "engine", "server", "ledger")
 ENGINE_ROOMS = ("model", "cache", "scheduler", "engine")
 
 

@@ -9,7 +9,9 @@ from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import StepObserver
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
 from ekiden.engine.loop import Abort, Drain, EngineLoop, Pause, Stop
+from ekiden.engine.recording import recorded_core
 from ekiden.engine.streams import Stream, Streams
+from ekiden.ledger.store import LedgerWriter
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
@@ -17,9 +19,16 @@ from ekiden.state.sequence import PauseReason
 class AsyncEngine:
     """Use as ``async with AsyncEngine(parts, config) as engine``."""
 
-    def __init__(self, parts: EngineParts, config: Config, *, observer: StepObserver | None = None) -> None:
+    def __init__(
+        self, parts: EngineParts, config: Config, *, observer: StepObserver | None = None, record: bool = False
+    ) -> None:
         self._card = parts.card
-        self._core = build_core(parts, config, observer=observer)
+        self.ledger: LedgerWriter | None = None
+        """Where the run is recorded, if it is to be."""
+        if record:
+            self._core, self.ledger = recorded_core(parts, config, observer=observer)
+        else:
+            self._core = build_core(parts, config, observer=observer)
         self._loop = EngineLoop(self._core, self._deliver_from_engine, parts.grammars)
         self._streams = Streams(self._loop.inbox.put)
         self._stats = self._core.stats()
@@ -42,6 +51,8 @@ class AsyncEngine:
             self._loop.inbox.put(Stop(drain_seconds))
             await asyncio.to_thread(self._thread.join)
             self._thread = None
+        if self.ledger is not None:
+            await asyncio.to_thread(self.ledger.close)
 
     @property
     def card(self) -> ModelCard:

@@ -16,6 +16,7 @@ from ekiden.stages.intake import RulesFactory, StopTextFactory
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import Grammar
 from ekiden.state.sequence import StopText, TokenRules
+from ekiden.state.turn import TurnRecorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +33,14 @@ class EngineParts:
 
 
 def build_core(
-    parts: EngineParts, config: Config, *, clock: Clock = time.monotonic, observer: StepObserver | None = None
+    parts: EngineParts,
+    config: Config,
+    *,
+    clock: Clock = time.monotonic,
+    observer: StepObserver | None = None,
+    recorder: TurnRecorder | None = None,
 ) -> EngineCore:
+    """With a recorder the clock must read whole microseconds (:mod:`ekiden.engine.recording`)."""
     return EngineCore(
         runner=parts.runner,
         sampler=parts.sampler,
@@ -48,6 +55,7 @@ def build_core(
         max_model_len=parts.card.max_model_len,
         tenants=load_tenants(config.limits.tenants_file),
         observer=observer,
+        recorder=recorder,
     )
 
 

@@ -10,6 +10,8 @@ import msgspec
 from ekiden.config import Config, LimitsConfig
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import StepObserver
+from ekiden.engine.recording import recorded_core
+from ekiden.ledger.store import LedgerWriter
 from ekiden.models.text import IncrementalText
 from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
@@ -37,12 +39,21 @@ _DEFAULT_SAMPLING = SamplingParams()
 class LLM:
     """An offline engine. May be used any number of times; each call runs its batch to the end.
 
+    Prompts are computed before answers go on, since nobody watches the streams: full batches decode fastest.
     ``parts`` is a loaded model (:func:`ekiden.load` makes one from a name); its runner stays open until :meth:`close`.
     """
 
-    def __init__(self, parts: EngineParts, config: Config, *, observer: StepObserver | None = None) -> None:
+    def __init__(
+        self, parts: EngineParts, config: Config, *, observer: StepObserver | None = None, record: bool = False
+    ) -> None:
         self.parts = parts
-        self.core = build_core(parts, replace(config, limits=_NO_LIMITS), observer=observer)
+        self.ledger: LedgerWriter | None = None
+        """Where the run is recorded, if it is to be."""
+        config = replace(config, limits=_NO_LIMITS, scheduler=replace(config.scheduler, prefill_first=True))
+        if record:
+            self.core, self.ledger = recorded_core(parts, config, observer=observer)
+        else:
+            self.core = build_core(parts, config, observer=observer)
         self._ids = count()
 
     def generate(
@@ -69,7 +80,10 @@ class LLM:
             for request in requests:
                 self.core.add_request(request)
             while len(done) < len(requests):
-                for update in self.core.step().updates:
+                result = self.core.step()
+                if not result.computed and result.next_change is not None:
+                    time.sleep(max(0.0, result.next_change - time.monotonic()))  # a windowed batch fills up
+                for update in result.updates:
                     index = index_of[update.request_id]
                     tokens[index] += update.token_ids
                     if update.terminal:
@@ -85,6 +99,8 @@ class LLM:
         return [done[index] for index in range(len(requests))]
 
     def close(self) -> None:
+        if self.ledger is not None:
+            self.ledger.close()
         self.parts.runner.close()
 
     def __enter__(self) -> "LLM":

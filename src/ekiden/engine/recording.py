@@ -1,0 +1,151 @@
+"""Opens the ledger of a run: the header, the file, and the recorder that an engine core is given."""
+
+import os
+import sqlite3
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+
+from ekiden import __version__
+from ekiden.backends.base import RunnerInfo
+from ekiden.config import Config, LedgerConfig, parse_size
+from ekiden.engine.build import EngineParts, build_core
+from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
+from ekiden.guardrails.limits import Tenants, load_tenants
+from ekiden.ledger.recorder import Recorder, whole_microseconds
+from ekiden.ledger.records import FORMAT, RunHeader
+from ekiden.ledger.retention import SUFFIX, Retention
+from ekiden.ledger.store import LedgerWriter
+
+DAY_SECONDS = 86_400
+
+
+class LedgerError(RuntimeError):
+    """The ledger cannot be written; the message says where and what to do."""
+
+
+def ledger_dir(config: LedgerConfig) -> Path:
+    """The folder of the recorded runs."""
+    if config.ledger_dir is not None:
+        return Path(config.ledger_dir).expanduser()
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "ekiden" / "ledger"
+
+
+def new_run_id() -> str:
+    """Sorts by time, and is unique: ``20250131-101530-9f3a``."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
+
+
+def make_header(
+    config: Config,
+    info: RunnerInfo,
+    tenants: Tenants,
+    *,
+    run_id: str,
+    clock_base: int,
+    model_id: str = "",
+    fingerprint: str = "",
+    max_model_len: int | None = None,
+    eos_token_ids: frozenset[int] = frozenset(),
+    has_grammars: bool = False,
+) -> RunHeader:
+    """What the run is. ``clock_base``: the engine's clock now, in microseconds."""
+    limits = {name: asdict(limit) for name, limit in tenants.by_name.items()}
+    return RunHeader(
+        format=FORMAT,
+        run_id=run_id,
+        started=time.time(),
+        clock_base=clock_base,
+        version=__version__,
+        fingerprint=fingerprint,
+        model_id=model_id,
+        backend=info.backend,
+        details=info.details,
+        vocab_size=info.vocab_size,
+        max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
+        block_size=info.block_size,
+        num_blocks=info.num_blocks,
+        num_swap_blocks=info.num_swap_blocks,
+        bytes_per_block=info.bytes_per_block,
+        eos_token_ids=sorted(eos_token_ids),
+        has_grammars=has_grammars,
+        seed=config.engine.seed,
+        scheduler=asdict(config.scheduler),
+        cache=asdict(config.cache),
+        limits=asdict(config.limits),
+        tenants={
+            name: {key: None if value == float("inf") else value for key, value in values.items()}
+            for name, values in limits.items()
+        },
+        prompts_kept=config.ledger.ledger_keep_prompts,
+    )
+
+
+def controls_of(config: Config) -> dict[str, str]:
+    """The rules in force when a run begins."""
+    scheduler, limits = config.scheduler, config.limits
+    return {
+        "batching": scheduler.batching,
+        "scheduling_policy": scheduler.scheduling_policy,
+        "max_num_seqs": str(scheduler.max_num_seqs),
+        "max_num_batched_tokens": str(scheduler.max_num_batched_tokens),
+        "max_concurrent_prefills": str(scheduler.max_concurrent_prefills),
+        "target_itl_ms": str(scheduler.target_itl_ms),
+        "max_overtakes": str(scheduler.max_overtakes),
+        "max_num_queued_reqs": str(limits.max_num_queued_reqs),
+        "max_num_queued_tokens": str(limits.max_num_queued_tokens),
+        "max_queue_seconds": str(limits.max_queue_seconds),
+    }
+
+
+def recorded_core(
+    parts: EngineParts,
+    config: Config,
+    *,
+    clock: Clock = time.monotonic,
+    observer: StepObserver | None = None,
+    run_id: str | None = None,
+) -> tuple[EngineCore, LedgerWriter]:
+    """An engine core whose turns are recorded, and the writer, which its owner closes at the end.
+
+    Raises :class:`LedgerError` when the ledger's folder cannot be written.
+    """
+    clock = whole_microseconds(clock)
+    clock_base = round(clock() * 1e6)
+    tokenizer, settings = parts.tokenizer, config.ledger
+    run_id = run_id or new_run_id()
+    header = make_header(
+        config,
+        parts.runner.info,
+        load_tenants(config.limits.tenants_file),
+        run_id=run_id,
+        clock_base=clock_base,
+        model_id=parts.card.model_id,
+        fingerprint=parts.card.fingerprint,
+        max_model_len=parts.card.max_model_len,
+        eos_token_ids=frozenset() if tokenizer is None else tokenizer.eos_token_ids,
+        has_grammars=parts.grammars is not None,
+    )
+    retention = Retention(
+        max_bytes=parse_size("ledger_max_size", settings.ledger_max_size),
+        max_seconds=settings.ledger_max_age_days * DAY_SECONDS,
+    )
+    path = ledger_dir(settings) / (run_id + SUFFIX)
+    try:
+        writer = LedgerWriter(path, header, retention)
+    except (OSError, sqlite3.Error) as error:
+        raise LedgerError(
+            f"cannot record to {path}: {error}; choose another folder with --ledger-dir, or --no-ledger"
+        ) from error
+    recorder = Recorder(
+        writer,
+        clock_base=clock_base,
+        block_size=parts.runner.info.block_size,
+        prefix_caching=config.cache.enable_prefix_caching,
+        keep_prompts=settings.ledger_keep_prompts,
+        controls=controls_of(config),
+    )
+    return build_core(parts, config, clock=clock, observer=observer, recorder=recorder), writer

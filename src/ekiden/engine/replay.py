@@ -1,0 +1,283 @@
+"""A stored run driven through the production engine core again, with no model: the recorded outcomes stand in for it.
+
+The core gets the recorded inbox, the recorded readings of the clock and, for each step, what the model's tokens ended.
+Everything else it must decide again, and its decisions are compared with the stored ones turn by turn.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ekiden.backends.base import PassOutput, RunnerError, RunnerInfo
+from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.engine.engine_core import EngineCore
+from ekiden.guardrails.limits import TenantLimits, Tenants
+from ekiden.ledger.details import FAILED_RULES, STOP_STRING
+from ekiden.ledger.recorder import Recorder
+from ekiden.ledger.records import PAUSE_BITS, EndRow, RequestRow, Rows, RunHeader, TurnInputs
+from ekiden.ledger.replay import (
+    Difference,
+    PromptMaker,
+    decisions_of,
+    difference,
+    end_detail_of,
+    inputs_of,
+    request_detail_of,
+    request_of,
+    same_decisions,
+)
+from ekiden.sampling.grammar_limits import GrammarError
+from ekiden.state.plan import BatchPlan
+from ekiden.state.request import RefusalReason, Request
+from ekiden.state.sampling_params import Grammar
+from ekiden.state.sequence import Sequence, StopText
+
+_PAUSE_REASONS = {bit: reason for reason, bit in PAUSE_BITS.items()}
+_GRAMMAR_PREFIX = "the grammar cannot be used: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """``turns`` were driven, over ``seconds`` of recorded time; ``difference`` is the first one, None for none."""
+
+    turns: int
+    tokens: int
+    seconds: float
+    difference: Difference | None
+
+
+class _World:
+    """What the recorded run's surroundings do in the current turn: the clock, the model, the sampler, text rules."""
+
+    def __init__(self, header: RunHeader) -> None:
+        self._base = header.clock_base
+        self._eos = frozenset(header.eos_token_ids)
+        self._readings: deque[int] = deque()
+        self._last = 0
+        self._inputs = TurnInputs()
+        self._stops: dict[int, int | str | None] = {}
+        self._messages: dict[int, str] = {}
+        self.number_of: dict[str, int] = {}
+        self.refused_grammars: dict[int, str] = {}
+
+    def begin(self, start: int, took: int, inputs: TurnInputs, ends: list[EndRow], *, computes: bool) -> None:
+        """Set the scene of a turn. Times are microseconds of the run."""
+        self._inputs = inputs
+        self._stops = dict(inputs.stops)
+        self._messages = {}
+        if any(value == FAILED_RULES for value in self._stops.values()):
+            self._messages = {end.request: end_detail_of(end).message or "" for end in ends}
+        self._readings.clear()
+        self._readings.append(start)
+        if not computes:
+            return
+        advance = start + inputs.advance_start
+        if inputs.failure is not None:
+            self._readings.extend((advance, start + took))
+        else:
+            self._readings.extend((advance, advance, advance + inputs.sampling, advance + inputs.advance, start + took))
+
+    def clock(self) -> float:
+        """The next recorded reading, in seconds; the last one again when the core reads more often than it did."""
+        if self._readings:
+            self._last = self._readings.popleft()
+        return (self._base + self._last) / 1e6
+
+    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
+        if self._inputs.failure is not None:
+            raise RunnerError(self._inputs.failure)
+        rows = [
+            index
+            for index, (sequence, count) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True))
+            if sequence.num_computed_tokens + count == len(sequence.token_ids)
+        ]
+        yield PassOutput(
+            rows=rows,
+            logits=_NO_LOGITS,
+            model_seconds=self._inputs.model / 1e6,
+            padding_rows=self._inputs.padding_rows,
+        )
+
+    def sample(self, logits: npt.NDArray[np.float32], sequences: list[Sequence]) -> tuple[list[int], None]:
+        return [self._token(sequence) for sequence in sequences], None
+
+    def _token(self, sequence: Sequence) -> int:
+        """A stop token where the recorded step had one, else any token that stops nothing."""
+        stops = sequence.stop_token_ids
+        if self._stops and not sequence.padding:
+            stop = self._stops.get(self.number_of[sequence.request_id], STOP_STRING)
+            if isinstance(stop, int):
+                return stop
+            if stop is None and (ends := stops & self._eos):
+                return min(ends)
+        token = 0
+        while token in stops:
+            token += 1
+        return token
+
+    def make_stop_text(self, request: Request) -> StopText:
+        number = self.number_of[request.request_id]
+        return StopText(lambda token: STOP_STRING if self._stops.get(number) == STOP_STRING else None)
+
+    def make_rules(self, grammar: Grammar) -> "_Rules":
+        number = int(grammar.source)
+        if number in self.refused_grammars:
+            raise GrammarError(self.refused_grammars[number])
+        return _Rules(self, number)
+
+    def rules_end(self, number: int) -> tuple[bool, str | None]:
+        """Whether the request's grammar ended with the token just taken in, and why it failed if it did."""
+        if number not in self._stops:
+            return False, None
+        failed = self._stops[number] == FAILED_RULES
+        return failed or self._stops[number] is None, self._messages.get(number) if failed else None
+
+
+_NO_LOGITS: npt.NDArray[np.float32] = np.zeros((0, 1), np.float32)
+
+
+class _Rules:
+    """Follows the recorded end of one request's grammar."""
+
+    def __init__(self, world: _World, number: int) -> None:
+        self._world = world
+        self._number = number
+        self.error: str | None = None
+
+    def allowed(self) -> bytes:
+        return b""
+
+    def advance(self, token: int) -> bool:
+        ended, self.error = self._world.rules_end(self._number)
+        return ended
+
+
+class _Runner:
+    def __init__(self, world: _World, info: RunnerInfo) -> None:
+        self.info = info
+        self.execute = world.execute
+
+    def close(self) -> None:
+        """There is no model."""
+
+
+class _Caught:
+    """The sink of the replay's own records: the rows of the turn just driven."""
+
+    rows: Rows | None = None
+
+    def put(self, rows: Rows) -> None:
+        self.rows = rows
+
+
+class Replay:
+    """The engine core of a recorded run, with the world around it played back."""
+
+    def __init__(self, header: RunHeader) -> None:
+        self._world = _World(header)
+        self._caught = _Caught()
+        self._prompts = PromptMaker(vocab_size=header.vocab_size, block_size=header.block_size)
+        self._ids: dict[int, str] = {}
+        cache = CacheConfig(**header.cache)
+        self.core = EngineCore(
+            runner=_Runner(self._world, runner_info(header)),
+            sampler=self._world,
+            scheduler=SchedulerConfig(**header.scheduler),
+            cache=cache,
+            limits=LimitsConfig(**header.limits),
+            clock=self._world.clock,
+            eos_token_ids=frozenset(header.eos_token_ids),
+            make_stop_text=self._world.make_stop_text,
+            make_rules=self._world.make_rules if header.has_grammars else None,
+            seed=header.seed,
+            max_model_len=header.max_model_len,
+            tenants=tenants_of(header),
+            recorder=Recorder(
+                self._caught,
+                clock_base=header.clock_base,
+                block_size=header.block_size,
+                prefix_caching=cache.enable_prefix_caching,
+            ),
+        )
+
+    def turn(self, recorded: Rows) -> Rows:
+        """Drive one turn with the recorded inputs; returns what the core decided."""
+        row, inputs, core = recorded.turn, inputs_of(recorded.turn), self.core
+        computes = decisions_of(row).budget > 0
+        self._world.begin(row.start, row.took, inputs, recorded.ends, computes=computes)
+        for request in recorded.requests:
+            core.add_request(self._request(request))
+        for number in inputs.aborts:
+            core.abort(self._ids[number])
+        for number, bit, paused, by in inputs.pauses:
+            (core.pause if paused else core.resume)(self._ids[number], _PAUSE_REASONS[bit], by)
+        core.intake.draining = inputs.draining
+        core.step()
+        for end in recorded.ends:
+            self._forget(end.request)
+        rows = self._caught.rows
+        assert rows is not None
+        return rows
+
+    def _forget(self, number: int) -> None:
+        request_id = self._ids.pop(number)
+        if self._world.number_of.get(request_id) == number:
+            del self._world.number_of[request_id]
+
+    def _request(self, row: RequestRow) -> Request:
+        detail, world = request_detail_of(row), self._world
+        self._ids[row.request] = row.request_id
+        if row.refusal != RefusalReason.DUPLICATE_ID:
+            world.number_of[row.request_id] = row.request
+        if row.refusal == RefusalReason.INVALID and detail.param == "grammar":
+            world.refused_grammars[row.request] = (detail.message or "").removeprefix(_GRAMMAR_PREFIX)
+        return request_of(row, detail, self._prompts.prompt(row, detail))
+
+
+def replay(header: RunHeader, turns: Iterable[Rows]) -> ReplayResult:
+    """Drive a whole run, from its first turn, until it ends or its decisions differ from the recorded ones."""
+    engine = Replay(header)
+    count = tokens = last = 0
+    first: int | None = None
+    for recorded in turns:
+        row = recorded.turn
+        if row.turn != count + 1:
+            raise ReplayError(
+                f"turn {count + 1} is not in the ledger (the next stored one is {row.turn}); a replay needs every turn "
+                "from the run's start"
+            )
+        replayed = engine.turn(recorded)
+        count, tokens, last = count + 1, tokens + row.tokens, row.start + row.took
+        first = row.start if first is None else first
+        if not same_decisions(recorded, replayed):
+            found = difference(recorded, replayed)
+            return ReplayResult(turns=count, tokens=tokens, seconds=(last - first) / 1e6, difference=found)
+    return ReplayResult(turns=count, tokens=tokens, seconds=(last - (first or 0)) / 1e6, difference=None)
+
+
+class ReplayError(ValueError):
+    """A stored run that cannot be replayed; the message says why."""
+
+
+def runner_info(header: RunHeader) -> RunnerInfo:
+    return RunnerInfo(
+        backend=header.backend,
+        vocab_size=header.vocab_size,
+        max_model_len=header.max_model_len,
+        block_size=header.block_size,
+        num_blocks=header.num_blocks,
+        num_swap_blocks=header.num_swap_blocks,
+        bytes_per_block=header.bytes_per_block,
+        details=header.details,
+    )
+
+
+def tenants_of(header: RunHeader) -> Tenants:
+    def limits(values: dict[str, Any]) -> TenantLimits:
+        return TenantLimits(**{name: float("inf") if value is None else value for name, value in values.items()})
+
+    return Tenants({name: limits(values) for name, values in header.tenants.items()})

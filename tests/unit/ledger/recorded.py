@@ -1,0 +1,40 @@
+"""Runs of the simulation with the production recorder, for tests of everything that reads a ledger."""
+
+from dataclasses import dataclass, field
+
+from ekiden.engine.recording import controls_of, make_header
+from ekiden.ledger.recorder import Recorder
+from ekiden.ledger.records import Rows, RunHeader
+from tests.simulation.simulator import TENANTS, Simulation
+
+
+@dataclass(slots=True)
+class Kept:
+    """A sink in memory."""
+
+    turns: list[Rows] = field(default_factory=list)
+
+    def put(self, rows: Rows) -> None:
+        self.turns.append(rows)
+
+
+class RecordedSimulation(Simulation):
+    """A simulated world whose engine is recorded."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        core = self.core
+        self.header: RunHeader = make_header(
+            self.config, self.runner.info, TENANTS, run_id=f"seed-{seed}", clock_base=0, eos_token_ids=frozenset({0})
+        )
+        self.kept = Kept()
+        core.recorder = Recorder(
+            self.kept,
+            clock_base=0,
+            block_size=self.world.block_size,
+            prefix_caching=self.world.prefix_caching,
+            controls=controls_of(self.config),
+        )
+
+    def _clock(self) -> float:
+        return round(super()._clock() * 1e6) / 1e6
