@@ -7,12 +7,15 @@ import hashlib
 import json
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ekiden import __version__
 from ekiden.backends.base import RunnerInfo
+from ekiden.cli.config_sources import all_settings
+from ekiden.cli.config_sources import resolve as resolve_settings
 from ekiden.cli.terminal import byte_progress
 from ekiden.config import CacheConfig, Config, ConfigError, LimitsConfig, SchedulerConfig
 from ekiden.engine.build import EngineParts
@@ -26,6 +29,7 @@ from ekiden.state.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from ekiden.backends.openvino.genai_peer import GenAIPeer
+    from ekiden.engine.llm import LLM
 
 logger = logging.getLogger(__name__)
 
@@ -165,5 +169,18 @@ def fake_core(
 def genai_peer(config: Config, model: Described) -> "GenAIPeer":
     """OpenVINO GenAI on the same weights. Raises :class:`ModelError` when it is not installed."""
     from ekiden.backends.openvino.genai_peer import GenAIPeer
+    from ekiden.engine.llm import LLM
 
     return GenAIPeer(model.description, model.files, config)
+
+
+def load_llm(model: str, settings: Mapping[str, str | int | float | bool]) -> "LLM":
+    """The blocking engine behind :func:`ekiden.load`."""
+    from ekiden.engine.llm import LLM
+
+    flags = {name: value if isinstance(value, bool) else str(value) for name, value in settings.items()}
+    unknown = flags.keys() - {setting.name for setting in all_settings()}
+    if unknown:
+        raise ConfigError(f"{', '.join(sorted(unknown))}: no such setting; `ekiden config show` lists them")
+    config = resolve_settings({**flags, "model": model}, {}).config
+    return LLM(load_model(config), config)
