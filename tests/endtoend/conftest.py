@@ -49,8 +49,6 @@ def chat_prompts(smollm2_files: ModelFiles) -> list[list[int]]:
     """24 real chat prompts as token ids."""
     description = describe(smollm2_files)
     return [
-        chat_token_ids(
-            description.tokenizer, description.chat_template, [{"role": "user", "content": demo.prompt}]
-        )
+        chat_token_ids(description.tokenizer, description.chat_template, [{"role": "user", "content": demo.prompt}])
         for demo in demo_prompts()
     ]

@@ -71,18 +71,14 @@ def test_under_every_order(parts: EngineParts, chat_prompts: list[list[int]], al
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_in_any_order_of_arrival(
-    parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens, seed: int
-) -> None:
+def test_in_any_order_of_arrival(parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens, seed: int) -> None:
     order = list(range(24))
     random.Random(seed).shuffle(order)
     assert run(parts, chat_prompts, settings(), order) == alone
 
 
 @pytest.mark.parametrize("budget", [88, 120, 1024])
-def test_in_any_allowed_chunking(
-    parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens, budget: int
-) -> None:
+def test_in_any_allowed_chunking(parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens, budget: int) -> None:
     config = settings(max_num_batched_tokens=budget, target_itl_ms=0.0, max_concurrent_prefills=3)
     assert run(parts, chat_prompts, config) == alone
 
