@@ -64,7 +64,7 @@ async def test_content_type_with_parameters(memory: Memory):
         ("stop_token_ids", [1] * 2000), ("logit_bias", {str(VOCAB_SIZE): 5}), ("logit_bias", {"-1": 5}),
         ("logit_bias", {"x": 1}), ("logit_bias", {"5": 1e9}), ("logit_bias", {"5": None}), ("logit_bias", {"5": True}),
         ("logit_bias", {str(i): 1 for i in range(100_000)}), ("logit_bias", [1]),
-        ("response_format", {"type": "json_object"}), ("response_format", "text"), ("metadata", {"a": 1}),
+        ("response_format", {"type": "xml"}), ("response_format", "text"), ("metadata", {"a": 1}),
         ("metadata", {str(i): "x" for i in range(17)}), ("user", 5), ("store", True), ("service_tier", "gold"),
         ("priority", 2**31), ("priority", 0.5), ("prompt_logprobs", 1), ("zzz", 1), ("ignore_eos", 1),
         ("max_tokens", -1),

@@ -34,6 +34,7 @@ from ekiden.config import Config
 from ekiden.engine.interface import Engine
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.tokenizer import Tokenizer
+from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.sampling_params import SamplingParams
 
 Handler = Callable[[ApiContext, Scope, Receive, Send], Awaitable[None]]
@@ -80,6 +81,7 @@ def create_app(
     context = ApiContext(
         engine=engine,
         tokenizer=tokenizer,
+        grammars=GrammarCompiler(tokenizer, engine.card.vocab_size),
         chat_template=chat_template,
         config=config,
         defaults=generation_defaults or SamplingParams(),

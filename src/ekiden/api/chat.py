@@ -14,6 +14,7 @@ from ekiden.api.sampling_fields import Call, Child, build_children, build_sampli
 from ekiden.api.schema_base import parse
 from ekiden.api.schemas import REFUSED, ChatRequest
 from ekiden.api.sse import ChunkFrame, encode
+from ekiden.api.structured import request_grammar
 from ekiden.api.text_output import Piece, TokenText, WholeAnswer, chat_logprobs, finish_fields
 
 
@@ -29,7 +30,8 @@ async def chat_completions(context: ApiContext, scope: Scope, receive: Receive, 
     logprobs = _logprobs(fields)
     name = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
     limit = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
-    params = build_sampling(context, fields, max_tokens=(name, limit), logprobs=logprobs)
+    grammar = await request_grammar(context, fields)
+    params = build_sampling(context, fields, max_tokens=(name, limit), logprobs=logprobs, grammar=grammar)
     prompt = await chat_prompt(context, fields.messages)
     children = build_children(context, call, [prompt], params, fields)
     return_ids = bool(fields.return_token_ids)

@@ -13,6 +13,7 @@ from ekiden.api.sampling_fields import Call, Child, build_children, build_sampli
 from ekiden.api.schema_base import parse
 from ekiden.api.schemas import REFUSED, CompletionRequest
 from ekiden.api.sse import ChunkFrame, SseWriter, encode
+from ekiden.api.structured import request_grammar
 from ekiden.api.text_output import CompletionLogprobs, Piece, WholeAnswer, finish_fields
 from ekiden.state.request import Finish, FinishReason
 
@@ -27,7 +28,10 @@ async def completions(context: ApiContext, scope: Scope, receive: Receive, send:
     _check_fields(fields, echo=echo)
     echo_only = fields.max_tokens == 0
     limit = 1 if echo_only else fields.max_tokens
-    params = build_sampling(context, fields, max_tokens=("max_tokens", limit), logprobs=fields.logprobs)
+    grammar = await request_grammar(context, fields)
+    params = build_sampling(
+        context, fields, max_tokens=("max_tokens", limit), logprobs=fields.logprobs, grammar=grammar
+    )
     prompts = await completion_prompts(context, fields.prompt, echo=echo)
     children = build_children(context, call, prompts, params, fields)
     form = _Form(context, call, children, echo=echo, return_ids=bool(fields.return_token_ids))

@@ -19,6 +19,7 @@ from ekiden.config import Config
 from ekiden.engine.interface import Engine
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.tokenizer import Tokenizer
+from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.sampling_params import SamplingParams
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ T = TypeVar("T")
 class ApiContext:
     engine: Engine
     tokenizer: Tokenizer
+    grammars: GrammarCompiler
     chat_template: ChatTemplate | None
     """None for a model without one: chat is then refused, completions work."""
     config: Config

@@ -15,7 +15,7 @@ from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID
 from ekiden.api.prompts import Prompt
 from ekiden.api.schemas import MAX_REQUESTS, GenerationFields
 from ekiden.state.request import DEFAULT_TENANT, Request
-from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
+from ekiden.state.sampling_params import Grammar, InvalidSamplingParams, SamplingParams, validate
 
 DEADLINE_HEADER: Final = "x-request-deadline-ms"
 FINISH_REASONS_HEADER: Final = "x-ekiden-finish-reasons"
@@ -64,7 +64,12 @@ def read_call(context: ApiContext, scope: Scope) -> Call:
 
 
 def build_sampling(
-    context: ApiContext, fields: GenerationFields, *, max_tokens: tuple[str, int | None], logprobs: int | None
+    context: ApiContext,
+    fields: GenerationFields,
+    *,
+    max_tokens: tuple[str, int | None],
+    logprobs: int | None,
+    grammar: Grammar | None = None,
 ) -> SamplingParams:
     """Sampling values with defaults filled in, checked; ``max_tokens`` is the field's name and value."""
     name, limit = max_tokens
@@ -91,6 +96,7 @@ def build_sampling(
         repetition_penalty=given(fields.repetition_penalty, defaults.repetition_penalty),
         logit_bias=fields.logit_bias or {},
         logprobs=logprobs,
+        grammar=grammar,
     )
     try:
         validate(params, vocab_size=context.engine.card.vocab_size)

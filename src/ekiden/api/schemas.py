@@ -4,6 +4,8 @@ Fields with no effect here are accepted and listed in :data:`NO_EFFECT`. Fields 
 supported are refused with the reason in :data:`REFUSED`. Nothing is dropped silently.
 """
 
+import re
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
@@ -20,6 +22,10 @@ MAX_STOPS: Final = 4
 MAX_STOP_LENGTH: Final = 1024
 MAX_ENTRIES: Final = 1024
 """Most entries of ``logit_bias`` and of ``stop_token_ids``."""
+
+MAX_GUIDED_CHOICES: Final = 1000
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 NO_EFFECT: Final[dict[str, str]] = {
     "user": "any string",
@@ -185,10 +191,68 @@ TokenIds = Annotated[list[int], Field(fail_fast=True, max_length=MAX_ENTRIES)]
 class StreamOptions(Strict):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+@dataclass(frozen=True, slots=True)
+class JsonSchemaFormat:
+    """``response_format.json_schema``. ``strict`` False: keywords that cannot be enforced are passed over."""
+
+    name: str
+    definition: dict[str, Any]
+    strict: bool
+
+
+def _check_json_schema(value: Any) -> JsonSchemaFormat:
+    if not isinstance(value, dict):
+        raise rule(f"is {shown(value)}; it must be an object")
+    unknown = next((key for key in value if key not in ("name", "description", "schema", "strict")), None)
+    if unknown is not None:
+        raise rule(f"has the unknown field {shown(unknown)}")
+    name, strict, schema = value.get("name"), value.get("strict"), value.get("schema")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise rule(f"is {shown(name)}; it must be 1 to 64 letters, digits, '_' or '-'", ".name")
+    if not isinstance(value.get("description"), str | None):
+        raise rule(f"is {shown(value['description'])}; it must be a string", ".description")
+    if not isinstance(strict, bool | None):
+        raise rule(f"is {shown(strict)}; it must be true or false", ".strict")
+    if not isinstance(schema, dict | None):
+        raise rule(f"is {shown(schema)}; it must be an object", ".schema")
+    return JsonSchemaFormat(name, {"type": "object"} if schema is None else schema, bool(strict))
+
+
+def _check_choices(value: Any) -> list[str]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_GUIDED_CHOICES:
+        raise rule(f"is {shown(value)}; it must be a list of 1 to {MAX_GUIDED_CHOICES} strings")
+    for index, choice in enumerate(value):
+        if not isinstance(choice, str) or not choice:
+            raise rule(f"is {shown(choice)}; it must be a string that is not empty", f"[{index}]")
+    return value
+
+
+def _check_guided_json(value: Any) -> dict[str, Any] | str:
+    if not isinstance(value, dict | str):
+        raise rule(f"is {shown(value)}; it must be a JSON schema, as an object or as text")
+    return value
+
+
+_JSON_SCHEMA_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
+        "description": {"type": "string"},
+        "schema": {"type": "object"},
+        "strict": {"type": "boolean"},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
 
 
 class ResponseFormat(Strict):
-    type: Literal["text"]
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: (
+        Annotated[JsonSchemaFormat, PlainValidator(_check_json_schema), WithJsonSchema(_JSON_SCHEMA_SCHEMA)] | None
+    ) = None
 
 
 class GenerationFields(Strict):
@@ -214,6 +278,32 @@ class GenerationFields(Strict):
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: TokenIds | None = None
+    guided_json: (
+        Annotated[
+            dict[str, Any] | str,
+            PlainValidator(_check_guided_json),
+            WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
+        ]
+        | None
+    ) = None
+    guided_regex: Annotated[str, Field(min_length=1)] | None = None
+    guided_choice: (
+        Annotated[
+            list[str],
+            PlainValidator(_check_choices),
+            WithJsonSchema(
+                {
+                    "type": "array",
+                    "items": {"type": "string", "minLength": 1},
+                    "minItems": 1,
+                    "maxItems": MAX_GUIDED_CHOICES,
+                }
+            ),
+        ]
+        | None
+    ) = None
+    guided_grammar: Annotated[str, Field(min_length=1)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include_stop_str_in_output: bool | None = None
     return_token_ids: bool | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.sampling.structured import CompiledGrammar, GrammarCompiler
 from ekiden.state.request import Request
 
@@ -35,7 +36,7 @@ class Preparing:
             return False
         self._held[request.request_id] = request
 
-        def done(_: "Future[CompiledGrammar]") -> None:
+        def done(_: "Future[CompiledGrammar | GrammarError]") -> None:
             self._notify(Prepared(request))
 
         compiling.add_done_callback(done)

@@ -23,6 +23,7 @@ MAX_LOOKS: Final = 200_000
 MAX_MULTIPLE: Final = 1000
 """Sum over a schema's ``multipleOf``, each counted in units of its last decimal place."""
 MAX_REGEX: Final = 8 * 1024
+MAX_GBNF: Final = 32 * 1024
 MAX_RULES: Final = 500
 """Definitions of a Lark grammar."""
 

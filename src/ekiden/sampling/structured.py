@@ -14,9 +14,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import llguidance
+from llguidance import gbnf_to_lark
 
 from ekiden.models.tokenizer import Tokenizer
-from ekiden.sampling.grammar_limits import MAX_REGEX, GrammarError, check_lark, check_schema, check_source
+from ekiden.sampling.grammar_limits import MAX_GBNF, MAX_REGEX, GrammarError, check_lark, check_schema, check_source
 from ekiden.state.sampling_params import Grammar, GrammarKind
 
 CACHE_SIZE: Final = 128
@@ -41,12 +42,12 @@ class GrammarCompiler:
         self._source = tokenizer
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
-        self._known: OrderedDict[Grammar, Future[CompiledGrammar]] = OrderedDict()
+        self._known: OrderedDict[Grammar, Future[CompiledGrammar | GrammarError]] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
         self._tokenizer: llguidance.LLTokenizer | None = None
 
-    def submit(self, grammar: Grammar) -> "Future[CompiledGrammar]":
-        """Compile on the helper thread; the future raises :class:`GrammarError` for a grammar that cannot be used."""
+    def submit(self, grammar: Grammar) -> "Future[CompiledGrammar | GrammarError]":
+        """Compile on the helper thread. What cannot be used is told by value, since the answer is kept and reread."""
         with self._lock:
             future = self._known.get(grammar)
             if future is None:
@@ -61,13 +62,18 @@ class GrammarCompiler:
 
     def compile(self, grammar: Grammar) -> "CompiledGrammar":
         """Wait for :meth:`submit`. Raises :class:`GrammarError`."""
-        future = self.submit(grammar)
-        error = future.exception()
-        if isinstance(error, GrammarError):
-            raise GrammarError(str(error), error.where)  # a new one: the kept one would collect every raise's traceback
-        return future.result()
+        result = self.submit(grammar).result()
+        if isinstance(result, GrammarError):
+            raise GrammarError(str(result), result.where)  # a new one: the kept one would collect tracebacks
+        return result
 
-    def _compile(self, grammar: Grammar) -> "CompiledGrammar":
+    def _compile(self, grammar: Grammar) -> "CompiledGrammar | GrammarError":
+        try:
+            return self._compiled(grammar)
+        except GrammarError as error:
+            return error.with_traceback(None)
+
+    def _compiled(self, grammar: Grammar) -> "CompiledGrammar":
         if self._tokenizer is None:
             self._tokenizer = _library_tokenizer(self._source, self._vocab_size)
         matcher = llguidance.LLMatcher(self._tokenizer, library_grammar(grammar), log_level=0, limits=_limits())
@@ -138,6 +144,11 @@ def library_grammar(grammar: Grammar) -> str:
         case GrammarKind.LARK:
             check_lark(grammar.source)
             return _HEADER + grammar.source
+        case GrammarKind.GBNF:
+            check_source(grammar.source, MAX_GBNF)
+            converted = _lark_of_gbnf(grammar.source)
+            check_lark(converted)
+            return _HEADER + converted
 
 
 def json_rule(schema: dict[str, Any], *, lenient: bool) -> str:
@@ -152,6 +163,15 @@ def choice(texts: list[str]) -> Grammar:
     """A grammar that matches exactly one of ``texts``."""
     source = "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
     return Grammar(kind=GrammarKind.LARK, source=source)
+
+
+def _lark_of_gbnf(source: str) -> str:
+    try:
+        return str(gbnf_to_lark.gbnf_to_lark(source))
+    except RecursionError:
+        raise GrammarError("it is nested too deeply") from None
+    except Exception as error:  # the package raises Exception itself
+        raise GrammarError(_first_lines(str(error))) from error
 
 
 def _loaded(source: str) -> Any:

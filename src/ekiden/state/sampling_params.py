@@ -17,6 +17,8 @@ class GrammarKind(StrEnum):
     """A JSON schema of which keywords that cannot be enforced are passed over."""
     REGEX = "regex"
     LARK = "lark"
+    GBNF = "gbnf"
+    """The grammars of llama.cpp."""
 
 
 class Grammar(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,7 +56,10 @@ class SlowCompiler:
 
     def compile(self, grammar: Grammar) -> Any:
         assert self.future.done(), "a step would have waited for the compiler"
-        return self.future.result()
+        result = self.future.result()
+        if isinstance(result, GrammarError):
+            raise result
+        return result
 
 
 @pytest.fixture
@@ -99,7 +102,7 @@ async def test_others_run_while_a_grammar_compiles_and_the_answer_ends_with_it(e
 
 
 async def test_a_grammar_that_cannot_be_used_is_refused(engine, compiler) -> None:
-    compiler.future.set_exception(GrammarError("no text can match it"))
+    compiler.future.set_result(GrammarError("no text can match it"))
     _, finish, refusal = await end_of(engine, constrained("bad"))
     assert finish is None
     assert refusal.reason is RefusalReason.INVALID

@@ -110,6 +110,14 @@ def test_rules_of_a_lark_grammar_may_recur(compiler, tokenizer):
         assert text.strip("()") == "x"
 
 
+def test_grammars_of_llama_cpp_are_taken(compiler, tokenizer):
+    grammar = Grammar(kind=GrammarKind.GBNF, source='root ::= "a" item+\nitem ::= [0-9] | "(" item ")"\n')
+    for seed in range(5):
+        text = wander(compiler, tokenizer, grammar, seed)
+        assert re.fullmatch(r"a[0-9()]+", text)
+        assert text.count("(") == text.count(")")
+
+
 def test_special_tokens_never_stand_for_text(compiler, tokenizer):
     rules = compiler.compile(regex(r"<\|im_start\|>.*")).start()
     assert not set(allowed(rules, tokenizer.vocab_size)) & tokenizer.special_ids
@@ -227,6 +235,8 @@ def test_schemas_over_the_limits_are_refused_before_they_are_compiled(value, mes
         regex("(?=look)ahead"),
         regex(r"[^\s\S]"),
         regex("a" * 10_000),
+        Grammar(kind=GrammarKind.GBNF, source="root ::= " + "(" * 10_000 + '"a"' + ")" * 10_000),
+        Grammar(kind=GrammarKind.GBNF, source="root ::= nothing"),
         lark(""),
         lark("start: start"),
         lark("start: nothing"),

@@ -1,0 +1,265 @@
+"""Grammars on the real model, through the whole server but the socket: every answer keeps to its own."""
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from ekiden.api.app import create_app
+from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.engine.async_engine import AsyncEngine
+from ekiden.engine.build import EngineParts
+from ekiden.engine.llm import LLM
+from ekiden.models.load import describe
+from ekiden.models.resolve import ModelFiles
+from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
+from tests.endtoend.conftest import SmallPool
+
+NAMES = "日本語🌶️é👩‍👩‍👧 שָׁלוֹם e\u0301"
+
+
+@asynccontextmanager
+async def server(parts: EngineParts, files: ModelFiles, config: Config | None = None) -> AsyncIterator["Client"]:
+    config = config or Config(
+        scheduler=SchedulerConfig(max_num_seqs=32, max_num_batched_tokens=512),
+        cache=CacheConfig(enable_prefix_caching=True),
+        limits=LimitsConfig(max_num_queued_reqs=1000),
+    )
+    description = describe(files)
+    async with AsyncEngine(parts, config) as engine:
+        app = create_app(engine, description.tokenizer, description.chat_template, config)
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=120) as http:
+            yield Client(http, engine)
+
+
+class Client:
+    def __init__(self, http: httpx.AsyncClient, engine: AsyncEngine) -> None:
+        self.http = http
+        self.engine = engine
+
+    async def chat(self, text: str = "Which colour?", **fields: Any) -> Any:
+        body = {
+            "model": self.engine.card.model_id,
+            "messages": [{"role": "user", "content": text}],
+            "temperature": 0,
+            "max_tokens": 60,
+            **fields,
+        }
+        response = await self.http.post("/v1/chat/completions", json=body)
+        assert response.status_code == 200, response.text
+        if fields.get("stream"):
+            lines = [line for line in response.text.split("\n\n") if line.startswith("data: {")]
+            return [json.loads(line.removeprefix("data: ")) for line in lines]
+        return response.json()
+
+    async def text(self, text: str = "Which colour?", **fields: Any) -> str:
+        (choice,) = (await self.chat(text, **fields))["choices"]
+        return str(choice["message"]["content"])
+
+
+@pytest.fixture
+async def client(parts: EngineParts, smollm2_files: ModelFiles) -> AsyncIterator[Client]:
+    async with server(parts, smollm2_files) as running:
+        yield running
+
+
+def one_of(*values: str) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": {"k": {"enum": list(values)}},
+        "required": ["k"],
+        "additionalProperties": False,
+    }
+    return {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": schema}}
+
+
+PLAIN = ["Tell me about rivers.", "Count from one to twenty.", "Write a short poem."]
+
+
+async def test_rows_that_join_in_waves_keep_their_own_grammars(client: Client) -> None:
+    plain = [await client.text(text, max_tokens=40) for text in PLAIN]
+    running = [asyncio.create_task(client.text(text, max_tokens=40, stream=False)) for text in PLAIN[:2]]
+    while client.engine.stats().num_running < 2:
+        await asyncio.sleep(0)
+    second = asyncio.create_task(client.text(response_format=one_of("red", "green")))
+    while client.engine.stats().num_running < 3:
+        await asyncio.sleep(0)
+    third = [
+        asyncio.create_task(client.text(response_format=one_of(*values))) for values in (("up", "down"), ("1", "2"))
+    ]
+    assert json.loads(await second)["k"] in ("red", "green")
+    assert json.loads(await third[0])["k"] in ("up", "down")
+    assert json.loads(await third[1])["k"] in ("1", "2")
+    assert [await task for task in running] == plain[:2]
+    for cycle in range(5):
+        values = (f"a{cycle}", f"b{cycle}")
+        assert json.loads(await client.text(response_format=one_of(*values)))["k"] in values
+        assert await client.text(PLAIN[2], max_tokens=40) == plain[2]
+        for other in (("x", "y"), ("z", "w")):
+            assert json.loads(await client.text(response_format=one_of(*other)))["k"] in other
+
+
+async def test_two_hundred_answers_with_markers_of_their_own_are_never_mixed_up(client: Client) -> None:
+    chance = random.Random(1)
+    gate = asyncio.Semaphore(32)
+
+    async def ask(index: int, leaves: bool) -> str | None:
+        marker = f"marker {index} " + "x" * chance.randrange(12)
+        async with gate:
+            asking = asyncio.create_task(
+                client.text("Say it. " * chance.randrange(1, 9), response_format=one_of(marker), max_tokens=50)
+            )
+            if leaves:
+                for _ in range(chance.randrange(1, 30)):
+                    await asyncio.sleep(0)
+                asking.cancel()
+            try:
+                answer = await asking
+            except asyncio.CancelledError:
+                return None
+        assert json.loads(answer) == {"k": marker}
+        return answer
+
+    answers = await asyncio.gather(*(ask(index, index % 5 == 0) for index in range(200)))
+    assert sum(answer is not None for answer in answers) >= 160
+    async with asyncio.timeout(30):
+        while client.engine.stats().num_running or client.engine.stats().num_waiting:
+            await client.text("hi", max_tokens=1)
+    assert client.engine.stats().kv_blocks_used == 0
+
+
+async def test_characters_of_many_tokens_come_whole_streamed_and_not(client: Client) -> None:
+    fields: dict[str, Any] = {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "a", "strict": True, "schema": {"enum": [NAMES]}},
+        },
+        "max_tokens": 120,
+    }
+    whole = await client.chat(logprobs=True, **fields)
+    assert json.loads(whole["choices"][0]["message"]["content"]) == NAMES
+    chunks = await client.chat(stream=True, logprobs=True, **fields)
+    deltas = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(deltas) == whole["choices"][0]["message"]["content"]
+    assert not any("\ufffd" in delta for delta in deltas)
+    for choices in ([whole["choices"][0]], [chunk["choices"][0] for chunk in chunks]):
+        entries = [entry for choice in choices for entry in (choice["logprobs"] or {"content": []})["content"]]
+        data = b"".join(bytes(entry["bytes"]) for entry in entries)
+        assert data.decode() == whole["choices"][0]["message"]["content"]
+    assert whole["choices"][0]["finish_reason"] == chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+async def test_json_matches_its_schema_streamed_as_whole(client: Client, temperature: float) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 30},
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+            "tags": {"type": "array", "items": {"type": "string", "maxLength": 10}, "maxItems": 3},
+        },
+        "required": ["name", "age", "tags"],
+        "additionalProperties": False,
+    }
+    fields = {"guided_json": schema, "temperature": temperature, "seed": 5, "max_tokens": 200}
+    whole = await client.chat("Describe Bob as JSON.", **fields)
+    value = json.loads(whole["choices"][0]["message"]["content"])
+    assert list(value) == ["name", "age", "tags"]
+    assert isinstance(value["name"], str)
+    assert 0 <= value["age"] <= 150
+    assert len(value["tags"]) <= 3
+    chunks = await client.chat("Describe Bob as JSON.", stream=True, **fields)
+    text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+    assert text == whole["choices"][0]["message"]["content"]
+
+
+async def test_each_kind_of_grammar_holds(client: Client) -> None:
+    assert re.fullmatch(r"[0-9]{3}-[0-9]{4}", await client.text(guided_regex=r"\d{3}-\d{4}"))
+    assert await client.text(guided_choice=["yes", "no"]) in ("yes", "no")
+    assert re.fullmatch(r"a+b", await client.text(guided_grammar='start: "a"~1..5 "b"'))
+    assert re.fullmatch(r"x[0-9]{2}", await client.text(guided_grammar='root ::= "x" [0-9] [0-9]'))
+    assert isinstance(json.loads(await client.text(response_format=one_of("red"))), dict)
+
+
+async def test_an_answer_cut_by_its_length_is_told_so(client: Client) -> None:
+    answer = await client.chat(response_format=one_of("a" * 200), max_tokens=8)
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 8
+
+
+async def test_the_end_of_a_grammar_ends_the_answer_whatever_else_is_asked(client: Client) -> None:
+    for fields in ({"ignore_eos": True}, {"min_tokens": 40}, {"logit_bias": {"0": -100, "2": -100}}):
+        answer = await client.chat(guided_regex="[a-z]{3}!", **fields)
+        assert re.fullmatch("[a-z]{3}!", answer["choices"][0]["message"]["content"])
+        assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+# --- the promise, with grammars
+
+
+SCHEMA = Grammar(
+    kind=GrammarKind.JSON_SCHEMA,
+    source=json.dumps({"type": "object", "properties": {"a": {"type": "string", "minLength": 500}}, "required": ["a"]}),
+)
+WORDS = Grammar(kind=GrammarKind.REGEX, source="([a-z]{2,8} ){30}")
+
+
+def sampling(index: int, output: int = 32) -> SamplingParams:
+    temperature = 0.8 if index % 2 else 0.0
+    grammar = (None, SCHEMA, None, WORDS)[index % 4]
+    return SamplingParams(temperature=temperature, seed=index, max_tokens=output, ignore_eos=True, grammar=grammar)
+
+
+@pytest.fixture(scope="module")
+def alone(parts: EngineParts, chat_prompts: list[list[int]]) -> list[tuple[int, ...]]:
+    llm = LLM(parts, Config(scheduler=SchedulerConfig(batching="sequential")))
+    return [each.token_ids for each in llm.generate(chat_prompts[:12], [sampling(i) for i in range(12)])]
+
+
+def test_free_and_constrained_rows_get_the_same_tokens_together(
+    parts: EngineParts, chat_prompts: list[list[int]], alone: list[tuple[int, ...]]
+) -> None:
+    llm = LLM(parts, Config(scheduler=SchedulerConfig(max_num_seqs=24, max_num_batched_tokens=512)))
+    completions = llm.generate(chat_prompts[:12], [sampling(i) for i in range(12)])
+    assert [each.token_ids for each in completions] == alone
+    for index, completion in enumerate(completions):
+        if index % 4 == 3:
+            assert completion.text is not None
+            assert re.fullmatch(r"([a-z]{2,8} )*[a-z]{0,8}", completion.text)
+
+
+@pytest.fixture(scope="module")
+def long_alone(parts: EngineParts, chat_prompts: list[list[int]]) -> list[tuple[int, ...]]:
+    llm = LLM(parts, Config(scheduler=SchedulerConfig(batching="sequential")))
+    return [each.token_ids for each in llm.generate(chat_prompts[:8], [sampling(i, 90) for i in range(8)])]
+
+
+@pytest.mark.parametrize("swap_blocks", [2000, 0], ids=["swapped out and back", "dropped and computed again"])
+def test_preemption_leaves_a_grammar_where_it_was(
+    parts: EngineParts, chat_prompts: list[list[int]], long_alone: list[tuple[int, ...]], swap_blocks: int
+) -> None:
+    prompts = chat_prompts[:8]
+    blocks = sum(len(prompt) // 32 + 2 for prompt in prompts)
+    pool = SmallPool(parts.runner, num_blocks=blocks, num_swap_blocks=swap_blocks)
+    llm = LLM(replace(parts, runner=pool), Config(scheduler=SchedulerConfig(max_num_seqs=8)))
+    completions = llm.generate(prompts, [sampling(i, 90) for i in range(8)])
+    assert [each.token_ids for each in completions] == long_alone
+    assert sum(each.finish.num_preemptions > 0 for each in completions if each.finish) >= 2
+
+
+async def test_a_request_for_a_grammar_that_is_never_used_frees_what_it_held(client: Client) -> None:
+    asking = asyncio.create_task(client.chat(response_format=one_of("never read"), max_tokens=50))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert await client.text(guided_choice=["yes"]) == "yes"
+    assert client.engine.stats().kv_blocks_used == 0
