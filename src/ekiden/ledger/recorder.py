@@ -108,6 +108,7 @@ class Recorder:
             inputs = _measured(turn, inputs, stops)
         row = self._turn_row(turn, start, end, inputs, decisions)
         self._forget_padding()
+        self._ends.sort()  # as they are read back
         self._sink.put(Rows(row, self._events, self._requests, self._ends, self._controls))
 
     def _micros(self, seconds: float) -> int:

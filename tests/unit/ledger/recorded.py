@@ -1,10 +1,12 @@
 """Runs of the simulation with the production recorder, for tests of everything that reads a ledger."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ekiden.engine.recording import controls_of, make_header
 from ekiden.ledger.recorder import Recorder
 from ekiden.ledger.records import Rows, RunHeader
+from ekiden.ledger.store import LedgerWriter
 from tests.simulation.simulator import TENANTS, Simulation
 
 
@@ -38,3 +40,14 @@ class RecordedSimulation(Simulation):
 
     def _clock(self) -> float:
         return round(super()._clock() * 1e6) / 1e6
+
+
+def stored(simulation: RecordedSimulation, folder: Path) -> Path:
+    """The simulated run as a ledger file."""
+    path = folder / f"{simulation.header.run_id}.sqlite"
+    writer = LedgerWriter(path, simulation.header)
+    for rows in simulation.kept.turns:
+        writer.put(rows)
+    writer.close()
+    assert writer.dropped == 0
+    return path
