@@ -10,7 +10,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from ekiden.api.server import bind, make_server, url_of
+from ekiden.api.binding import bind, url_of
+from ekiden.api.server import make_server
 from tests.api.scripted import ScriptedEngine, make_app, make_tokenizer
 
 

@@ -10,7 +10,8 @@ import httpx
 from fastapi import FastAPI
 
 from ekiden.api.app import create_app
-from ekiden.api.server import bind, make_server, url_of
+from ekiden.api.binding import bind, url_of
+from ekiden.api.server import make_server
 from ekiden.backends.fake import FakeRunner
 from ekiden.config import Config
 from ekiden.engine.async_engine import AsyncEngine

@@ -187,16 +187,18 @@ class ScriptedStream:
         if sampling.logprobs is not None:
             top = tuple(((token + rank) % VOCAB_SIZE, -0.5 - rank) for rank in range(sampling.logprobs))
             logprobs = (TokenLogprobs(logprob=-0.5, top=top),)
-        if reason is None:
-            return RequestUpdate(request.request_id, (token,), None, None, logprobs)
-        return self._terminal(self._finish((token,), reason, stop_reason, logprobs))
+        prompt = None
+        if sampling.prompt_logprobs is not None and self._given == 1:
+            prompt = tuple(TokenLogprobs(logprob=-0.25, rank=1) for _ in request.prompt_token_ids[1:])
+        finish = None if reason is None else self._finish((token,), reason, stop_reason).finish
+        update = RequestUpdate(request.request_id, (token,), finish, None, logprobs, prompt)
+        return update if finish is None else self._terminal(update)
 
     def _finish(
         self,
         tokens: tuple[int, ...],
         reason: FinishReason,
         stop_reason: str | int | None,
-        logprobs: tuple[TokenLogprobs, ...] | None = None,
     ) -> RequestUpdate:
         request, now = self._request, time.monotonic()
         finish = Finish(
@@ -210,7 +212,7 @@ class ScriptedStream:
             first_token_time=now if self._given else None,
             finish_time=now,
         )
-        return RequestUpdate(request.request_id, tokens, finish, None, logprobs)
+        return RequestUpdate(request.request_id, tokens, finish)
 
     def _terminal(self, update: RequestUpdate) -> RequestUpdate:
         self._ended = True

@@ -97,8 +97,6 @@ async def test_echo(memory: Memory):
     assert (await memory.complete([104, 105, END], echo=True)).json()["choices"][0]["text"] == "hi<|im_end|>ok"
     chunks = events((await memory.complete("hi ", echo=True, stream=True)).text)
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "hi ok"
-    assert_error(await memory.complete("hi", echo=True, logprobs=1), 400, "logprobs", "unsupported_parameter")
-    assert_error(await memory.complete("hi", echo=True, logprobs=1, max_tokens=0), 400, "logprobs")
 
 
 async def test_echo_only_computes_nothing(memory: Memory):
@@ -136,7 +134,7 @@ async def test_logprobs(memory: Memory):
 async def test_best_of(memory: Memory):
     assert (await memory.complete("hi", best_of=2, n=2)).status_code == 200
     assert_error(await memory.complete("hi", best_of=2, n=4), 400, "best_of")
-    assert_error(await memory.complete("hi", best_of=8, stream=True), 400, "best_of", "unsupported_parameter")
+    assert_error(await memory.complete("hi", best_of=8, stream=True), 400, "best_of")
 
 
 async def test_token_ids_are_returned(memory: Memory):

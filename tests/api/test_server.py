@@ -10,7 +10,8 @@ import sys
 import httpx
 import pytest
 
-from ekiden.api.server import BindError, bind, serve, url_of
+from ekiden.api.binding import BindError, bind, url_of
+from ekiden.api.server import serve
 from tests.api.conftest import Live, events
 from tests.api.scripted import MODEL, say
 

@@ -9,7 +9,8 @@ import httpx
 import pytest
 import trustme
 
-from ekiden.api.server import Tls, bind, make_server, url_of
+from ekiden.api.binding import Tls, bind, url_of
+from ekiden.api.server import make_server
 from ekiden.config import Config, ConfigError, ServerConfig
 from tests.api.conftest import Memory, memory_client
 from tests.api.scripted import MODEL, ScriptedEngine, make_app, make_tokenizer

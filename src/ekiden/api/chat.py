@@ -4,9 +4,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from ekiden.api.body_limit import read_json_body
 from ekiden.api.context import ApiContext
-from ekiden.api.errors import invalid, shutting_down
+from ekiden.api.errors import invalid
 from ekiden.api.generation import collect, stream, usage_of
 from ekiden.api.prompts import chat_prompt
 from ekiden.api.responses import send_json
@@ -15,16 +14,13 @@ from ekiden.api.schema_base import parse
 from ekiden.api.schemas import REFUSED, ChatRequest
 from ekiden.api.sse import ChunkFrame, encode
 from ekiden.api.structured import request_grammar
-from ekiden.api.text_output import Piece, TokenText, WholeAnswer, chat_logprobs, finish_fields
+from ekiden.api.text_output import Piece, TokenText, WholeAnswer, chat_logprobs, finish_fields, prompt_logprobs
 
 
 async def chat_completions(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
     """Answers a conversation, whole or streamed. Raises :class:`ApiError` before the first byte."""
-    body = await read_json_body(scope, receive, max_bytes=context.max_body_bytes)
-    fields = parse(ChatRequest, body, REFUSED)
+    fields = parse(ChatRequest, await context.read_body(scope, receive), REFUSED)
     context.check_model(fields.model)
-    if context.draining:
-        raise shutting_down()
     call = read_call(context, scope)
     include_usage = check_stream_options(fields)
     logprobs = _logprobs(fields)
@@ -83,6 +79,9 @@ def _whole(
     }
     if return_ids:
         response["prompt_token_ids"] = children[0].prompt.token_ids
+    asked, known = children[0].request.sampling.prompt_logprobs, answers[0].prompt_logprobs
+    if asked is not None and known is not None:
+        response["prompt_logprobs"] = prompt_logprobs(context.token_text, children[0].prompt.token_ids, known, asked)
     return response
 
 

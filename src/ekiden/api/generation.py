@@ -127,6 +127,9 @@ async def collect(context: ApiContext, call: Call, children: list[Child], receiv
                 result.token_ids.extend(piece.token_ids)
                 if piece.logprobs:
                     result.logprobs.extend(piece.logprobs)
+                if piece.prompt_logprobs is not None:
+                    result.prompt_logprobs = piece.prompt_logprobs
+                result.cumulative_logprob += piece.cumulative_logprob
                 result.finish = piece.finish
         result.text = "".join(texts)
         return result

@@ -69,10 +69,18 @@ def build_sampling(
     *,
     max_tokens: tuple[str, int | None],
     logprobs: int | None,
+    prompt_logprobs: int | None = None,
     grammar: Grammar | None = None,
 ) -> SamplingParams:
-    """Sampling values with defaults filled in, checked; ``max_tokens`` is the field's name and value."""
+    """Sampling values with defaults filled in, checked; ``max_tokens`` is the field's name and value.
+
+    ``prompt_logprobs`` takes the place of the field of that name.
+    """
     name, limit = max_tokens
+    if prompt_logprobs is None:
+        prompt_logprobs = fields.prompt_logprobs
+    if fields.stream and fields.prompt_logprobs is not None:
+        raise invalid("prompt_logprobs", "prompt_logprobs cannot be streamed; leave out stream, or use echo.")
     defaults = context.defaults
 
     def given(value: float | None, default: float) -> float:
@@ -96,6 +104,7 @@ def build_sampling(
         repetition_penalty=given(fields.repetition_penalty, defaults.repetition_penalty),
         logit_bias=fields.logit_bias or {},
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         grammar=grammar,
     )
     try:
@@ -125,15 +134,21 @@ class Child:
 
 
 def build_children(
-    context: ApiContext, call: Call, prompts: list[Prompt], params: SamplingParams, fields: GenerationFields
+    context: ApiContext,
+    call: Call,
+    prompts: list[Prompt],
+    params: SamplingParams,
+    fields: GenerationFields,
+    *,
+    best_of: int | None = None,
 ) -> list[Child]:
-    """Prompt i's answer j is choice ``i * n + j``, seeded with ``seed + j``."""
-    n = fields.n or 1
+    """Prompt i's answer j is choice ``i * n + j``, seeded with ``seed + j``. ``best_of`` takes the place of n."""
+    n = best_of or fields.n or 1
     total = len(prompts) * n
     if total > MAX_REQUESTS:
-        param = "n" if n > 1 else "prompt"
+        param = "best_of" if best_of is not None else "n" if n > 1 else "prompt"
         raise invalid(
-            param, f"{len(prompts)} prompts with n {n} are {total} answers; at most {MAX_REQUESTS} are allowed."
+            param, f"{len(prompts)} prompts with {n} each are {total} answers; at most {MAX_REQUESTS} are allowed."
         )
     children: list[Child] = []
     for prompt_index, prompt in enumerate(prompts):

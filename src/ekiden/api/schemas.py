@@ -41,7 +41,6 @@ NO_EFFECT: Final[dict[str, str]] = {
     "tool_choice": "'none' or 'auto': without tools it has no meaning",
     "function_call": "'none' or 'auto': without functions it has no meaning",
     "stream_options.include_obfuscation": "true or false: streams carry no padding",
-    "best_of": "equal to n only",
 }
 """Fields that are accepted and change nothing, with the values taken. The documentation quotes this table."""
 
@@ -53,7 +52,6 @@ REFUSED: Final[dict[str, str]] = {
     "reasoning_effort": "the model has no reasoning setting",
     "verbosity": "the model has no verbosity setting",
     "suffix": "the model cannot fill in between a prompt and a suffix",
-    "prompt_logprobs": "log-probabilities of prompt tokens are not supported yet",
 }
 """Known fields that are refused, and why."""
 
@@ -191,6 +189,8 @@ TokenIds = Annotated[list[int], Field(fail_fast=True, max_length=MAX_ENTRIES)]
 class StreamOptions(Strict):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class JsonSchemaFormat:
     """``response_format.json_schema``. ``strict`` False: keywords that cannot be enforced are passed over."""
@@ -246,8 +246,6 @@ _JSON_SCHEMA_SCHEMA: Final = {
 }
 
 
-
-
 class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: (
@@ -278,6 +276,8 @@ class GenerationFields(Strict):
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    return_token_ids: bool | None = None
     guided_json: (
         Annotated[
             dict[str, Any] | str,
@@ -304,16 +304,12 @@ class GenerationFields(Strict):
     ) = None
     guided_grammar: Annotated[str, Field(min_length=1)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    include_stop_str_in_output: bool | None = None
-    return_token_ids: bool | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     # No effect here: NO_EFFECT.
     user: str | None = None
     metadata: Metadata | None = None
     store: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None
-    # Refused with a reason: REFUSED.
-    prompt_logprobs: None = None
 
 
 class FunctionCall(Strict):

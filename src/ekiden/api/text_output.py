@@ -35,6 +35,10 @@ class Piece:
     logprobs: list[TokenEntry] | None = None
     token_ids: tuple[int, ...] = ()
     finish: Finish | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    """With the first token, where they were asked for: of all tokens of the prompt but the first."""
+    cumulative_logprob: float = 0.0
+    """Of the tokens of this update, those that are no part of the text included; 0 where none were asked for."""
 
 
 class TokenText:
@@ -97,9 +101,10 @@ class Answer:
             self._stopped = bool(delta.stopped)
         if finish is not None and not self._stopped:
             text += self._text.finish()
-        piece = Piece(text, None, tokens, finish)
+        piece = Piece(text, None, tokens, finish, update.prompt_logprobs)
         if self._token_text is not None:
             piece.logprobs = self._entries(self._token_text, visible, update, text)
+            piece.cumulative_logprob = sum(each.logprob for each in update.logprobs or ())
         return piece
 
     def _ended_by_token(self, finish: Finish, last: int) -> bool:
@@ -133,6 +138,8 @@ class WholeAnswer:
     text: str = ""
     logprobs: list[TokenEntry] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    cumulative_logprob: float = 0.0
 
 
 def chat_logprobs(token_text: TokenText, entries: list[TokenEntry]) -> dict[str, Any]:
@@ -157,6 +164,40 @@ class CompletionLogprobs:
         self._token_text = token_text
         self._characters = offset
 
+    def build_prompt(
+        self, token_ids: tuple[int, ...], text: str, known: tuple[TokenLogprobs, ...], num_top: int
+    ) -> dict[str, Any]:
+        """The object of a prompt that is given back with its answer; nothing is known of its first token.
+
+        ``text`` is what of the prompt is given back: special tokens may be part of it.
+        """
+        built: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for index, token_id in enumerate(token_ids):
+            data = self._token_text.bytes(token_id)
+            hidden = not self._token_text.visible_bytes(token_id) and not text.startswith(
+                data.decode(errors="replace"), self._characters
+            )
+            detail = known[index - 1] if index else None
+            built["tokens"].append(_name(data))
+            built["token_logprobs"].append(None if detail is None else max(detail.logprob, LOWEST))
+            built["top_logprobs"].append(None if detail is None else self._best(token_id, detail, num_top))
+            built["text_offset"].append(self._place(data, hidden=hidden))
+        self._characters = len(text)
+        return built
+
+    def _place(self, data: bytes, *, hidden: bool) -> int:
+        """Where a token begins in the text, in characters."""
+        # A token that goes on with a character begun by the one before lies inside that character.
+        inside = bool(data) and data[0] & 0xC0 == 0x80 and self._characters > 0
+        place = self._characters - inside
+        self._characters += 0 if hidden else sum(byte & 0xC0 != 0x80 for byte in data)
+        return place
+
+    def _best(self, token_id: int, detail: TokenLogprobs, num_top: int) -> dict[str, float]:
+        best = {_name(self._token_text.bytes(token)): max(logprob, LOWEST) for token, logprob in detail.top[:num_top]}
+        best.setdefault(_name(self._token_text.bytes(token_id)), max(detail.logprob, LOWEST))
+        return best
+
     def build(self, entries: list[TokenEntry]) -> dict[str, Any]:
         tokens: list[str] = []
         offsets: list[int] = []
@@ -164,14 +205,8 @@ class CompletionLogprobs:
         for item in entries:
             data = self._token_text.bytes(item.token_id)
             tokens.append(_name(data))
-            begun = sum(byte & 0xC0 != 0x80 for byte in data) if self._token_text.visible_bytes(item.token_id) else 0
-            # A token that goes on with a character begun by the one before lies inside that character.
-            inside = bool(data) and data[0] & 0xC0 == 0x80 and self._characters > 0
-            offsets.append(self._characters - inside)
-            self._characters += begun
-            best = {_name(self._token_text.bytes(token)): max(logprob, LOWEST) for token, logprob in item.logprobs.top}
-            best.setdefault(tokens[-1], max(item.logprobs.logprob, LOWEST))
-            top.append(best)
+            offsets.append(self._place(data, hidden=not self._token_text.visible_bytes(item.token_id)))
+            top.append(self._best(item.token_id, item.logprobs, len(item.logprobs.top)))
         return {
             "tokens": tokens,
             "token_logprobs": [max(item.logprobs.logprob, LOWEST) for item in entries],
@@ -186,6 +221,26 @@ def _name(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def prompt_logprobs(
+    token_text: TokenText, token_ids: tuple[int, ...], known: tuple[TokenLogprobs, ...], num_top: int
+) -> list[dict[str, Any] | None]:
+    """The ``prompt_logprobs`` of an answer, as vLLM gives them: for each token of the prompt an object from token ids
+    to what is known of them, and null for the first."""
+
+    def entry(token_id: int, logprob: float, rank: int | None) -> dict[str, Any]:
+        decoded = token_text.bytes(token_id).decode(errors="replace")
+        return {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": decoded}
+
+    given: list[dict[str, Any] | None] = [None]
+    for token_id, detail in zip(token_ids[1:], known, strict=True):
+        found = {
+            str(token): entry(token, logprob, rank) for rank, (token, logprob) in enumerate(detail.top[:num_top], 1)
+        }
+        found.setdefault(str(token_id), entry(token_id, detail.logprob, detail.rank))
+        given.append(found)
+    return given
 
 
 def finish_fields(finish: Finish | None) -> dict[str, Any]:

@@ -34,17 +34,19 @@ class RunnerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOutput:
-    """The logits of one pass.
+    """The logits of one pass, float32 of shape ``[len(rows) + len(prompt_positions), vocab_size]``.
 
-    ``rows[i]`` is the index in the plan of the row whose next-token logits are ``logits[i]`` (shape
-    ``[len(rows), vocab_size]``, float32). Rows whose prefill goes on are absent. ``model_seconds`` is the time inside
-    the compiled model.
+    ``rows[i]`` is the index in the plan of the row whose next-token logits are ``logits[i]``. Rows whose prefill goes
+    on are absent. After them come the logits at ``prompt_positions``: pairs of a row and a position in its sequence,
+    for every position of :meth:`Sequence.prompt_logit_positions`, each row's in ascending order over the passes of a
+    step. ``model_seconds`` is the time inside the compiled model.
     """
 
     rows: list[int]
     logits: FloatMatrix
     model_seconds: float
     padding_rows: int = 0
+    prompt_positions: list[tuple[int, int]] = field(default_factory=list)
 
 
 class ModelRunner(Protocol):

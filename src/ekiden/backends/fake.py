@@ -73,14 +73,24 @@ class FakeRunner:
             self._pool[target] = list(self._swap[source])
         rows: list[int] = []
         chosen: list[int] = []
+        positions: list[tuple[int, int]] = []
         for index, (sequence, count) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True)):
             state = self._compute(sequence.token_ids, sequence.block_table, sequence.num_computed_tokens, count)
             if sequence.num_computed_tokens + count == len(sequence.token_ids):
                 rows.append(index)
                 chosen.append(state % self._info.vocab_size)
-        logits = np.zeros((len(rows), self._info.vocab_size), np.float32)
-        logits[np.arange(len(rows)), chosen] = 1.0
-        yield PassOutput(rows=rows, logits=logits, model_seconds=0.0)
+            positions += [(index, position) for position in sequence.prompt_logit_positions(count)]
+        chosen += [
+            self._state_at(plan.sequences[row].block_table, position) % self._info.vocab_size
+            for row, position in positions
+        ]
+        logits = np.zeros((len(chosen), self._info.vocab_size), np.float32)
+        logits[np.arange(len(chosen)), chosen] = 1.0
+        yield PassOutput(rows=rows, logits=logits, model_seconds=0.0, prompt_positions=positions)
+
+    def _state_at(self, table: list[int], position: int) -> int:
+        size = self._info.block_size
+        return self._pool[table[position // size]][position % size]
 
     def _compute(self, token_ids: list[int], table: list[int], start: int, count: int) -> int:
         size = self._info.block_size

@@ -173,6 +173,11 @@ class EngineCore:
         """True while any request has not had its terminal update."""
         return bool(self._arrivals or self._aborts or self.population.by_id)
 
+    @property
+    def all_paused(self) -> bool:
+        """True when there are requests and every one of them is held back by somebody."""
+        return 0 < len(self.population.by_id) == len(self.population.paused)
+
     # --- the turn
 
     def step(self) -> StepResult:

@@ -16,6 +16,9 @@ from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
+HEARTBEAT_SECONDS = 1.0
+"""How often an engine reports whose requests are all paused."""
+
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
     request: Request
@@ -56,6 +59,7 @@ class EngineLoop:
         self._core = core
         self._deliver = deliver
         self._stop_at: float | None = None
+        self._draining = False
         self.inbox: queue.SimpleQueue[Command | Prepared] = queue.SimpleQueue()
         self._preparing = Preparing(grammars, self.inbox.put)
 
@@ -67,6 +71,9 @@ class EngineLoop:
             if self._stop_at is not None and (not self._core.has_work or time.monotonic() >= self._stop_at):
                 break
             result = self._core.step()
+            if self._stop_at is None:
+                # Only now: requests that were sent before the door was closed are inside.
+                self._core.intake.draining = self._draining
             self._deliver(result.updates, self._core.stats())
             wait = 0.0 if result.computed else self._idle_seconds(result.next_change)
         for request_id in list(self._core.population.by_id):
@@ -78,6 +85,8 @@ class EngineLoop:
     def _idle_seconds(self, next_change: float | None) -> float | None:
         """How long nothing can happen without a command; None for ever."""
         times = [time for time in (next_change, self._stop_at) if time is not None]
+        if self._core.all_paused:
+            times.append(time.monotonic() + HEARTBEAT_SECONDS)  # whoever watches must not take the silence for death
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _take_commands(self, wait: float | None) -> None:
@@ -104,7 +113,9 @@ class EngineLoop:
             case Pause(request_id, reason, paused):
                 (self._core.pause if paused else self._core.resume)(request_id, reason)
             case Drain(draining):
-                self._core.intake.draining = draining or self._stop_at is not None
+                self._draining = draining
+                if not draining and self._stop_at is None:
+                    self._core.intake.draining = False
             case Stop(drain_seconds):
                 self._core.intake.draining = True
                 self._stop_at = time.monotonic() + drain_seconds

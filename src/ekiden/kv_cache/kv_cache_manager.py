@@ -68,7 +68,7 @@ class KVCacheManager:
 
     def _shared_prefix(self, sequence: Sequence) -> list[int]:
         """The blocks in the pool that already hold the start of this sequence's prompt."""
-        if not self.prefix_caching or sequence.swapped_blocks:
+        if not self._takes_shared(sequence) or sequence.swapped_blocks:
             return []
         shared: list[int] = []
         for key in prompt_keys(sequence, self.block_size)[
@@ -80,6 +80,10 @@ class KVCacheManager:
             shared.append(block)
         return shared
 
+    def _takes_shared(self, sequence: Sequence) -> bool:
+        """A sequence whose prompt's own log-probabilities were asked for must compute it itself."""
+        return self.prefix_caching and sequence.request.sampling.prompt_logprobs is None
+
     def note_computed(self, sequence: Sequence, start: int, end: int) -> None:
         """Prefill has written tokens ``[start, end)``: name the full prompt blocks among them, for others to share."""
         if not self.prefix_caching:
@@ -90,7 +94,7 @@ class KVCacheManager:
 
     def keys_to_compute(self, sequence: Sequence, count: int) -> list[bytes]:
         """The keys of the blocks that its next ``count`` prefill tokens would fill and others could share."""
-        if not self.prefix_caching:
+        if not self._takes_shared(sequence):
             return []
         first = sequence.num_computed_tokens // self.block_size
         last = min(-(-count // self.block_size) + first, reusable_blocks(sequence.num_prompt_tokens, self.block_size))

@@ -16,6 +16,13 @@ def token_logprobs(row: FloatRow, token: int, num_top: int) -> TokenLogprobs:
     return TokenLogprobs(logprob=float(row[token]) - log_total, top=top)
 
 
+def prompt_token_logprobs(row: FloatRow, token: int, num_top: int) -> TokenLogprobs:
+    """As :func:`token_logprobs`, with the token's rank, ties by lower id."""
+    found = token_logprobs(row, token, num_top)
+    above = int(np.count_nonzero(row > row[token])) + int(np.count_nonzero(row[:token] == row[token]))
+    return TokenLogprobs(logprob=found.logprob, top=found.top, rank=above + 1)
+
+
 def highest_tokens(row: FloatRow, count: int) -> npt.NDArray[np.int64]:
     """Ids of the ``count`` highest logits, highest first, ties by lower id."""
     count = min(count, len(row))

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ekiden.sampling.logprobs import prompt_token_logprobs
 from ekiden.state.plan import BatchPlan, StepOutput, StepTiming
 from ekiden.state.request import TokenLogprobs
 from ekiden.state.sequence import Sequence
@@ -26,6 +27,8 @@ class Pass(Protocol):
     def model_seconds(self) -> float: ...
     @property
     def padding_rows(self) -> int: ...
+    @property
+    def prompt_positions(self) -> list[tuple[int, int]]: ...
 
 
 class Runner(Protocol):
@@ -51,19 +54,23 @@ class Advance:
         start = self._clock()
         tokens: list[tuple[int, ...]] = [()] * len(plan.sequences)
         logprobs: list[TokenLogprobs | None] | None = None
+        prompt: dict[int, list[TokenLogprobs]] = {}
         model = sampling = 0.0
         padding_rows = passes = 0
         for output in self._runner.execute(plan):
             began = self._clock()
             rows = output.rows
             if rows:
-                chosen, details = self._sampler.sample(output.logits, [plan.sequences[row] for row in rows])
+                last = output.logits[: len(rows)]
+                chosen, details = self._sampler.sample(last, [plan.sequences[row] for row in rows])
                 for row, token in zip(rows, chosen, strict=True):
                     tokens[row] = (token,)
                 if details is not None:
                     logprobs = logprobs or [None] * len(plan.sequences)
                     for row, detail in zip(rows, details, strict=True):
                         logprobs[row] = detail
+            if output.prompt_positions:
+                _note_prompt(plan, output, prompt)
             sampling += self._clock() - began
             model += output.model_seconds
             padding_rows += output.padding_rows
@@ -71,7 +78,16 @@ class Advance:
         return StepOutput(
             tokens=tokens,
             logprobs=logprobs,
+            prompt_logprobs=prompt,
             timing=StepTiming(started=start, total=self._clock() - start, model=model, sampling=sampling),
             padding_rows=padding_rows,
             passes=passes,
         )
+
+
+def _note_prompt(plan: BatchPlan, output: Pass, found: dict[int, list[TokenLogprobs]]) -> None:
+    """How likely the prompt's own tokens were; the logits of its positions come after those of the rows."""
+    for logits, (row, position) in zip(output.logits[len(output.rows) :], output.prompt_positions, strict=True):
+        sequence = plan.sequences[row]
+        num_top = sequence.request.sampling.prompt_logprobs or 0
+        found.setdefault(row, []).append(prompt_token_logprobs(logits, sequence.token_ids[position + 1], num_top))

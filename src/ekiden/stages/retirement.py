@@ -45,9 +45,12 @@ class Retirement:
                 start = sequence.num_computed_tokens
                 self._kv.note_computed(sequence, start, start + count)
             sequence.num_computed_tokens += count
+            if index in output.prompt_logprobs:
+                sequence.prompt_logprobs += output.prompt_logprobs[index]
             tokens = output.tokens[index]
             if not tokens:
                 continue
+            first = sequence.first_token_time is None
             if sequence.first_token_time is None:
                 sequence.first_token_time = now
             kept = self._append(sequence, tokens)
@@ -59,7 +62,10 @@ class Retirement:
             if output.logprobs is not None:
                 detail = output.logprobs[index]
                 logprobs = None if detail is None else (detail,)
-            updates.append(RequestUpdate(sequence.request.request_id, kept, finish, None, logprobs))
+            prompt = None
+            if first and sequence.request.sampling.prompt_logprobs is not None:
+                prompt = tuple(sequence.prompt_logprobs)
+            updates.append(RequestUpdate(sequence.request.request_id, kept, finish, None, logprobs, prompt))
         self._end_padded_batch()
         return updates
 

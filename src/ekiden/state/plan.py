@@ -70,6 +70,8 @@ class StepOutput:
 
     tokens: list[tuple[int, ...]]
     logprobs: list[TokenLogprobs | None] | None = None
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    """By row, for the positions of :meth:`Sequence.prompt_logit_positions` in order."""
     timing: StepTiming = field(default_factory=StepTiming)
     padding_rows: int = 0
     passes: int = 1

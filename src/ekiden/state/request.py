@@ -70,10 +70,14 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Log-probabilities at one position: the chosen token's, and the highest ones as ``(token, logprob)``."""
+    """Log-probabilities at one position: the chosen token's, and the highest ones as ``(token, logprob)``.
+
+    ``rank`` is the token's place among all, from 1; it is counted for the tokens of prompts only.
+    """
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    rank: int | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +109,8 @@ class RequestUpdate(msgspec.Struct, frozen=True):
     finish: Finish | None = None
     refusal: Refusal | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    """With the first token, where they were asked for: of all tokens of the prompt but the first."""
 
     @property
     def terminal(self) -> bool:

@@ -53,6 +53,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] = {}
     logprobs: int | None = None
     """How many alternatives to report beside each chosen token; None reports nothing, 0 the chosen token only."""
+    prompt_logprobs: int | None = None
+    """The same for each token of the prompt but the first. Such a request computes its whole prompt itself."""
     grammar: Grammar | None = None
     """Only tokens that can lead to a matching text are chosen, and the answer ends when nothing can follow."""
 
@@ -116,4 +118,6 @@ def validate(params: SamplingParams, *, vocab_size: int) -> None:
     for token, bias in params.logit_bias.items():
         _require(0 <= token < vocab_size, "logit_bias", token, f"keyed by token ids between 0 and {vocab_size - 1}")
         _require(-100.0 <= bias <= 100.0, "logit_bias", bias, "between -100 and 100")
-    _require(params.logprobs is None or 0 <= params.logprobs <= 20, "logprobs", params.logprobs, "between 0 and 20")
+    for name in ("logprobs", "prompt_logprobs"):
+        count = getattr(params, name)
+        _require(count is None or 0 <= count <= 20, name, count, "between 0 and 20")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from ekiden.state.request import FinishReason, Request
+from ekiden.state.request import FinishReason, Request, TokenLogprobs
 
 
 class Status(StrEnum):
@@ -104,6 +104,8 @@ class Sequence:
     paused_by: set[PauseReason] = field(default_factory=set)
     padding: bool = False
     """True for a finished row that a naive padded batch keeps computing (``static-padded``)."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """What is known so far of those that were asked for, by position: entry ``i`` is the prompt's token ``i + 1``."""
     prefix_keys: list[bytes] | None = None
     """Names of its full prompt blocks, computed when they are first asked for."""
     history: list[Status] = field(default_factory=list)
@@ -124,6 +126,13 @@ class Sequence:
     def is_prefilling(self) -> bool:
         """True while prompt tokens are missing from the KV pool."""
         return self.num_computed_tokens < self.num_prompt_tokens
+
+    def prompt_logit_positions(self, num_tokens: int) -> range:
+        """Of the next ``num_tokens`` uncomputed positions those whose logits say how likely the prompt goes on."""
+        if self.request.sampling.prompt_logprobs is None:
+            return range(0)
+        first = max(self.num_computed_tokens, len(self.prompt_logprobs))
+        return range(first, min(self.num_computed_tokens + num_tokens, self.num_prompt_tokens - 1))
 
     def move_to(self, status: Status) -> None:
         if status not in TRANSITIONS[self.status]:

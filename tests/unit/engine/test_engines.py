@@ -3,9 +3,20 @@
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+
+from ekiden.backends.fake import next_token
+from ekiden.engine import loop
+from ekiden.engine.async_engine import AsyncEngine
+from ekiden.engine.build import build_core
+from ekiden.engine.interface import Engine, EngineDied, EngineStats, Health
+from ekiden.engine.process import EngineClient
+from ekiden.models.errors import ModelError
+from ekiden.state.request import FinishReason, RefusalReason, Request, RequestUpdate
+from ekiden.state.sequence import PauseReason
 from tests.unit.engine.fake_parts import (
     VOCAB,
     make_config,
@@ -13,13 +24,6 @@ from tests.unit.engine.fake_parts import (
     make_request,
     make_unloadable_parts,
 )
-
-from ekiden.backends.fake import next_token
-from ekiden.engine.async_engine import AsyncEngine
-from ekiden.engine.interface import Engine, EngineDied, Health
-from ekiden.engine.process import EngineClient
-from ekiden.models.errors import ModelError
-from ekiden.state.request import FinishReason, RefusalReason, Request
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -129,6 +133,55 @@ async def test_an_id_in_flight_cannot_be_used_again(engine: Engine) -> None:
     with pytest.raises(ValueError, match="in flight already"):
         engine.generate(make_request("same", max_tokens=5))
     await stream.aclose()
+
+
+async def test_a_closed_door_opens_again(engine: Engine) -> None:
+    running = engine.generate(make_request("inside", max_tokens=2000))
+    await engine.drain(True)
+    await until(lambda: engine.stats().num_running == 1 or engine.stats().num_paused == 1)
+    outside = make_request("outside", max_tokens=5)
+    assert [each.refusal and each.refusal.reason async for each in engine.generate(outside)] == [RefusalReason.DRAINING]
+    assert sum([len(update.token_ids) async for update in running]) == 2000
+    await engine.drain(False)
+    assert await collect(engine, outside) == expected(outside, 5)
+
+
+async def test_an_engine_that_is_restarted_keeps_its_door_closed() -> None:
+    client = EngineClient(make_fake_parts, make_config())
+    await client.start()
+    try:
+        await client.drain(True)
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        await until(lambda: client.restarts == 1 and client.health is Health.OK)
+        (update,) = [update async for update in client.generate(make_request("outside", max_tokens=5))]
+        assert update.refusal is not None
+        assert update.refusal.reason is RefusalReason.DRAINING
+    finally:
+        await client.stop()
+
+
+async def test_an_engine_whose_requests_are_all_paused_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing moves and nobody should wonder: it is neither stalled nor replaced."""
+    monkeypatch.setattr(loop, "HEARTBEAT_SECONDS", 0.01)
+    reports: list[int] = []
+    enough = threading.Event()
+
+    def deliver(updates: list[RequestUpdate], stats: EngineStats) -> None:
+        reports.append(stats.num_paused)
+        if reports[-5:] == [1] * 5:
+            enough.set()
+
+    config = make_config()
+    running = loop.EngineLoop(build_core(make_fake_parts(config), config), deliver)
+    running.inbox.put(loop.Submit(make_request("held", max_tokens=50)))
+    running.inbox.put(loop.Pause("held", PauseReason.OPERATOR, True))
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    told = await asyncio.to_thread(enough.wait, 10)
+    running.inbox.put(loop.Stop())
+    await asyncio.to_thread(thread.join)
+    assert told
 
 
 async def test_a_killed_engine_fails_what_was_in_flight_and_comes_back() -> None:

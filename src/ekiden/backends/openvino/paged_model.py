@@ -5,6 +5,7 @@ named twice): a single row takes another kernel and rounds differently.
 """
 
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -75,9 +76,11 @@ def flat_inputs(
     blocks: list[int],
     block_counts: list[int],
     wanted: list[int],
+    places: Sequence[int] = (),
 ) -> Inputs:
     """The inputs of one pass. Row ``i`` brings ``counts[i]`` of ``token_ids``, has ``starts[i]`` tokens behind it and
-    lies in the next ``block_counts[i]`` of ``blocks``; ``wanted`` are the rows whose last token needs logits."""
+    lies in the next ``block_counts[i]`` of ``blocks``; ``wanted`` are the rows whose last token needs logits, and
+    ``places`` further tokens that need them, by their place in ``token_ids``."""
     past = np.array(starts, np.int32)
     begins = _begins(counts)
     tokens = len(token_ids)
@@ -86,7 +89,10 @@ def flat_inputs(
     else:
         positions = np.arange(tokens, dtype=np.int64) + np.repeat(past - begins[:-1], counts)
     last = begins[1:] - 1
-    if len(wanted) == len(counts) and len(counts) > 1:
+    if places:
+        chosen = [*last[wanted].tolist(), *places]
+        logit_rows = np.array(chosen if len(chosen) > 1 else chosen * 2, np.int32)
+    elif len(wanted) == len(counts) and len(counts) > 1:
         logit_rows = last
     else:
         # Where no row wants logits the head must still run for one; where one does, it is named twice (see above).

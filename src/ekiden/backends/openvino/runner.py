@@ -12,6 +12,9 @@ from ekiden.backends.openvino.passes import DUMMY, Pass, split
 from ekiden.state.plan import BatchPlan
 from ekiden.state.sequence import Sequence
 
+PROMPT_LOGITS_LIMIT = 128
+"""Tokens of a pass in which logits of prompts are asked for: they take as many floats a token as the vocabulary has."""
+
 
 class OpenVINORunner:
     """A :class:`ekiden.backends.base.ModelRunner` on OpenVINO. Not thread-safe: one step at a time.
@@ -40,11 +43,24 @@ class OpenVINORunner:
             start + count >= len(sequence.token_ids)
             for start, count, sequence in zip(starts, plan.num_tokens, plan.sequences, strict=True)
         ]
-        for piece in split(starts, plan.num_tokens, wanted, limit=self.pass_limit, block_size=BLOCK_SIZE):
-            logits, seconds = self.model.compute(_inputs_of(piece, plan.sequences, pool.scratch_block))
+        asked = [
+            sequence.prompt_logit_positions(count)
+            for sequence, count in zip(plan.sequences, plan.num_tokens, strict=True)
+        ]
+        limit = self.pass_limit
+        if any(asked):
+            limit = PROMPT_LOGITS_LIMIT if limit is None else min(limit, PROMPT_LOGITS_LIMIT)
+        for piece in split(starts, plan.num_tokens, wanted, limit=limit, block_size=BLOCK_SIZE):
+            positions, places = _prompt_places(piece, asked)
+            inputs = _inputs_of(piece, plan.sequences, pool.scratch_block, places)
+            logits, seconds = self.model.compute(inputs)
             rows = [piece.rows[index] for index in piece.wanted]
             yield PassOutput(
-                rows=rows, logits=logits[: len(rows)], model_seconds=seconds, padding_rows=piece.padding_rows
+                rows=rows,
+                logits=logits[: len(rows) + len(positions)],
+                model_seconds=seconds,
+                padding_rows=piece.padding_rows,
+                prompt_positions=positions,
             )
 
     def close(self) -> None:
@@ -52,7 +68,21 @@ class OpenVINORunner:
         self.model.close()
 
 
-def _inputs_of(piece: Pass, sequences: list[Sequence], scratch_block: int) -> Inputs:
+def _prompt_places(piece: Pass, asked: list[range]) -> tuple[list[tuple[int, int]], list[int]]:
+    """The positions of prompts whose logits are asked for in this pass, and where they lie among its tokens."""
+    positions: list[tuple[int, int]] = []
+    places: list[int] = []
+    begin = 0
+    for row, start, count in zip(piece.rows, piece.starts, piece.counts, strict=True):
+        if row != DUMMY and asked[row]:
+            for position in range(max(start, asked[row].start), min(start + count, asked[row].stop)):
+                positions.append((row, position))
+                places.append(begin + position - start)
+        begin += count
+    return positions, places
+
+
+def _inputs_of(piece: Pass, sequences: list[Sequence], scratch_block: int, places: list[int]) -> Inputs:
     token_ids: list[int] = []
     blocks: list[int] = []
     block_counts: list[int] = []
@@ -71,4 +101,4 @@ def _inputs_of(piece: Pass, sequences: list[Sequence], scratch_block: int) -> In
         table = sequence.block_table
         blocks.extend(table if len(table) == needed else table[:needed])
         block_counts.append(needed)
-    return flat_inputs(token_ids, piece.starts, piece.counts, blocks, block_counts, piece.wanted)
+    return flat_inputs(token_ids, piece.starts, piece.counts, blocks, block_counts, piece.wanted, places)
