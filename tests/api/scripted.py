@@ -116,10 +116,10 @@ class ScriptedEngine:
     async def abort(self, request_id: str) -> None:
         self.note_abort(request_id)
 
-    async def pause(self, request_id: str) -> None:
+    async def pause(self, request_id: str, by: str | None = None) -> None:
         self.commands.append(("pause", request_id))
 
-    async def resume(self, request_id: str) -> None:
+    async def resume(self, request_id: str, by: str | None = None) -> None:
         self.commands.append(("resume", request_id))
 
     async def drain(self, draining: bool) -> None:

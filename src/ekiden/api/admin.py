@@ -35,12 +35,12 @@ class DrainAction(Strict):
 
 async def pause(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
     """Takes the request's answers out of the running; they keep what they have."""
-    await _act(context, scope, receive, send, "pause", context.engine.pause)
+    await _act(context, scope, receive, send, "pause", context.engine.pause, named=True)
 
 
 async def resume(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
     """Lets a paused request go on."""
-    await _act(context, scope, receive, send, "resume", context.engine.resume)
+    await _act(context, scope, receive, send, "resume", context.engine.resume, named=True)
 
 
 async def abort(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,8 +54,11 @@ async def _act(
     receive: Receive,
     send: Send,
     action: str,
-    do: Callable[[str], Awaitable[None]],
+    do: Callable[..., Awaitable[None]],
+    *,
+    named: bool = False,
 ) -> None:
+    """``named``: the engine records who asked for it."""
     caller = require_admin(scope)
     wanted = parse(RequestAction, await context.read_body(scope, receive)).request_id
     ids = context.answers_of(wanted)
@@ -64,7 +67,7 @@ async def _act(
             404, f"The request {shown(wanted)} is not in flight.", param="request_id", code="request_not_found"
         )
     for request_id in ids:
-        await do(request_id)
+        await (do(request_id, caller.name) if named else do(request_id))
     logger.info("admin %s %s request %s", caller.name, _REASONS[action], wanted)
     await send_json(send, {"request_id": wanted, "status": _REASONS[action], "answers": ids})
 

@@ -75,11 +75,11 @@ class AsyncEngine:
     async def abort(self, request_id: str) -> None:
         self._loop.inbox.put(Abort(request_id))
 
-    async def pause(self, request_id: str) -> None:
-        self._loop.inbox.put(Pause(request_id, PauseReason.OPERATOR, True))
+    async def pause(self, request_id: str, by: str | None = None) -> None:
+        self._loop.inbox.put(Pause(request_id, PauseReason.OPERATOR, True, by))
 
-    async def resume(self, request_id: str) -> None:
-        self._loop.inbox.put(Pause(request_id, PauseReason.OPERATOR, False))
+    async def resume(self, request_id: str, by: str | None = None) -> None:
+        self._loop.inbox.put(Pause(request_id, PauseReason.OPERATOR, False, by))
 
     async def drain(self, draining: bool) -> None:
         self._loop.inbox.put(Drain(draining))

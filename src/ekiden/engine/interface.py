@@ -108,11 +108,11 @@ class Engine(Protocol):
         """End a request at the next step boundary; its stream gets a terminal update. Unknown ids are ignored."""
         ...
 
-    async def pause(self, request_id: str) -> None:
-        """Take a request out of the running at the next step boundary, keeping what it has."""
+    async def pause(self, request_id: str, by: str | None = None) -> None:
+        """Take a request out of the running at the next step boundary, keeping what it has. ``by``: who asked."""
         ...
 
-    async def resume(self, request_id: str) -> None:
+    async def resume(self, request_id: str, by: str | None = None) -> None:
         """Let a paused request go on."""
         ...
 

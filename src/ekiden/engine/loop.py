@@ -29,11 +29,12 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 
 
 class Pause(msgspec.Struct, frozen=True, tag=True):
-    """Hold a request back for a reason, or (``paused`` False) withdraw that reason."""
+    """Hold a request back for a reason, or (``paused`` False) withdraw that reason. ``by``: the person who asked."""
 
     request_id: str
     reason: PauseReason
     paused: bool
+    by: str | None = None
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
@@ -110,8 +111,8 @@ class EngineLoop:
             case Abort(request_id):
                 if not self._preparing.abort(request_id):
                     self._core.abort(request_id)
-            case Pause(request_id, reason, paused):
-                (self._core.pause if paused else self._core.resume)(request_id, reason)
+            case Pause(request_id, reason, paused, by):
+                (self._core.pause if paused else self._core.resume)(request_id, reason, by)
             case Drain(draining):
                 self._draining = draining
                 if not draining and self._stop_at is None:

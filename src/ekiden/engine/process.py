@@ -205,11 +205,11 @@ class EngineClient:
     async def abort(self, request_id: str) -> None:
         self._send(Abort(request_id))
 
-    async def pause(self, request_id: str) -> None:
-        self._send(Pause(request_id, PauseReason.OPERATOR, True))
+    async def pause(self, request_id: str, by: str | None = None) -> None:
+        self._send(Pause(request_id, PauseReason.OPERATOR, True, by))
 
-    async def resume(self, request_id: str) -> None:
-        self._send(Pause(request_id, PauseReason.OPERATOR, False))
+    async def resume(self, request_id: str, by: str | None = None) -> None:
+        self._send(Pause(request_id, PauseReason.OPERATOR, False, by))
 
     async def drain(self, draining: bool) -> None:
         self._draining = draining

@@ -1,19 +1,18 @@
 """Opens the ledger of a run: the header, the file, and the recorder that an engine core is given."""
 
-import os
 import sqlite3
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from secrets import token_hex
 
 from ekiden import __version__
 from ekiden.backends.base import RunnerInfo
-from ekiden.config import Config, LedgerConfig, parse_size
+from ekiden.config import Config, parse_size
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
 from ekiden.guardrails.limits import Tenants, load_tenants
+from ekiden.ledger.reader import ledger_folder
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.records import FORMAT, RunHeader
 from ekiden.ledger.retention import SUFFIX, Retention
@@ -24,14 +23,6 @@ DAY_SECONDS = 86_400
 
 class LedgerError(RuntimeError):
     """The ledger cannot be written; the message says where and what to do."""
-
-
-def ledger_dir(config: LedgerConfig) -> Path:
-    """The folder of the recorded runs."""
-    if config.ledger_dir is not None:
-        return Path(config.ledger_dir).expanduser()
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "ekiden" / "ledger"
 
 
 def new_run_id() -> str:
@@ -133,7 +124,7 @@ def recorded_core(
         max_bytes=parse_size("ledger_max_size", settings.ledger_max_size),
         max_seconds=settings.ledger_max_age_days * DAY_SECONDS,
     )
-    path = ledger_dir(settings) / (run_id + SUFFIX)
+    path = ledger_folder(settings) / (run_id + SUFFIX)
     try:
         writer = LedgerWriter(path, header, retention)
     except (OSError, sqlite3.Error) as error:

@@ -58,7 +58,7 @@ def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep
     return RequestDetail(
         arrival=request.arrival_time,
         deadline=request.deadline,
-        sampling=_sampling_changes(request.sampling),
+        sampling=_sampling_changes(request.sampling, keep_texts=keep_prompts),
         prompt_digest=digest(prompt),
         block_keys=keys,
         num_waiting=arrival.num_waiting,
@@ -92,13 +92,15 @@ def stop_of(sequence: Sequence) -> int | str | None:
     return STOP_STRING if isinstance(sequence.stop_reason, str) else sequence.stop_reason
 
 
-def _sampling_changes(sampling: SamplingParams) -> dict[str, Any]:
-    """What differs from the defaults, without the client's own texts."""
+def _sampling_changes(sampling: SamplingParams, *, keep_texts: bool) -> dict[str, Any]:
+    """What differs from the defaults. Of the client's own texts only lengths and kinds, unless they are kept."""
     changes = {}
     for name, default in _DEFAULTS.items():
         value = getattr(sampling, name)
         if value != default:
             changes[name] = value
+    if keep_texts:
+        return changes
     if sampling.stop:
         changes["stop"] = [len(text) for text in sampling.stop]
     if sampling.grammar is not None:

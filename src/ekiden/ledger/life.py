@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 
 from ekiden.ledger.reader import LedgerReader
-from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, WAIT_REASONS, EndRow, EventKind, EventRow, RequestRow
+from ekiden.ledger.records import (
+    LEFT_OUT_REASONS,
+    PAUSE_BITS,
+    WAIT_REASONS,
+    EndRow,
+    EventKind,
+    EventRow,
+    RequestRow,
+    TurnRow,
+)
 from ekiden.state.plan import LeftOutReason
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import WaitReason
@@ -35,8 +44,6 @@ class Cause(StrEnum):
     OWN_DECODE = "own_decode"
     OTHERS_PREFILL = "others_prefill"
     SWAPPING = "others_swapping"
-    TOKEN_BUDGET = "held_back_by_token_budget"
-    CONCURRENT_PREFILLS = "held_back_by_concurrent_prefills"
     INTER_TOKEN_TARGET = "held_back_by_inter_token_target"
     PREFIX_IN_FLIGHT = "held_back_for_shared_prefix"
     RUNNING_KV_BLOCKS = "held_back_by_kv_blocks"
@@ -56,8 +63,8 @@ WAIT_CAUSES = {
     WaitReason.BATCHING: Cause.BATCHING,
 }
 LEFT_OUT_CAUSES = {
-    LeftOutReason.TOKEN_BUDGET: Cause.TOKEN_BUDGET,
-    LeftOutReason.CONCURRENT_PREFILLS: Cause.CONCURRENT_PREFILLS,
+    LeftOutReason.TOKEN_BUDGET: Cause.OTHERS_PREFILL,
+    LeftOutReason.CONCURRENT_PREFILLS: Cause.OTHERS_PREFILL,
     LeftOutReason.INTER_TOKEN_TARGET: Cause.INTER_TOKEN_TARGET,
     LeftOutReason.KV_BLOCKS: Cause.RUNNING_KV_BLOCKS,
     LeftOutReason.PREFIX_IN_FLIGHT: Cause.PREFIX_IN_FLIGHT,
@@ -99,7 +106,7 @@ class Span:
 
 @dataclass(slots=True)
 class CauseTime:
-    """The time owed to one cause, the turns it fell into, and the requests that stood for it, by their time."""
+    """The time owed to one cause, the turns it fell into, and what and who stood for it, by their time."""
 
     cause: Cause
     micros: int = 0
@@ -107,8 +114,11 @@ class CauseTime:
     last_turn: int = 0
     turns: int = 0
     others: dict[int, int] = field(default_factory=dict)
+    details: dict[str, int] = field(default_factory=dict)
 
-    def add(self, micros: int, turn: int, last_turn: int | None = None, other: int | None = None) -> None:
+    def add(
+        self, micros: int, turn: int, last_turn: int | None = None, other: int | None = None, detail: str | None = None
+    ) -> None:
         last_turn = turn if last_turn is None else last_turn
         self.micros += micros
         self.first_turn = min(self.first_turn or turn, turn)
@@ -116,6 +126,8 @@ class CauseTime:
         self.turns += last_turn - turn + 1
         if other is not None:
             self.others[other] = self.others.get(other, 0) + micros
+        if detail is not None:
+            self.details[detail] = self.details.get(detail, 0) + micros
 
 
 @dataclass(slots=True)
@@ -148,7 +160,7 @@ def life_of(reader: LedgerReader, request: RequestRow) -> Life:
         return life  # its turns are past the retention
     life.spans = list(_spans(life, Moment(last_turn, 1, times[last_turn][1])))
     splitter = _Splitter(reader, life)
-    splitter.add(Cause.STEP_BOUNDARY, times[request.turn][0] - request.arrival, request.turn)
+    splitter.inbox(times[request.turn][0])
     for span in life.spans:
         splitter.split(span)
     life.causes = {cause: time for cause, time in splitter.causes.items() if time.micros}
@@ -204,9 +216,33 @@ class _Splitter:
         self._order = reader.header.scheduler.get("scheduling_policy", "fcfs")
         self.causes: dict[Cause, CauseTime] = {}
 
-    def add(self, cause: Cause, micros: int, turn: int, last_turn: int | None = None, other: int | None = None) -> None:
+    def add(
+        self,
+        cause: Cause,
+        micros: int,
+        turn: int,
+        last_turn: int | None = None,
+        other: int | None = None,
+        detail: str | None = None,
+    ) -> None:
         if micros:
-            self.causes.setdefault(cause, CauseTime(cause)).add(micros, turn, last_turn, other)
+            self.causes.setdefault(cause, CauseTime(cause)).add(micros, turn, last_turn, other, detail)
+
+    def inbox(self, start: int) -> None:
+        """From arrival to the boundary at which intake took it: the step in progress had to end first."""
+        arrival, turn = self._request.arrival, self._request.turn
+        running = self._reader.turn(turn - 1)
+        inside = 0
+        if running is not None and running.took:
+            inside = max(0, min(running.start + running.took, start) - max(running.start, arrival))
+            self._step_in_progress(running, inside)
+        self.add(Cause.STEP_BOUNDARY, start - arrival - inside, turn)
+
+    def _step_in_progress(self, row: TurnRow, micros: int) -> None:
+        """Time spent until a step ended: what its prefill chunks made of it is theirs."""
+        others = micros * row.prefill_time // row.took if row.took else 0
+        self.add(Cause.OTHERS_PREFILL, others, row.turn, detail="step_in_progress")
+        self.add(Cause.STEP_BOUNDARY, micros - others, row.turn)
 
     def split(self, span: Span) -> None:
         match span.phase:
@@ -238,14 +274,14 @@ class _Splitter:
         at = span.begin.at
         for row in self._reader.turns(first, last):
             if row.turn > first:
-                self._charge_wait(span, wait, head, at, row.start, row.turn, overtaken)
+                self._charge_wait(span, wait, head, row, row.start - at, overtaken, body=False)
                 at = row.start
             if row.wait_start is not None:
                 wait, head = row.wait_start, row.head_start
             if row.turn < last or span.end.late:
                 end = row.start + row.took
                 if end > at:
-                    self._charge_wait(span, wait, head, at, end, row.turn, overtaken)
+                    self._charge_wait(span, wait, head, row, end - at, overtaken, body=True)
                     at = end
             wait, head = row.wait, row.head
         self.add(Cause.UNRECORDED, span.end.at - at, last)
@@ -255,23 +291,27 @@ class _Splitter:
         span: Span,
         wait: int | None,
         head: int | None,
-        begin: int,
-        end: int,
-        turn: int,
+        row: TurnRow,
+        micros: int,
         overtaken: "list[tuple[int, int, int]]",
+        *,
+        body: bool,
     ) -> None:
+        turn, own = row.turn, self._request.request
         if wait is None:
-            self.add(Cause.STEP_BOUNDARY, end - begin, turn)
+            if body:
+                self._step_in_progress(row, micros)
+            else:
+                self.add(Cause.STEP_BOUNDARY, micros, turn)
             return
-        own = self._request.request
         reason = WAIT_REASONS[wait]
         if span.blocked or (reason is WaitReason.KV_BLOCKS and head == own):
-            self.add(Cause.KV_BLOCKS, end - begin, turn)
+            self.add(Cause.KV_BLOCKS, micros, turn)
         elif reason is WaitReason.SLOTS and (other := _holder(overtaken, turn)) is not None:
-            self.add(_ORDER_CAUSES[self._order], end - begin, turn, other=other)
+            self.add(_ORDER_CAUSES[self._order], micros, turn, other=other)
         else:
             cause = WAIT_CAUSES[reason]
-            self.add(cause, end - begin, turn, other=head if cause is Cause.BEHIND_REQUEST else None)
+            self.add(cause, micros, turn, other=head if cause is Cause.BEHIND_REQUEST else None)
 
     def _overtaken(self, span: Span) -> list[tuple[int, int, int]]:
         """Requests that came later and hold a slot meanwhile, which only an order other than arrival's lets happen."""
@@ -296,14 +336,18 @@ class _Splitter:
             if chunk:
                 others = row.prefill_time * max(0, row.prefill_tokens - chunk) // max(1, row.prefill_tokens)
                 swapping = max(0, min(row.took - row.p90, row.took - others)) if row.swapped else 0
-                self.add(Cause.OTHERS_PREFILL, others, row.turn)
+                self.add(Cause.OTHERS_PREFILL, others, row.turn, detail="shared_steps")
                 self.add(Cause.SWAPPING, swapping, row.turn)
                 self.add(Cause.OWN_PREFILL, row.took - others - swapping, row.turn)
             elif span.left_out:
-                self.add(LEFT_OUT_CAUSES[LEFT_OUT_REASONS[span.left_out]], row.took, row.turn)
+                self._left_out(span.left_out, row.took, row.turn, row.turn)
             else:
-                self.add(Cause.STEP_BOUNDARY, row.took, row.turn)
+                self._step_in_progress(row, row.took)
         self.add(Cause.UNRECORDED, span.end.at - at, last)
+
+    def _left_out(self, code: int, micros: int, first: int, last: int) -> None:
+        reason = LEFT_OUT_REASONS[code]
+        self.add(LEFT_OUT_CAUSES[reason], micros, first, last, detail=reason.value)
 
     def _decode(self, span: Span) -> None:
         """Sums over the span's steps: long answers have thousands of them."""
@@ -315,9 +359,9 @@ class _Splitter:
             return
         sums = self._reader.sums(first, last)
         if span.left_out:
-            self.add(LEFT_OUT_CAUSES[LEFT_OUT_REASONS[span.left_out]], sums.took, first, last)
+            self._left_out(span.left_out, sums.took, first, last)
         else:
-            self.add(Cause.OTHERS_PREFILL, sums.prefill, first, last)
+            self.add(Cause.OTHERS_PREFILL, sums.prefill, first, last, detail="shared_steps")
             self.add(Cause.SWAPPING, sums.swapping, first, last)
             self.add(Cause.OWN_DECODE, sums.took - sums.prefill - sums.swapping, first, last)
         whole = sums.turns == last - first + 1

@@ -1,5 +1,6 @@
 """Reads stored runs. Opens files read-only, also while an engine is writing to them."""
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ekiden.config import LedgerConfig
 from ekiden.ledger.records import (
     FORMAT,
     REFUSED,
@@ -111,6 +113,12 @@ class LedgerReader:
             low, high = (middle, high) if found and found[0][0] <= turn else (low, middle - 1)
         return low
 
+    def all_requests(self) -> list[RequestRow]:
+        return [RequestRow(*row) for row in self._all("SELECT * FROM requests ORDER BY request")]
+
+    def all_ends(self) -> list[EndRow]:
+        return [EndRow(*row) for row in self._all("SELECT * FROM ends ORDER BY request")]
+
     def worst(self, count: int, *, since: int | None = None, until: int | None = None) -> list[EndRow]:
         """The requests that took longest from arrival to end, of those that ended in a period (microseconds)."""
         rows = self._all(
@@ -147,6 +155,14 @@ class LedgerReader:
         """The first and the last stored turn; (0, 0) for none."""
         first, last = self._all("SELECT coalesce(min(turn), 0), coalesce(max(turn), 0) FROM turns")[0]
         return first, last
+
+    def heaviest_prefills(self, first: int, last: int, count: int = 20) -> list[TurnRow]:
+        """The turns of a range in which prefill chunks took most."""
+        rows = self._all(
+            "SELECT * FROM turns WHERE turn BETWEEN ? AND ? AND prefill_time > 0 ORDER BY prefill_time DESC LIMIT ?",
+            (first, last, count),
+        )
+        return [TurnRow(*row) for row in rows]
 
     def sums(self, first: int, last: int) -> StepSums:
         """Sums over the turns ``first`` to ``last``."""
@@ -188,6 +204,14 @@ class LedgerReader:
 def _by_turn(rows: Iterator[Any], column: int) -> Iterator[tuple[int, list[Any]]]:
     for turn, group in groupby(rows, key=lambda row: row[column]):
         yield turn, list(group)
+
+
+def ledger_folder(config: LedgerConfig) -> Path:
+    """Where runs are recorded."""
+    if config.ledger_dir is not None:
+        return Path(config.ledger_dir).expanduser()
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "ekiden" / "ledger"
 
 
 def runs_in(folder: Path) -> list[Path]:

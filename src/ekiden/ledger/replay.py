@@ -75,12 +75,33 @@ class PromptMaker:
 
 
 def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) -> Request:
-    """The request as intake saw it. Stop strings become ones of the same length, a grammar the request's number."""
+    """The request as intake saw it, for a replay of decisions.
+
+    Stop strings become ones of the same length and a grammar's source the request's number: what they did is recorded.
+    """
     sampling: dict[str, Any] = dict(detail.sampling)
     if "stop" in sampling:
-        sampling["stop"] = tuple("x" * length for length in sampling["stop"])
+        sampling["stop"] = tuple("x" * (len(s) if isinstance(s, str) else s) for s in sampling["stop"])
     if "grammar" in sampling:
-        sampling["grammar"] = Grammar(kind=GrammarKind(sampling["grammar"]), source=str(row.request))
+        kept = sampling["grammar"]
+        kind = GrammarKind(kept["kind"] if isinstance(kept, dict) else kept)
+        sampling["grammar"] = Grammar(kind=kind, source=str(row.request))
+    return _request(row, detail, prompt, sampling)
+
+
+def kept_request_of(row: RequestRow, detail: RequestDetail) -> Request | None:
+    """The request itself, for a replay with the model; None when its prompt was not kept."""
+    if detail.prompt is None:
+        return None
+    sampling: dict[str, Any] = dict(detail.sampling)
+    if "stop" in sampling:
+        sampling["stop"] = tuple(sampling["stop"])
+    if "grammar" in sampling:
+        sampling["grammar"] = msgspec.convert(sampling["grammar"], Grammar)
+    return _request(row, detail, unpack_tokens(detail.prompt), sampling)
+
+
+def _request(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], sampling: dict[str, Any]) -> Request:
     if "stop_token_ids" in sampling:
         sampling["stop_token_ids"] = tuple(sampling["stop_token_ids"])
     return Request(

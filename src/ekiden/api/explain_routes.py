@@ -1,0 +1,71 @@
+"""``GET /v1/explain/{id}``: where a request's time went, for the key that made it.
+
+What belongs to another tenant is answered like what does not exist. A key of scope ``admin`` may see every request.
+"""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ekiden.api import keys
+from ekiden.api.auth import PRINCIPAL, tenant_of
+from ekiden.api.context import ApiContext
+from ekiden.api.errors import ApiError, shown
+from ekiden.api.keys import Principal
+from ekiden.api.responses import JsonBytes
+from ekiden.ledger.explain import Explanation, explain
+from ekiden.ledger.reader import LedgerReadError, find_request, ledger_folder
+from ekiden.ledger.records import RequestRow
+
+_PATIENCE: Final = (0.0, 0.15, 0.3)
+"""Seconds between looks: the ledger is written a fifth of a second behind the engine."""
+
+
+def add_routes(app: FastAPI, context: ApiContext) -> None:
+    @app.get("/v1/explain/{request_id}", summary="Where a request's time went", tags=["evidence"])
+    async def explain_request(request_id: str, request: Request) -> Response:
+        if not context.config.ledger.ledger:
+            raise ApiError(404, "This server records no decisions (--no-ledger).", code="ledger_off")
+        principal = request.scope.get(PRINCIPAL)
+        admin = isinstance(principal, Principal) and keys.Scope.ADMIN in principal.scopes
+        viewer = None if admin else tenant_of(request.scope, context.config.server.tenant_header)
+        told: list[Explanation] = []
+        for pause in _PATIENCE:
+            await asyncio.sleep(pause)
+            told = await context.off_loop(lambda: _explain(context, request_id, viewer))
+            if (told and all(one.status != "in_flight" for one in told)) or context.answers_of(request_id):
+                break
+        if not told:
+            raise ApiError(
+                404,
+                f"The request {shown(request_id)} is not in the ledger.",
+                param="request_id",
+                code="request_not_found",
+            )
+        return JsonBytes(_whole(request_id, told))
+
+
+def _explain(context: ApiContext, request_id: str, viewer: str | None) -> list[Explanation]:
+    """Every answer of a call that the viewer may see; none when there are none."""
+    try:
+        reader, rows = find_request(ledger_folder(context.config.ledger), request_id)
+    except LedgerReadError:
+        return []
+    with reader:
+        return [explain(reader, row, viewer=viewer) for row in rows if _may_see(row, viewer)]
+
+
+def _may_see(row: RequestRow, viewer: str | None) -> bool:
+    return viewer is None or row.tenant == viewer
+
+
+def _whole(request_id: str, told: list[Explanation]) -> dict[str, Any]:
+    """One answer as it is; of several the slowest, and all of them under ``answers``."""
+    slowest: dict[str, Any] = msgspec.to_builtins(max(told, key=lambda one: one.e2e_seconds))
+    if len(told) == 1:
+        return slowest
+    return slowest | {"request_id": request_id, "answers": msgspec.to_builtins(told)}

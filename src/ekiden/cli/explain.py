@@ -1,0 +1,201 @@
+"""``ekiden explain``: one request backwards by cause and forwards step by step, or the worst requests of a period."""
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from ekiden.cli.options import Resolved, settings_options
+from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.ledger.explain import CauseShare, Explanation, explain, worst
+from ekiden.ledger.reader import LedgerReader, LedgerReadError, find_request, ledger_folder, run_named
+from ekiden.ledger.records import RequestRow
+from ekiden.ledger.why import Answer, Question, why
+from ekiden.ledger.words import seconds
+
+ONLY_THE_FOLDER = ("ledger", "ledger_max_age_days", "ledger_max_size", "ledger_keep_prompts")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LIFE_LINES = 40
+
+
+@click.command()
+@click.argument("request_id", metavar="[REQUEST]", required=False)
+@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@click.option(
+    "--why",
+    "question",
+    type=click.Choice([question.value for question in Question]),
+    help="answer one question about the request",
+)
+@click.option("--than", metavar="REQUEST", help="with --why different: the request to compare with")
+@click.option("--worst", "worst_count", metavar="N", type=click.IntRange(min=1), help="list the N slowest requests")
+@click.option("--last", metavar="1h", help="with --worst: only what ended in this time (s, m, h or d)")
+@click.option("--run", metavar="RUN", help="look in this recorded run only; with --worst the default is the newest")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+def command(
+    resolved: Resolved,
+    request_id: str | None,
+    question: str | None,
+    than: str | None,
+    worst_count: int | None,
+    last: str | None,
+    run: str | None,
+    as_json: bool,
+) -> None:
+    """Say why a request took what it took. REQUEST is the x-ekiden-request-id of its response."""
+    if (request_id is None) == (worst_count is None):
+        raise click.UsageError("give either REQUEST or --worst N")
+    folder = ledger_folder(resolved.config.ledger)
+    try:
+        if worst_count is not None:
+            _worst(folder, run, worst_count, last, as_json)
+        else:
+            assert request_id is not None
+            _one(folder, run, request_id, question, than, as_json)
+    except LedgerReadError as error:
+        raise UserError(str(error)) from error
+
+
+def _one(folder: Path, run: str | None, request_id: str, question: str | None, than: str | None, as_json: bool) -> None:
+    reader, rows = _find(folder, run, request_id)
+    with reader:
+        if question is None:
+            told = [explain(reader, row) for row in rows]
+            if as_json:
+                _print_all(told)
+            else:
+                for one in told:
+                    print_explanation(out(), one)
+            return
+        other = _other(reader, than)
+        answers = [why(reader, row, Question(question), other) for row in rows]
+        if as_json:
+            _print_all(answers)
+            return
+        for answer in answers:
+            _print_answer(out(), answer)
+
+
+def _find(folder: Path, run: str | None, request_id: str) -> tuple[LedgerReader, list[RequestRow]]:
+    if run is None:
+        return find_request(folder, request_id)
+    reader = LedgerReader(run_named(folder, run))
+    rows = reader.requests_named(request_id)
+    if not rows:
+        reader.close()
+        raise LedgerReadError(f"no request {request_id!r} in {reader.path}")
+    return reader, rows
+
+
+def _other(reader: LedgerReader, than: str | None) -> RequestRow | None:
+    if than is None:
+        return None
+    rows = reader.requests_named(than)
+    if not rows:
+        raise LedgerReadError(f"no request {than!r} in {reader.path}")
+    return rows[0]
+
+
+def _print_all(found: list[Any]) -> None:
+    """One object for one request; a list where a call had several answers."""
+    plain = [msgspec.to_builtins(one) for one in found]
+    print_json(plain[0] if len(plain) == 1 else plain)
+
+
+def print_explanation(console: Console, told: Explanation) -> None:
+    """Plain words first, then the causes, then the life."""
+    console.print(f"[bold]{told.request_id}[/bold]  tenant {told.tenant}, run {told.run_id}", soft_wrap=True)
+    console.print(told.headline, soft_wrap=True)
+    if told.expected_output is not None and told.status == "finished":
+        p10, p50, p90 = told.expected_output
+        console.print(
+            f"{told.output_tokens} output tokens; expected at arrival: {p10} to {p90}, {p50} in the middle.",
+            soft_wrap=True,
+        )
+    if told.causes:
+        console.print()
+        console.print(_causes_table(told))
+    for cause in told.causes:
+        if text := _linked(cause):
+            console.print(f"  {cause.cause}: {text}", style="dim", soft_wrap=True)
+    console.print()
+    console.print(_life_table(told))
+
+
+def _causes_table(told: Explanation) -> Table:
+    table = Table("cause", "time", "share", "turns", "what", box=None, pad_edge=False)
+    table.columns[1].justify = table.columns[2].justify = "right"
+    for cause in told.causes:
+        turns = f"{cause.turns[0]}-{cause.turns[1]}"
+        table.add_row(cause.cause, seconds(cause.seconds), f"{cause.share:.1%}", turns, cause.words)
+    table.add_row("[bold]end to end[/bold]", f"[bold]{seconds(told.e2e_seconds)}[/bold]", "", "", "")
+    return table
+
+
+def _linked(cause: CauseShare) -> str:
+    """The decision, the control, who else, and what would have been."""
+    parts = [f"decided in {cause.stage}, turn {cause.decision['turn']}"] if cause.otherwise or cause.control else []
+    if cause.named:
+        parts.append("because of " + ", ".join(cause.named))
+    if "runner_up" in cause.decision:
+        parts.append(f"runner-up {cause.decision['runner_up'] or 'none'}")
+    if cause.control is not None:
+        by = f"{cause.control['set_by']} {cause.control['who']}".strip().replace("_", " ")
+        parts.append(f"{cause.control['name']}={cause.control['value']} (set by {by})")
+    if cause.otherwise is not None:
+        parts.append(cause.otherwise)
+    return "; ".join(parts)
+
+
+def _life_table(told: Explanation) -> Table:
+    table = Table("after", "turn", "what happened", box=None, pad_edge=False)
+    table.columns[0].justify = table.columns[1].justify = "right"
+    events = told.life
+    cut = len(events) - _LIFE_LINES
+    shown = events if cut <= 0 else [*events[: _LIFE_LINES // 2], *events[-_LIFE_LINES // 2 :]]
+    for place, event in enumerate(shown):
+        if cut > 0 and place == _LIFE_LINES // 2:
+            table.add_row("", "", f"... {cut} more (--json shows them)")
+        table.add_row(seconds(event.at_seconds), str(event.turn) if event.turn else "", event.words)
+    return table
+
+
+def _print_answer(console: Console, answer: Answer) -> None:
+    console.print(f"[bold]{answer.request_id}[/bold]  why {answer.question}?", soft_wrap=True)
+    console.print(answer.words, soft_wrap=True)
+    if answer.facts:
+        console.print()
+        table = Table("recorded", "", box=None, pad_edge=False, show_header=False)
+        for name, value in answer.facts.items():
+            table.add_row(name, "-" if value is None else str(value))
+        console.print(table)
+
+
+def _worst(folder: Path, run: str | None, count: int, last: str | None, as_json: bool) -> None:
+    with LedgerReader(run_named(folder, run or "last")) as reader:
+        since = None if last is None else round((time.time() - reader.header.started - _duration(last)) * 1e6)
+        found = worst(reader, count, since=since)
+        if as_json:
+            print_json({"run_id": reader.header.run_id, "requests": msgspec.to_builtins(found)})
+            return
+        console = out()
+        console.print(f"The {len(found)} slowest requests of run {reader.header.run_id}:", soft_wrap=True)
+        table = Table("request", "tenant", "ended", "took", "first token", "tokens", "mostly", box=None, pad_edge=False)
+        for one in found:
+            ttft = "-" if one.ttft_seconds is None else seconds(one.ttft_seconds)
+            mostly = f"{seconds(one.cause_seconds)} {one.words}"
+            row = (one.request_id, one.tenant, one.reason, seconds(one.e2e_seconds), ttft, str(one.output_tokens))
+            table.add_row(*row, mostly)
+        console.print(table)
+
+
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if match is None:
+        raise click.UsageError(f"--last is {text!r}; write a number with s, m, h or d, such as 30m")
+    return float(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,184 @@
+"""``ekiden replay``: a recorded run through the production engine core again.
+
+Without more, the recorded times and outcomes stand in for the model, and every decision must come out the same. With
+a setting of the scheduler changed it tells what would have been; with ``--with-model`` it makes the tokens again.
+"""
+
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from ekiden.cli.explain import ONLY_THE_FOLDER
+from ekiden.cli.options import Resolved, settings_options
+from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.config import BATCHING, ORDERS
+from ekiden.ledger.reader import LedgerReader, LedgerReadError, ledger_folder, run_named, runs_in
+from ekiden.ledger.words import seconds
+
+_CHANGES = (
+    ("--batching", click.Choice(BATCHING), "what if the batching policy had been this one"),
+    ("--scheduling-policy", click.Choice(ORDERS), "what if the order had been this one"),
+    ("--max-num-seqs", click.IntRange(min=1), "what if there had been so many slots"),
+    ("--max-num-batched-tokens", click.IntRange(min=1), "what if a step had held so many tokens"),
+    ("--max-concurrent-prefills", click.IntRange(min=1), "what if so many prompts had been computed at once"),
+    ("--target-itl-ms", float, "what if the inter-token target had been this one (0: none)"),
+)
+
+
+def _with_changes(command: Any) -> Any:
+    for flag, kind, text in reversed(_CHANGES):
+        command = click.option(flag, type=kind, default=None, help=text)(command)
+    return command
+
+
+@click.command()
+@click.argument("run", metavar="[RUN]", required=False)
+@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@_with_changes
+@click.option("--num-blocks", type=click.IntRange(min=1), help="what if the KV pool had held so many blocks")
+@click.option("--with-model", metavar="MODEL", help="make the tokens again with this model (prompts must be kept)")
+@click.option("--list", "list_runs", is_flag=True, help="list the recorded runs")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+def command(
+    resolved: Resolved,
+    run: str | None,
+    num_blocks: int | None,
+    with_model: str | None,
+    list_runs: bool,
+    as_json: bool,
+    **changes: Any,
+) -> int:
+    """Run a recorded run again. RUN is its id, the beginning of it, a file, or `last` (the default)."""
+    folder = ledger_folder(resolved.config.ledger)
+    changed = {name: value for name, value in changes.items() if value is not None}
+    try:
+        if list_runs:
+            return _list(folder, as_json)
+        with LedgerReader(run_named(folder, run or "last")) as reader:
+            if with_model is not None:
+                return _tokens(reader, resolved, with_model, as_json)
+            if changed or num_blocks is not None:
+                return _what_if(reader, changed, num_blocks, as_json)
+            return _decisions(reader, as_json)
+    except LedgerReadError as error:
+        raise UserError(str(error)) from error
+
+
+def _list(folder: Path, as_json: bool) -> int:
+    found = []
+    for path in runs_in(folder):
+        with LedgerReader(path) as reader:
+            header, (_, last) = reader.header, reader.bounds()
+            began = datetime.fromtimestamp(header.started, UTC).isoformat(timespec="seconds")
+            found.append(
+                {"run": path.stem, "started": began, "model": header.model_id, "turns": last}
+                | {"batching": header.scheduler["batching"], "scheduling_policy": header.scheduler["scheduling_policy"]}
+            )
+    if as_json:
+        print_json(found)
+        return 0
+    table = Table("run", "started", "model", "turns", "policy", box=None, pad_edge=False)
+    for one in found:
+        policy = f"{one['batching']}, {one['scheduling_policy']}"
+        table.add_row(*(str(one[name]) for name in ("run", "started", "model", "turns")), policy)
+    out().print(table)
+    return 0
+
+
+def _decisions(reader: LedgerReader, as_json: bool) -> int:
+    from ekiden.engine.replay import ReplayError, replay
+
+    began = time.perf_counter()
+    try:
+        result = replay(reader.header, reader.everything())
+    except ReplayError as error:
+        raise UserError(str(error)) from error
+    took = time.perf_counter() - began
+    speed = result.seconds / took if took else 0.0
+    found = result.difference
+    if as_json:
+        print_json(
+            {"run_id": reader.header.run_id, "identical": found is None, "turns": result.turns}
+            | {"tokens": result.tokens, "recorded_seconds": result.seconds, "seconds": took, "speed": speed}
+            | {"first_difference": None if found is None else asdict(found)}
+        )
+        return 0 if found is None else 1
+    console = out()
+    if found is None:
+        console.print(f"Run {reader.header.run_id}: all {result.turns:,} turns decided as recorded.", soft_wrap=True)
+    else:
+        console.print(f"Run {reader.header.run_id}: turn {found.turn} was decided differently.", soft_wrap=True)
+        table = Table("what", "recorded", "replayed", box=None, pad_edge=False)
+        for name, old, new in found.fields:
+            table.add_row(name, str(old), str(new))
+        console.print(table)
+    console.print(f"{seconds(result.seconds)} of the run in {seconds(took)}: {speed:,.0f} times as fast.")
+    return 0 if found is None else 1
+
+
+def _what_if(reader: LedgerReader, changed: dict[str, Any], num_blocks: int | None, as_json: bool) -> int:
+    from ekiden.engine.what_if import what_if
+
+    told = what_if(reader, changed, num_blocks=num_blocks)
+    settings = changed | ({} if num_blocks is None else {"num_blocks": num_blocks})
+    if as_json:
+        print_json({"run_id": reader.header.run_id, "changed": settings, **asdict(told)})
+        return 0
+    console = out()
+    words = ", ".join(f"{name}={value}" for name, value in settings.items())
+    console.print(f"Run {reader.header.run_id}, had it been {words}:\n", soft_wrap=True)
+    table = Table("", "recorded", "simulated as recorded", "simulated otherwise", box=None, pad_edge=False)
+    columns = (told.recorded, told.same, told.other)
+    for label, name in (("first token p50", "ttft_p50"), ("first token p99", "ttft_p99")):
+        table.add_row(label, *(seconds(getattr(figures, name)) for figures in columns))
+    for label, name in (("end to end p50", "e2e_p50"), ("end to end p99", "e2e_p99"), ("whole run", "duration")):
+        table.add_row(label, *(seconds(getattr(figures, name)) for figures in columns))
+    for name in ("finished", "refused", "cut"):
+        table.add_row(name, *(f"{getattr(figures, name):,}" for figures in columns))
+    console.print(table)
+    console.print(
+        f"\nError: simulating the recorded policy misses the recorded figures by up to {told.error:.0%}; the step-time "
+        f"model is off by {told.step_error:.0%} (median) on single steps. {told.unknown_lengths} answers have an "
+        "assumed length.",
+        soft_wrap=True,
+    )
+    return 0
+
+
+def _tokens(reader: LedgerReader, resolved: Resolved, model: str, as_json: bool) -> int:
+    from dataclasses import replace
+
+    from ekiden.cli.compose import load_model
+    from ekiden.config import CacheConfig, SchedulerConfig
+    from ekiden.engine.token_replay import replay_tokens
+
+    header = reader.header
+    if not header.prompts_kept:
+        raise UserError(f"run {header.run_id} kept no prompts; record one with --ledger-keep-prompts")
+    config = replace(
+        resolved.config,
+        model=replace(resolved.config.model, model=model),
+        scheduler=SchedulerConfig(**header.scheduler),
+        cache=CacheConfig(**header.cache),
+    )
+    parts = load_model(config)
+    if parts.card.fingerprint != header.fingerprint:
+        out().print(f"This is {parts.card.fingerprint}; the run was made by {header.fingerprint}.", soft_wrap=True)
+    result = replay_tokens(reader, parts, config)
+    parts.runner.close()
+    if as_json:
+        print_json({"run_id": header.run_id, "identical": not result.different, **asdict(result)})
+    else:
+        out().print(
+            f"Run {header.run_id}: {result.same} answers have the recorded tokens, {len(result.different)} have "
+            f"others, {result.not_kept} were not kept.",
+            soft_wrap=True,
+        )
+        for name in result.different:
+            out().print(f"  different: {name}")
+    return 1 if result.different else 0

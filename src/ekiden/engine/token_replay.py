@@ -1,0 +1,60 @@
+"""A recorded run's requests through the real model again: the tokens must come out the same.
+
+Needs a run whose prompts were kept. The promise is that a request's tokens do not depend on its neighbours, so the
+recorded schedule is not repeated: requests run as many at once as the engine takes.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from ekiden.config import Config, LimitsConfig
+from ekiden.engine.build import EngineParts, build_core
+from ekiden.ledger.details import digest
+from ekiden.ledger.reader import LedgerReader
+from ekiden.ledger.records import REFUSED
+from ekiden.ledger.replay import end_detail_of, kept_request_of, request_detail_of
+from ekiden.state.request import FinishReason
+
+_ANY_NUMBER = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)
+
+
+@dataclass(slots=True)
+class TokenReplay:
+    """``different`` lists the requests whose tokens were not the recorded ones; ``not_kept`` counts prompts missing."""
+
+    same: int = 0
+    different: list[str] = field(default_factory=list)
+    not_kept: int = 0
+
+
+def replay_tokens(reader: LedgerReader, parts: EngineParts, config: Config) -> TokenReplay:
+    """Answer every recorded request again and compare. An answer that was cut short is compared as far as it went."""
+    result = TokenReplay()
+    engine = replace(config.engine, seed=reader.header.seed)
+    core = build_core(parts, replace(config, engine=engine, limits=_ANY_NUMBER))
+    expected: dict[str, tuple[str, bytes, int]] = {}
+    ends = {end.request: end for end in reader.all_ends()}
+    for row in reader.all_requests():
+        end = ends.get(row.request)
+        if end is None or end.reason == REFUSED or end.output_tokens == 0:
+            continue
+        request = kept_request_of(row, request_detail_of(row))
+        if request is None or request.request_id in expected:
+            result.not_kept += 1
+            continue
+        expected[request.request_id] = (end.reason, end_detail_of(end).output_digest, end.output_tokens)
+        # The recorded times are of another clock: nothing may be late before it starts.
+        core.add_request(msgspec.structs.replace(request, deadline=None))
+    tokens: dict[str, list[int]] = {name: [] for name in expected}
+    while core.has_work:
+        for update in core.step().updates:
+            tokens[update.request_id] += update.token_ids
+    for name, (reason, output, count) in expected.items():
+        whole = reason in (FinishReason.STOP, FinishReason.LENGTH)
+        made = tokens[name] if whole else tokens[name][:count]
+        if digest(made) == output:
+            result.same += 1
+        else:
+            result.different.append(name)
+    return result

@@ -1,0 +1,274 @@
+"""What would have been: a recorded load under another policy, with step times from a model fitted to the recorded ones.
+
+The production engine core serves the recorded arrivals in virtual time. Answers have their recorded lengths; where a
+request did not come to its end (refused, aborted, out of time) its length is unknown and the median of the finished
+ones stands in. Clients that left leave at the recorded time; pauses are left out.
+
+Its error is measured, not assumed: the same simulation under the recorded policy is compared with what was recorded.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ekiden.backends.base import PassOutput, RunnerInfo
+from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.engine.engine_core import EngineCore
+from ekiden.engine.replay import runner_info, tenants_of
+from ekiden.engine.step_time import load_of
+from ekiden.ledger.reader import LedgerReader
+from ekiden.ledger.records import REFUSED, EndRow, RequestRow, RunHeader, TurnRow
+from ekiden.ledger.replay import PromptMaker, request_detail_of
+from ekiden.state.plan import BatchPlan
+from ekiden.state.policy import StepLoad
+from ekiden.state.request import Finish, FinishReason, Request
+from ekiden.state.sampling_params import SamplingParams
+from ekiden.state.sequence import Sequence
+
+_WHOLE = (FinishReason.STOP.value, FinishReason.LENGTH.value)
+_NO_LOGITS: npt.NDArray[np.float32] = np.zeros((0, 1), np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Seconds over the requests that ended by themselves; ``refused`` and ``cut`` are counts of the others."""
+
+    finished: int
+    refused: int
+    cut: int
+    ttft_p50: float
+    ttft_p99: float
+    e2e_p50: float
+    e2e_p99: float
+    duration: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """``recorded`` is what happened; ``same`` is the simulation of it, ``other`` that under the other settings.
+
+    ``error`` is the largest relative difference between the figures of ``same`` and ``recorded``; ``step_error`` the
+    median relative error of the step-time model over the recorded steps.
+    """
+
+    recorded: Figures
+    same: Figures
+    other: Figures
+    error: float
+    step_error: float
+    unknown_lengths: int
+
+
+class FittedStepTime:
+    """Seconds of a step from its load, by least squares over the recorded steps; no coefficient below zero."""
+
+    def __init__(self, rows: list[TurnRow]) -> None:
+        steps = [row for row in rows if row.p50 > 0 and row.took > 0]
+        features = np.array([_features(row) for row in steps], np.float64).reshape(-1, 5)
+        measured = np.array([row.took for row in steps], np.float64) / 1e6
+        self._weights = np.zeros(5)
+        active = list(range(5))
+        scale = np.maximum(np.abs(features).max(axis=0, initial=0.0), 1.0)
+        while active and len(steps) >= len(active):
+            found, *_ = np.linalg.lstsq(features[:, active] / scale[active], measured, rcond=None)
+            if (found >= 0).all():
+                self._weights[active] = found / scale[active]
+                break
+            active.pop(int(np.argmin(found)))
+        predicted = features @ self._weights
+        self.median_error = float(np.median(np.abs(predicted - measured) / measured)) if len(steps) else 0.0
+        self.gap = _median_gap(rows)
+
+    def seconds(self, load: StepLoad) -> float:
+        values = (1, load.decode_rows, load.decode_context, load.prefill_tokens, load.prefill_pairs)
+        return max(1e-6, float(np.dot(self._weights, values)))
+
+
+def _features(row: TurnRow) -> tuple[int, int, int, int, int]:
+    return (1, row.decode_rows, row.decode_context, row.prefill_tokens, row.prefill_pairs)
+
+
+def _median_gap(rows: list[TurnRow]) -> float:
+    """Seconds between two steps of a busy engine."""
+    pairs = pairwise(rows)
+    gaps = [after.start - before.start - before.took for before, after in pairs if before.running and after.p50 > 0]
+    return float(np.median(gaps)) / 1e6 if gaps else 0.0
+
+
+class _VirtualModel:
+    """A runner and sampler that take the fitted time and make tokens that stop nothing."""
+
+    def __init__(self, info: RunnerInfo, fitted: FittedStepTime) -> None:
+        self.info = info
+        self.now = 0.0
+        self._fitted = fitted
+
+    def clock(self) -> float:
+        return self.now
+
+    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
+        seconds = self._fitted.seconds(load_of(plan))
+        self.now += seconds
+        rows = [
+            index
+            for index, (sequence, count) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True))
+            if sequence.num_computed_tokens + count == len(sequence.token_ids)
+        ]
+        yield PassOutput(rows=rows, logits=_NO_LOGITS, model_seconds=seconds)
+
+    def sample(self, logits: npt.NDArray[np.float32], sequences: list[Sequence]) -> tuple[list[int], None]:
+        return [0] * len(sequences), None
+
+    def close(self) -> None:
+        """There is no model."""
+
+
+def what_if(reader: LedgerReader, overrides: dict[str, Any], *, num_blocks: int | None = None) -> WhatIf:
+    """Serve the recorded load again with some settings of the scheduler, or the size of the pool, changed.
+
+    Raises :class:`ekiden.config.ConfigError` for settings that cannot work.
+    """
+    header = reader.header
+    fitted = FittedStepTime(reader.turns(*reader.bounds()))
+    load = _Load(reader)
+    info = runner_info(header)
+    scheduler = {**header.scheduler, **overrides}
+    same = _simulate(header, header.scheduler, info, load, fitted)
+    other = _simulate(header, scheduler, replace(info, num_blocks=num_blocks or info.num_blocks), load, fitted)
+    recorded = load.recorded
+    pairs = [(getattr(same, name), getattr(recorded, name)) for name in ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99")]
+    return WhatIf(
+        recorded=recorded,
+        same=same,
+        other=other,
+        error=max((abs(new - old) / old for new, old in pairs if old > 0), default=0.0),
+        step_error=fitted.median_error,
+        unknown_lengths=load.unknown_lengths,
+    )
+
+
+class _Load:
+    """The recorded requests as they are offered again, in order of arrival, and when clients left."""
+
+    def __init__(self, reader: LedgerReader) -> None:
+        header = reader.header
+        prompts = PromptMaker(vocab_size=header.vocab_size, block_size=header.block_size)
+        rows, ends = reader.all_requests(), {end.request: end for end in reader.all_ends()}
+        whole = [end.output_tokens for end in ends.values() if end.reason in _WHOLE]
+        typical = max(1, int(np.median(whole))) if whole else 1
+        self.unknown_lengths = 0
+        self.requests: list[Request] = []
+        self.leaves: list[tuple[float, str]] = []
+        for row in rows:
+            end = ends.get(row.request)
+            name = str(row.request)
+            if end is not None and end.reason == FinishReason.ABORT:
+                self.leaves.append((end.at / 1e6, name))
+            known = end is not None and end.reason in _WHOLE
+            self.unknown_lengths += not known
+            length = end.output_tokens if known and end is not None else typical
+            detail = request_detail_of(row)
+            room = row.max_tokens or header.max_model_len - row.prompt_tokens
+            if row.prompt_tokens and room > 0 and detail.bad_token is None:
+                prompt = prompts.prompt(row, detail)
+                deadline = None if detail.deadline is None else detail.deadline - header.clock_base / 1e6
+                self.requests.append(_offered(row, name, prompt, min(length, room), deadline))
+        self.requests.sort(key=lambda request: request.arrival_time)
+        self.leaves.sort()
+        self.recorded = _recorded_figures(rows, ends)
+
+
+def _offered(row: RequestRow, name: str, prompt: tuple[int, ...], length: int, deadline: float | None) -> Request:
+    return Request(
+        request_id=name,
+        prompt_token_ids=prompt,
+        sampling=SamplingParams(temperature=0.0, max_tokens=max(1, length), ignore_eos=True),
+        arrival_time=row.arrival / 1e6,
+        tenant=row.tenant,
+        priority=row.priority,
+        deadline=deadline,
+    )
+
+
+def _recorded_figures(rows: list[RequestRow], ends: dict[int, EndRow]) -> Figures:
+    arrivals = {row.request: row.arrival for row in rows}
+    whole = [end for end in ends.values() if end.reason in _WHOLE and end.request in arrivals]
+    firsts = [(end.first_token - arrivals[end.request]) / 1e6 for end in whole if end.first_token is not None]
+    reasons = [end.reason for end in ends.values()]
+    span = max((end.at for end in ends.values()), default=0) - min(arrivals.values(), default=0)
+    return _figures(firsts, [end.e2e / 1e6 for end in whole], reasons.count(REFUSED), len(reasons), span / 1e6)
+
+
+def _figures(firsts: list[float], whole: list[float], refused: int, ended: int, duration: float) -> Figures:
+    def at(values: list[float], percent: float) -> float:
+        return float(np.percentile(values, percent)) if values else 0.0
+
+    return Figures(
+        finished=len(whole),
+        refused=refused,
+        cut=ended - refused - len(whole),
+        ttft_p50=at(firsts, 50),
+        ttft_p99=at(firsts, 99),
+        e2e_p50=at(whole, 50),
+        e2e_p99=at(whole, 99),
+        duration=duration,
+    )
+
+
+def _simulate(
+    header: RunHeader, scheduler: dict[str, Any], info: RunnerInfo, load: _Load, fitted: FittedStepTime
+) -> Figures:
+    """One run in virtual time."""
+    model = _VirtualModel(info, fitted)
+    config = Config(
+        scheduler=SchedulerConfig(**scheduler), cache=CacheConfig(**header.cache), limits=LimitsConfig(**header.limits)
+    )
+    core = EngineCore(
+        runner=model,
+        sampler=model,
+        scheduler=config.scheduler,
+        cache=config.cache,
+        limits=config.limits,
+        clock=model.clock,
+        max_model_len=header.max_model_len,
+        tenants=tenants_of(header),
+    )
+    finishes: list[Finish] = []
+    refused = 0
+    for updates in _drive(core, model, load, fitted.gap):
+        for update in updates:
+            if update.finish is not None:
+                finishes.append(update.finish)
+            refused += update.refusal is not None
+    whole = [finish for finish in finishes if finish.reason.value in _WHOLE]
+    firsts = [f.first_token_time - f.arrival_time for f in whole if f.first_token_time is not None]
+    times = [finish.finish_time - finish.arrival_time for finish in whole]
+    began = load.requests[0].arrival_time if load.requests else 0.0
+    return _figures(firsts, times, refused, len(finishes) + refused, model.now - began)
+
+
+def _drive(core: EngineCore, model: _VirtualModel, load: _Load, gap: float) -> Iterator[list[Any]]:
+    """Offer what is due, take a step, and skip idle time."""
+    arrivals, leaves = list(reversed(load.requests)), list(load.leaves)
+    heapq.heapify(leaves)
+    while arrivals or core.has_work:
+        while arrivals and arrivals[-1].arrival_time <= model.now:
+            core.add_request(arrivals.pop())
+        while leaves and leaves[0][0] <= model.now:
+            core.abort(heapq.heappop(leaves)[1])
+        result = core.step()
+        yield result.updates
+        if result.computed:
+            model.now += gap
+            continue
+        due = [result.next_change] if result.next_change is not None and core.has_work else []
+        due += [arrivals[-1].arrival_time] if arrivals else []
+        due += [leaves[0][0]] if leaves else []
+        if not due:
+            return
+        model.now = max(model.now, min(due))

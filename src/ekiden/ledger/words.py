@@ -1,0 +1,158 @@
+"""The ledger's findings in plain words: what each cause means, which control made it, and the way out."""
+
+from typing import NamedTuple
+
+from ekiden.ledger.life import Cause
+from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EventKind, EventRow
+
+_LARGER_POOL = "with a larger KV pool: none of it"
+
+
+class Meaning(NamedTuple):
+    """``words`` completes "time went to ..."; ``control`` names a setting, ``otherwise`` what would have been."""
+
+    words: str
+    stage: str
+    control: str | None
+    otherwise: str | None
+
+
+MEANINGS: dict[Cause, Meaning] = {
+    Cause.STEP_BOUNDARY: Meaning("waiting for the step in progress to end", "intake", None, None),
+    Cause.SLOTS: Meaning(
+        "waiting for a free slot",
+        "refill",
+        "max_num_seqs",
+        "with a free slot it would have joined that much earlier",
+    ),
+    Cause.KV_BLOCKS: Meaning(
+        "waiting for KV blocks: it was next in line and did not fit",
+        "refill",
+        "kv_cache_size",
+        "with enough free blocks it would have joined that much earlier",
+    ),
+    Cause.BEHIND_REQUEST: Meaning(
+        "waiting behind a request that did not fit the KV pool",
+        "refill",
+        "max_overtakes",
+        "without that request it would have joined up to that much earlier",
+    ),
+    Cause.TENANT_TURN: Meaning(
+        "waiting for its tenant's turn: the slots went to tenants that had received less",
+        "refill",
+        "scheduling_policy",
+        "in order of arrival (fcfs) it would have joined that much earlier",
+    ),
+    Cause.PRIORITY: Meaning(
+        "waiting behind requests of higher priority that came later",
+        "refill",
+        "scheduling_policy",
+        "in order of arrival (fcfs) it would have joined that much earlier",
+    ),
+    Cause.EARLIER_DEADLINE: Meaning(
+        "waiting behind requests with earlier deadlines that came later",
+        "refill",
+        "scheduling_policy",
+        "in order of arrival (fcfs) it would have joined that much earlier",
+    ),
+    Cause.BATCHING: Meaning(
+        "waiting because the batching policy let nobody join",
+        "refill",
+        "batching",
+        "with continuous batching it would have joined that much earlier",
+    ),
+    Cause.PREEMPTED_FIRST: Meaning(
+        "waiting while preempted requests came back first",
+        "refill",
+        "kv_cache_size",
+        _LARGER_POOL,
+    ),
+    Cause.OWN_PREFILL: Meaning("computing its own prompt", "advance", None, None),
+    Cause.OWN_DECODE: Meaning("making its own tokens", "advance", None, None),
+    Cause.OTHERS_PREFILL: Meaning(
+        "computing other requests' prompts",
+        "formation",
+        "max_num_batched_tokens",
+        "without those prompts, by the step-time model, it would have ended that much earlier",
+    ),
+    Cause.SWAPPING: Meaning("steps that moved other requests' KV blocks", "formation", "kv_cache_size", _LARGER_POOL),
+    Cause.INTER_TOKEN_TARGET: Meaning(
+        "being held back so that running answers keep their pace",
+        "formation",
+        "target_itl_ms",
+        "without the target its prompt would have been computed that much earlier",
+    ),
+    Cause.PREFIX_IN_FLIGHT: Meaning(
+        "waiting for another request to compute the beginning that both share", "formation", None, None
+    ),
+    Cause.RUNNING_KV_BLOCKS: Meaning(
+        "sitting out steps because no KV block was free",
+        "formation",
+        "kv_cache_size",
+        _LARGER_POOL,
+    ),
+    Cause.PREEMPTED: Meaning(
+        "being preempted: its KV blocks were given to an older request",
+        "formation",
+        "kv_cache_size",
+        "with a larger KV pool, or had the runner-up been chosen: none of it",
+    ),
+    Cause.RECOMPUTE: Meaning(
+        "computing again what was dropped when it was preempted",
+        "formation",
+        "swap_size",
+        "with a larger swap space: none of it",
+    ),
+    Cause.RESUMING: Meaning("waiting to come back after a pause", "refill", None, None),
+    Cause.SLOW_READER: Meaning(
+        "being paused because its client read too slowly",
+        "retirement",
+        None,
+        "with a client that keeps up: none of it",
+    ),
+    Cause.OPERATOR_PAUSE: Meaning("being paused by an operator", "intake", "pause", "without the pause: none of it"),
+    Cause.HOST: Meaning("work between the steps", "advance", None, None),
+    Cause.UNRECORDED: Meaning("turns that the ledger lost", "intake", None, None),
+}
+assert MEANINGS.keys() == set(Cause), "a cause has no meaning"
+
+OWN_WORK = frozenset({Cause.OWN_PREFILL, Cause.OWN_DECODE})
+
+
+def seconds(value: float) -> str:
+    """A duration for people."""
+    if value < 1.0:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:.2f} s" if value < 100.0 else f"{value:.0f} s"
+
+
+def event_words(event: EventRow) -> str:
+    """One moment of a request's life."""
+    value = event.value
+    match EventKind(event.kind):
+        case EventKind.ARRIVED:
+            return "taken into the queue"
+        case EventKind.REFUSED:
+            return "refused"
+        case EventKind.ADMITTED:
+            found = f", {value} prompt tokens found in the prefix cache" if value else ""
+            return f"got a slot and its KV blocks{found}"
+        case EventKind.PREFILL:
+            return f"{value} prompt tokens computed"
+        case EventKind.FIRST_TOKEN:
+            return "first token"
+        case EventKind.LEFT_OUT:
+            return f"left out of steps: {LEFT_OUT_REASONS[value].value}" if value else "back in the steps"
+        case EventKind.BLOCKED:
+            return "looked at for admission and did not fit" if value else "no longer blocked by the KV pool"
+        case EventKind.PREEMPTED:
+            return f"preempted, {value} blocks moved to the swap space" if value else "preempted, its blocks dropped"
+        case EventKind.RESUMED:
+            return "back after preemption" if value else "back after preemption, to be computed again"
+        case EventKind.CAUGHT_UP:
+            return "what was dropped is computed again"
+        case EventKind.PAUSED:
+            names = [reason.value for reason, bit in PAUSE_BITS.items() if value & bit]
+            return f"paused: {', '.join(names)}" if names else "pause withdrawn"
+        case EventKind.ENDED:
+            return "ended"
