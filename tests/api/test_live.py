@@ -1,4 +1,4 @@
-"""A real server on a loopback port: the official client, curl, and clients that leave."""
+"""A real server on a loopback port: bad HTTP, clients that leave, and many at once."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from tests.api.conftest import Live, events
+from tests.api.conftest import Live
 from tests.api.scripted import END, MODEL, say
 
 
@@ -20,85 +20,6 @@ async def client(live: Live):
 
 HEAD = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 MESSAGES: list[Any] = [{"role": "user", "content": "hi"}]
-
-
-async def test_official_client_chat(live: Live, client):
-    live.engine.script = lambda request: [*say("Grüße"), END]
-    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, logprobs=True, top_logprobs=1, n=2)
-    assert [choice.message.content for choice in answer.choices] == ["Grüße", "Grüße"]
-    assert answer.choices[0].finish_reason == "stop"
-    assert answer.choices[0].logprobs.content[0].top_logprobs[0].token == "G"
-    assert answer.usage.prompt_tokens_details.cached_tokens == 3
-    stream = await client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, stream=True, stream_options={"include_usage": True}
-    )
-    text, usage = "", answer.usage
-    async for chunk in stream:
-        text += "".join(choice.delta.content or "" for choice in chunk.choices)
-        usage = chunk.usage or usage
-    assert text == "Grüße"
-    assert usage is not None
-    assert usage.completion_tokens == 8
-    async with client.chat.completions.stream(model=MODEL, messages=MESSAGES) as helper:
-        final = await helper.get_final_completion()
-    assert final.choices[0].message.content == "Grüße"
-
-
-async def test_official_client_replays_its_own_answers(live: Live, client):
-    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
-    messages = [*MESSAGES, answer.choices[0].message.model_dump(), MESSAGES[0]]
-    assert (await client.chat.completions.create(model=MODEL, messages=messages)).choices[0].message.content == "ok"
-
-
-async def test_official_client_completions_and_models(live: Live, client):
-    answer = await client.completions.create(model=MODEL, prompt=["a", "b"], logprobs=1, seed=3)
-    assert [choice.text for choice in answer.choices] == ["ok", "ok"]
-    assert answer.choices[0].logprobs.tokens == ["o", "k"]
-    stream = await client.completions.create(model=MODEL, prompt="a", stream=True)
-    assert "".join([chunk.choices[0].text async for chunk in stream]) == "ok"
-    assert [model.id async for model in client.models.list()] == [MODEL]
-    assert (await client.models.retrieve(MODEL)).id == MODEL
-
-
-async def test_official_client_errors(live: Live, client):
-    with pytest.raises(openai.NotFoundError) as missing:
-        await client.chat.completions.create(model="other", messages=MESSAGES)
-    assert missing.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError) as wrong:
-        await client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=-1)
-    assert wrong.value.param == "temperature"
-    live.engine.dies_at = 1
-    with pytest.raises(openai.APIError, match="engine ended"):
-        async for _ in await client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True):
-            pass
-
-
-async def test_official_sync_client(live: Live):
-    def talk() -> tuple[str, str]:
-        with openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client:
-            answer = client.chat.completions.create(model=MODEL, messages=MESSAGES)
-            stream: Any = client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
-            streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-            return answer.choices[0].message.content or "", streamed
-
-    assert await asyncio.to_thread(talk) == ("ok", "ok")
-
-
-async def curl(*arguments: str) -> str:
-    process = await asyncio.create_subprocess_exec("curl", "-sS", *arguments, stdout=asyncio.subprocess.PIPE)
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    return output.decode()
-
-
-async def test_curl(live: Live):
-    body = json.dumps({"model": MODEL, "messages": MESSAGES, "stream": True})
-    url = f"{live.url}/v1/chat/completions"
-    chunks = events(await curl("-N", url, "-H", "Content-Type: application/json", "-d", body))
-    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-    # Without the header, curl says that it sends a form.
-    assert "application/json" in json.loads(await curl(url, "-d", body))["error"]["message"]
-    assert await curl("-o", "/dev/null", "-w", "%{http_code}", f"{live.url}/health") == "200"
 
 
 async def gone(live: Live, count: int) -> None:

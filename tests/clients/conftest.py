@@ -1,0 +1,15 @@
+"""A real server over the scripted engine, for clients that know nothing of these tests."""
+
+import pytest
+
+from tests.api.conftest import Live, live
+from tests.api.scripted import END, say
+
+__all__ = ["Live", "live"]
+
+
+@pytest.fixture
+def url(live: Live) -> str:
+    """The base that clients are given; answers repeat the last letters of the prompt's text."""
+    live.engine.script = lambda request: [*say("The sky scatters blue light."), END]
+    return f"{live.url}/v1"
