@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from tests.backends.driving import load_folder, sequence, step
 
 FAMILIES = (

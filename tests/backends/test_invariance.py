@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.backends.driving import Logits, load, sequence, step
 
 from ekiden.backends.openvino.runner import OpenVINORunner
 from ekiden.models.resolve import ModelFiles
 from ekiden.state.sequence import Sequence
+from tests.backends.driving import Logits, load, sequence, step
 
 LENGTHS = (2, 3, 31, 32, 33, 64, 65, 97, 130, 161)
 BLOCKS = 8

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.backends.driving import configuration, load_folder, sequence, step
 
 from ekiden.backends.openvino import loader
 from ekiden.backends.openvino.self_test import SelfTest, SelfTestResult
 from ekiden.config import ConfigError
+from tests.backends.driving import configuration, load_folder, sequence, step
 
 SMALL = {"kv_cache_size": "8MiB", "weights": "fp32", "kv_dtype": "f32"}
 

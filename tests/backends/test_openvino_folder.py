@@ -8,13 +8,13 @@ import openvino as ov
 import pytest
 from openvino import opset13 as op
 from openvino.op.util import Variable, VariableInfo
-from tests.backends.driving import load_folder, sequence, step
 
 from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.paged import to_paged
 from ekiden.models.errors import ModelError
 from ekiden.models.load import describe, open_checkpoint
 from ekiden.models.resolve import files_in_folder
+from tests.backends.driving import load_folder, sequence, step
 
 TOLERANCE = 1e-3
 

@@ -3,11 +3,11 @@
 import numpy as np
 import openvino as ov
 import pytest
-from tests.unit.sampling.naive import sequence
 
 from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.sampling.reduction import NumpyReducer
 from ekiden.sampling.sampler import Sampler
+from tests.unit.sampling.naive import sequence
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from tests.backends.driving import sequence, step
 
 from ekiden.backends.base import RunnerInfo
 from ekiden.backends.openvino.kv_pool import KVPool
 from ekiden.backends.openvino.paged_model import Inputs
 from ekiden.backends.openvino.runner import OpenVINORunner
 from ekiden.state.plan import BatchPlan
+from tests.backends.driving import sequence, step
 
 SCRATCH = 10
 

@@ -321,9 +321,7 @@ class EngineCore:
 def _view(
     index: int, turn: Turn, plan: BatchPlan, slots: list[int], output: StepOutput, updates: list[RequestUpdate]
 ) -> StepView:
-    return StepView(
-        index=index, start=turn.start, end=turn.end, plan=plan, slots=slots, output=output, updates=updates
-    )
+    return StepView(index=index, start=turn.start, end=turn.end, plan=plan, slots=slots, output=output, updates=updates)
 
 
 class _Totals:

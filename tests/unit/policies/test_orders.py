@@ -1,6 +1,6 @@
 """Orders keep their promises: overtaking is bounded, service is shared, and nobody who waits is forgotten."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
@@ -142,7 +142,7 @@ def test_service_of_backlogged_tenants_differs_by_at_most_the_bound(
         prompt, output = lengths[index % len(lengths)]
         core.add_request(make_request(f"a{index}", tenant="a", prompt=prompt, output=output))
         core.add_request(make_request(f"b{index}", tenant="b", prompt=1 + prompt // 3, output=output))
-    service: Counter[str] = Counter()
+    service: defaultdict[str, float] = defaultdict(float)
     bound = 2 * max(PROMPT_WEIGHT * max(p for p, _ in lengths), OUTPUT_WEIGHT * blocks * 4) / 1.0
 
     def count(view: StepView) -> None:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from tests.unit.sampling.naive import probabilities
 
 from ekiden.sampling import draw, prefix
 from ekiden.sampling.draw import Draw, choose
 from ekiden.sampling.reduction import GROUP_SIZE, NumpyReducer, pad_vocabulary
 from ekiden.state.sampling_params import SamplingParams
+from tests.unit.sampling.naive import probabilities
 
 DRAWS = 3000
 SMALL, LARGE = 300, 4500  # three groups, and more groups than are looked at

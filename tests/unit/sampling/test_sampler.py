@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.sampling.naive import edited, probabilities, sequence
 
 from ekiden.sampling.edits import edit
 from ekiden.sampling.sampler import Sampler
 from ekiden.state.sampling_params import SamplingParams
+from tests.unit.sampling.naive import edited, probabilities, sequence
 
 VOCAB = 1000
 EOS = 7
