@@ -250,7 +250,7 @@ def pressure(resolved: Resolved, kinds: tuple[str, ...], as_json: bool) -> None:
     from ekiden.cli.compose import load_model
     from ekiden.evaluation import pressure as benches
 
-    run: dict[str, Callable[["EngineParts", "Config"], Figures]] = {
+    run: dict[str, Callable[[EngineParts, Config], Figures]] = {
         "interference": benches.bench_interference,
         "flood": benches.bench_flood,
         "overload": benches.bench_overload,
