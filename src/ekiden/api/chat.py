@@ -1,5 +1,6 @@
 """``POST /v1/chat/completions``."""
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -13,8 +14,9 @@ from ekiden.api.sampling_fields import Call, Child, build_children, build_sampli
 from ekiden.api.schema_base import parse
 from ekiden.api.schemas import REFUSED, ChatRequest
 from ekiden.api.sse import ChunkFrame, encode
-from ekiden.api.structured import request_grammar
 from ekiden.api.text_output import Piece, TokenText, WholeAnswer, chat_logprobs, finish_fields, prompt_logprobs
+from ekiden.api.tools.plan import ToolPlan, plan_tools
+from ekiden.api.tools.reply import ReplyReader, chat_delta, chat_finish_fields, chat_message, read_whole
 
 
 async def chat_completions(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
@@ -26,17 +28,19 @@ async def chat_completions(context: ApiContext, scope: Scope, receive: Receive, 
     logprobs = _logprobs(fields)
     name = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
     limit = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
-    grammar = await request_grammar(context, fields)
+    plan, grammar = await plan_tools(context, fields)
     params = build_sampling(context, fields, max_tokens=(name, limit), logprobs=logprobs, grammar=grammar)
-    prompt = await chat_prompt(context, fields.messages)
+    prompt = await chat_prompt(context, fields.messages, tools=None if plan is None else plan.tools)
     children = build_children(context, call, [prompt], params, fields)
+    if plan is not None:
+        children = [replace(child, shown=plan.shown) for child in children]
     return_ids = bool(fields.return_token_ids)
     if fields.stream:
-        chunks = ChatChunks(context, call, children, include_usage=include_usage, return_token_ids=return_ids)
+        chunks = ChatChunks(context, call, children, plan, include_usage=include_usage, return_token_ids=return_ids)
         await stream(context, call, children, chunks, receive, send)
         return
     answers = await collect(context, call, children, receive)
-    await send_json(send, _whole(context, call, children, answers, return_ids))
+    await send_json(send, _whole(context, call, children, answers, plan, return_ids))
 
 
 def _logprobs(fields: ChatRequest) -> int | None:
@@ -59,16 +63,22 @@ def _head(context: ApiContext, call: Call, kind: str) -> dict[str, Any]:
 
 
 def _whole(
-    context: ApiContext, call: Call, children: list[Child], answers: list[WholeAnswer], return_ids: bool
+    context: ApiContext,
+    call: Call,
+    children: list[Child],
+    answers: list[WholeAnswer],
+    plan: ToolPlan | None,
+    return_ids: bool,
 ) -> dict[str, Any]:
     choices: list[dict[str, Any]] = []
     for child, answer in zip(children, answers, strict=True):
         wants = child.request.sampling.logprobs is not None
+        reply = read_whole(plan, answer.text)
         choice = {
             "index": child.index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "message": chat_message(reply),
             "logprobs": chat_logprobs(context.token_text, answer.logprobs) if wants else None,
-            **finish_fields(answer.finish),
+            **chat_finish_fields(answer.finish, bool(reply.calls)),
         }
         if return_ids:
             choice["token_ids"] = answer.token_ids
@@ -89,8 +99,16 @@ class ChatChunks:
     """The chunks of a streamed chat answer."""
 
     def __init__(
-        self, context: ApiContext, call: Call, children: list[Child], *, include_usage: bool, return_token_ids: bool
+        self,
+        context: ApiContext,
+        call: Call,
+        children: list[Child],
+        plan: ToolPlan | None,
+        *,
+        include_usage: bool,
+        return_token_ids: bool,
     ) -> None:
+        self._readers = None if plan is None else {child.index: ReplyReader(plan) for child in children}
         self._token_text: TokenText = context.token_text
         self._include_usage = include_usage
         self._return_ids = return_token_ids
@@ -110,6 +128,8 @@ class ChatChunks:
         return self._frame.choice(choice)
 
     def piece(self, child: Child, piece: Piece) -> bytes:
+        if self._readers is not None:
+            return self._read(self._readers[child.index], child, piece)
         if piece.finish is None and not piece.logprobs and not self._return_ids:
             if not piece.text:
                 return b""
@@ -123,6 +143,24 @@ class ChatChunks:
         if self._return_ids:
             choice["token_ids"] = piece.token_ids
         return self._frame.choice(choice)
+
+    def _read(self, reader: ReplyReader, child: Child, piece: Piece) -> bytes:
+        """The chunks of a piece that may hold tool calls: one for each part; what belongs to tokens is in the last."""
+        deltas = [chat_delta(event) for event in reader.read(piece.text, last=piece.finish is not None)]
+        if piece.finish is not None or not deltas:
+            if piece.finish is None and not piece.logprobs and not self._return_ids:
+                return b""
+            deltas.append({})
+        choices: list[dict[str, Any]] = [
+            {"index": child.index, "delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas
+        ]
+        last = choices[-1]
+        last |= chat_finish_fields(piece.finish, reader.called)
+        if piece.logprobs:
+            last["logprobs"] = chat_logprobs(self._token_text, piece.logprobs)
+        if self._return_ids:
+            last["token_ids"] = piece.token_ids
+        return b"".join(self._frame.choice(choice) for choice in choices)
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         return self._frame.usage(usage) if self._include_usage else b""

@@ -53,6 +53,7 @@ async def pieces(context: ApiContext, call: Call, child: Child) -> AsyncGenerato
             sampling.stop,
             sampling.include_stop_str_in_output,
             min_tokens=sampling.min_tokens,
+            shown=child.shown,
         ),
         end_token_ids=context.tokenizer.eos_token_ids,
         keep_stop_token=sampling.include_stop_str_in_output,

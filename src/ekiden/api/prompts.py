@@ -11,6 +11,8 @@ from typing import Any, Final, cast
 from ekiden.api.context import ApiContext
 from ekiden.api.errors import context_length_exceeded, invalid, unsupported
 from ekiden.api.schemas import ChatMessage
+from ekiden.api.tools.formats import format_of
+from ekiden.api.tools.prompting import explained, written_out
 from ekiden.models.chat_template import ChatTemplateError
 
 INLINE_CHARACTERS: Final = 4096
@@ -107,9 +109,13 @@ async def completion_prompts(
 
 
 async def chat_prompt(
-    context: ApiContext, messages: list[ChatMessage], *, add_generation_prompt: bool = True
+    context: ApiContext,
+    messages: list[ChatMessage],
+    *,
+    add_generation_prompt: bool = True,
+    tools: list[dict[str, Any]] | None = None,
 ) -> Prompt:
-    """The conversation as the model's chat template writes it."""
+    """The conversation as the model's chat template writes it, with the tools that the model may call."""
     template = context.chat_template
     if template is None:
         raise unsupported(
@@ -117,11 +123,20 @@ async def chat_prompt(
             "This model has no chat template; use /v1/completions, or start the server with --chat-template FILE.",
         )
     prepared = [template_message(message, index) for index, message in enumerate(messages)]
-    size = sum(len(message["content"]) for message in prepared)
+    if "tool_calls" not in template.tool_source:
+        prepared = written_out(prepared)
+    if tools and format_of(template) is None:
+        prepared, tools = explained(prepared, tools), None
+    size = sum(len(message["content"]) for message in prepared) + (len(str(tools)) if tools else 0)
 
     def render() -> str:
         # What clients wrote stays text: it cannot open a turn with the model's special tokens.
-        return template.render(prepared, add_generation_prompt=add_generation_prompt, protect=context.tokenizer.protect)
+        return template.render(
+            prepared,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            protect=context.tokenizer.protect,
+        )
 
     try:
         text = render() if size <= INLINE_CHARACTERS else await context.off_loop(render)

@@ -131,6 +131,8 @@ class Child:
     prompt: Prompt
     prompt_index: int
     request: Request
+    shown: frozenset[int] = frozenset()
+    """Special tokens that belong to the text, because they mark tool calls."""
 
 
 def build_children(

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from ekiden.api.errors import shown
 from ekiden.api.schema_base import Strict, rule
+from ekiden.api.tool_schemas import ToolChoice, Tools
 
 MAX_CHOICES: Final = 128
 """Largest ``n``."""
@@ -37,16 +38,13 @@ NO_EFFECT: Final[dict[str, str]] = {
     "prompt_cache_retention": "any string",
     "prediction": "an object: a hint that changes no answer",
     "modalities": "['text'] only",
-    "parallel_tool_calls": "true or false: without tools it has no meaning",
-    "tool_choice": "'none' or 'auto': without tools it has no meaning",
     "function_call": "'none' or 'auto': without functions it has no meaning",
     "stream_options.include_obfuscation": "true or false: streams carry no padding",
 }
 """Fields that are accepted and change nothing, with the values taken. The documentation quotes this table."""
 
 REFUSED: Final[dict[str, str]] = {
-    "tools": "tool calls are not supported yet",
-    "functions": "tool calls are not supported yet",
+    "functions": "this older form of tools is not taken; send tools",
     "audio": "the model takes and gives text only",
     "web_search_options": "the server does not reach the network",
     "reasoning_effort": "the model has no reasoning setting",
@@ -358,17 +356,17 @@ class ChatRequest(GenerationFields):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     # No effect here: NO_EFFECT.
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prediction: dict[str, Any] | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True, max_length=1)] | None = None
-    parallel_tool_calls: bool | None = None
-    tool_choice: Literal["none", "auto"] | None = None
     function_call: Literal["none", "auto"] | None = None
     # Refused with a reason: REFUSED.
-    tools: None = None
     functions: None = None
     audio: None = None
     web_search_options: None = None

@@ -46,6 +46,16 @@ async def check_grammar(context: ApiContext, grammar: Grammar, param: str) -> No
         raise invalid(param, f"{param} cannot be used{where}: {result}.", code="invalid_grammar")
 
 
+def response_schema(fields: GenerationFields) -> tuple[dict[str, Any], bool] | None:
+    """The schema of ``response_format``, and whether all of it must hold; None for plain text."""
+    form = fields.response_format
+    if form is None or form.type == "text":
+        return None
+    if form.json_schema is None:
+        return ANY_OBJECT, True
+    return form.json_schema.definition, form.json_schema.strict
+
+
 def schema_grammar(schema: dict[str, Any], *, strict: bool) -> Grammar:
     kind = GrammarKind.JSON_SCHEMA if strict else GrammarKind.LENIENT_JSON_SCHEMA
     return Grammar(kind=kind, source=msgspec.json.encode(schema).decode())
@@ -57,18 +67,19 @@ def _response_format(fields: GenerationFields) -> tuple[str, Grammar] | None:
         if form is not None and form.json_schema is not None:
             raise invalid("response_format.json_schema", "response_format.json_schema is for the type 'json_schema'.")
         return None
-    if form.type == "json_object":
-        if form.json_schema is not None:
-            raise invalid("response_format.json_schema", "response_format.json_schema is for the type 'json_schema'.")
-        return "response_format", schema_grammar(ANY_OBJECT, strict=True)
-    if form.json_schema is None:
+    if form.type == "json_object" and form.json_schema is not None:
+        raise invalid("response_format.json_schema", "response_format.json_schema is for the type 'json_schema'.")
+    if form.type == "json_schema" and form.json_schema is None:
         raise invalid(
             "response_format.json_schema",
             "response_format.json_schema is required for the type 'json_schema'.",
             code="missing_parameter",
         )
-    grammar = schema_grammar(form.json_schema.definition, strict=form.json_schema.strict)
-    return "response_format.json_schema.schema", grammar
+    asked = response_schema(fields)
+    assert asked is not None
+    schema, strict = asked
+    param = "response_format" if form.json_schema is None else "response_format.json_schema.schema"
+    return param, schema_grammar(schema, strict=strict)
 
 
 def _guided(fields: GenerationFields) -> tuple[str, Grammar] | None:

@@ -65,6 +65,7 @@ class ChatTemplate:
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self.source = source
+        self.tool_source = tool_source or source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
@@ -166,7 +167,11 @@ def _mapped(value: Any, change: Callable[[str], str], keep: tuple[str, ...] = ()
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: item if key in keep else _mapped(item, change) for key, item in value.items()}
+        # Keys too: those of a function's parameters are the client's words. Templates' own keys do not change.
+        return {
+            change(key) if isinstance(key, str) else key: item if key in keep else _mapped(item, change)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_mapped(item, change) for item in value]
     return value

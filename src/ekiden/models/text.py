@@ -30,6 +30,7 @@ class IncrementalText:
         include_stop: give the stop string out as the end of the text.
         min_tokens: stops that end in the text of so many tokens are passed over.
         skip_special_tokens: leave special tokens out of the text.
+        shown: special tokens that stay in it nonetheless.
 
     Raises:
         ValueError: an empty stop string, which would match everywhere.
@@ -43,10 +44,11 @@ class IncrementalText:
         *,
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
         if "" in stop:
             raise ValueError("stop holds an empty string; leave it out, or give a text of at least one character")
-        self._stream = tokenizer.decode_stream(skip_special_tokens)
+        self._stream = tokenizer.decode_stream(skip_special_tokens, shown)
         self._matchers = [_Matcher(text) for text in stop]
         self._include_stop = include_stop
         self._tokens_without_stop = min_tokens

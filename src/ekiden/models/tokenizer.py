@@ -158,9 +158,12 @@ class Tokenizer:
             return text.removeprefix(" ")
         return text
 
-    def decode_stream(self, skip_special_tokens: bool = True) -> "DecodeStream":
-        """A decoder of generated ids, one at a time; its pieces joined are ``decode(ids, continuation=True)``."""
-        return DecodeStream(self, skip_special_tokens)
+    def decode_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> "DecodeStream":
+        """A decoder of generated ids, one at a time; its pieces joined are ``decode(ids, continuation=True)``.
+
+        Special tokens that are among ``shown`` are not skipped.
+        """
+        return DecodeStream(self, skip_special_tokens, shown)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that the token adds to a text; empty for an id without a token (a padded vocabulary)."""
@@ -218,9 +221,11 @@ class Tokenizer:
 class DecodeStream:
     """Text of a growing row of ids. Holds back at most the three bytes of an unfinished character."""
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()
+    ) -> None:
         self._tokenizer = tokenizer
-        self._skipped: frozenset[int] = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped: frozenset[int] = tokenizer.special_ids - shown if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def step(self, token_id: int) -> str:

@@ -27,10 +27,10 @@ class Pieces:
     def token_bytes(self, token_id: int) -> bytes:
         return self.pieces[token_id]
 
-    def decode_stream(self, skip_special_tokens: bool = True):
+    def decode_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()):
         from ekiden.models.tokenizer import DecodeStream
 
-        return DecodeStream(self, skip_special_tokens)  # type: ignore[arg-type]
+        return DecodeStream(self, skip_special_tokens, shown)  # type: ignore[arg-type]
 
 
 def run(

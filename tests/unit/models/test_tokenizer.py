@@ -61,6 +61,12 @@ class TestSmolLM2:
         assert not any("\ufffd" in piece for piece in pieces)
         assert b"".join(map(smollm2.token_bytes, ids)) == text.encode()
 
+    def test_special_tokens_are_left_out_but_for_those_to_be_shown(self, smollm2):
+        ids = smollm2.encode("<|im_start|>user<|im_end|>", add_special_tokens=False, parse_special=True)
+        for shown, text in ((frozenset(), "user"), (frozenset({ids[0]}), "<|im_start|>user")):
+            stream = smollm2.decode_stream(shown=shown)
+            assert "".join(stream.step(token_id) for token_id in ids) == text
+
     def test_known_splits(self, smollm2):
         pieces = [smollm2.token_bytes(i) for i in smollm2.encode("Hello world 12  x", add_special_tokens=False)]
         assert pieces == [b"Hello", b" world", b" ", b"1", b"2", b" ", b" x"]
