@@ -47,7 +47,10 @@ def command(
     run: str | None,
     as_json: bool,
 ) -> None:
-    """Say why a request took what it took. REQUEST is the x-ekiden-request-id of its response."""
+    """Say why a request took what it took, or ended as it did.
+
+    REQUEST is the x-ekiden-request-id of its response.
+    """
     if (request_id is None) == (worst_count is None):
         raise click.UsageError("give either REQUEST or --worst N")
     folder = ledger_folder(resolved.config.ledger)

@@ -2,7 +2,7 @@
 
 seconds ~ a + b * decode_rows + c * decode_context + d * prefill_tokens + e * prefill_pairs, with forgetting, so that
 it follows a machine whose speed drifts. The spread of recent ratios measured / predicted makes the point a range.
-Coefficients below zero are read as zero: no load makes a step faster.
+No coefficient goes below zero: no load makes a step faster.
 """
 
 from collections import deque
@@ -19,6 +19,11 @@ _PRIOR = (0.005, 0.002, 2e-6, 0.002, 1e-7)
 # Scales that bring the features near 1, so that one starting variance fits all.
 _SCALES = (1.0, 32.0, 8_000.0, 128.0, 60_000.0)
 _FORGETTING = 0.99
+# How little the prior is trusted: a machine five times as fast is believed after a few steps of a kind.
+_FIRST_VARIANCE = 5.0
+_MOST_VARIANCE = 25.0
+_LEARNING_STEPS = 12
+"""Steps at the beginning whose errors say nothing of how the model errs later."""
 
 
 def load_of(plan: BatchPlan) -> StepLoad:
@@ -44,8 +49,8 @@ class StepTimeModel:
     def __init__(self, prior: Iterable[float] = _PRIOR, history: int = 128) -> None:
         self._scales = np.array(_SCALES)
         self._weights = np.array(tuple(prior)) * self._scales
-        self._per_unit = self._clipped()
-        self._covariance: npt.NDArray[np.float64] = np.eye(len(_SCALES)) * 0.05
+        self._per_unit = self._plain()
+        self._covariance: npt.NDArray[np.float64] = np.eye(len(_SCALES)) * _FIRST_VARIANCE
         self._ratios: deque[float] = deque(maxlen=history)
         self._spread = (0.5, 1.0, 2.0)
         self.observed = 0
@@ -55,9 +60,9 @@ class StepTimeModel:
         features: npt.NDArray[np.float64] = np.array(raw) / self._scales
         return features
 
-    def _clipped(self) -> list[float]:
-        """Seconds for each unit of the load, none below zero. Plain numbers: predicting is on every step's way."""
-        per_unit: list[float] = (np.maximum(self._weights, 0.0) / self._scales).tolist()
+    def _plain(self) -> list[float]:
+        """Seconds for each unit of the load. Plain numbers: predicting is on every step's way."""
+        per_unit: list[float] = (self._weights / self._scales).tolist()
         return per_unit
 
     def _point(self, load: StepLoad) -> float:
@@ -80,15 +85,17 @@ class StepTimeModel:
     def observe(self, load: StepLoad, seconds: float) -> None:
         """Learn from a measured step."""
         features = self._features(load)
-        self._ratios.append(seconds / self._point(load))
+        if self.observed >= _LEARNING_STEPS:
+            self._ratios.append(seconds / self._point(load))
         gain = self._covariance @ features
         gain /= _FORGETTING + float(features @ gain)
-        self._weights += gain * (seconds - float(features @ self._weights))
-        self._per_unit = self._clipped()
+        # Brought back to zero at once, so that what moves along with it (rows and their context) makes up for it.
+        self._weights = np.maximum(self._weights + gain * (seconds - float(features @ self._weights)), 0.0)
+        self._per_unit = self._plain()
         covariance = (self._covariance - np.outer(gain, features @ self._covariance)) / _FORGETTING
         # Directions that are never excited would grow without end under forgetting.
-        self._covariance = covariance * min(1.0, 1.0 / float(np.trace(covariance)))
+        self._covariance = covariance * min(1.0, _MOST_VARIANCE / float(np.trace(covariance)))
         self.observed += 1
-        if self.observed % 8 == 0:
+        if self._ratios and self.observed % 8 == 0:
             low, middle, high = np.percentile(self._ratios, (10, 50, 90))
             self._spread = (float(low), float(middle), float(high))

@@ -15,6 +15,8 @@ import os
 import sqlite3
 import threading
 from collections import deque
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -64,16 +66,22 @@ CREATE TABLE controls (
 """
 
 
-def _insert(table: str, row: type[tuple[object, ...]]) -> str:
+_ROWS_AT_ONCE: Final = (256, 64, 16, 4, 1)
+"""SQLite lets go of Python's lock for each statement, and a busy engine is slow to give it back: so few statements."""
+
+
+def _inserts(table: str, row: type[tuple[object, ...]]) -> dict[int, str]:
+    """Statements that insert several rows at once, by the number of rows."""
     count = len(row._fields)  # type: ignore[attr-defined]  # a NamedTuple, for which typing has no name
-    return f"INSERT INTO {table} VALUES ({', '.join('?' * count)})"  # noqa: S608 - no value is part of the text
+    marks = f"({', '.join('?' * count)})"
+    return {rows: f"INSERT INTO {table} VALUES {', '.join([marks] * rows)}" for rows in _ROWS_AT_ONCE}  # noqa: S608
 
 
-_INSERT_TURN: Final = _insert("turns", TurnRow)
-_INSERT_EVENT: Final = _insert("events", EventRow)
-_INSERT_REQUEST: Final = _insert("requests", RequestRow)
-_INSERT_END: Final = _insert("ends", EndRow)
-_INSERT_CONTROL: Final = _insert("controls", ControlRow)
+_INSERT_TURNS: Final = _inserts("turns", TurnRow)
+_INSERT_EVENTS: Final = _inserts("events", EventRow)
+_INSERT_REQUESTS: Final = _inserts("requests", RequestRow)
+_INSERT_ENDS: Final = _inserts("ends", EndRow)
+_INSERT_CONTROLS: Final = _inserts("controls", ControlRow)
 
 
 class LedgerWriter:
@@ -139,11 +147,18 @@ class LedgerWriter:
             self.dropped += len(batch)
 
     def _write(self, batch: list[Rows]) -> None:
-        execute_many = self._connection.executemany
         self._connection.execute("BEGIN")
-        execute_many(_INSERT_TURN, [rows.turn for rows in batch])
-        execute_many(_INSERT_EVENT, [event for rows in batch for event in rows.events])
-        execute_many(_INSERT_REQUEST, [request for rows in batch for request in rows.requests])
-        execute_many(_INSERT_END, [end for rows in batch for end in rows.ends])
-        execute_many(_INSERT_CONTROL, [control for rows in batch for control in rows.controls])
+        self._insert(_INSERT_TURNS, [rows.turn for rows in batch])
+        self._insert(_INSERT_EVENTS, [event for rows in batch for event in rows.events])
+        self._insert(_INSERT_REQUESTS, [request for rows in batch for request in rows.requests])
+        self._insert(_INSERT_ENDS, [end for rows in batch for end in rows.ends])
+        self._insert(_INSERT_CONTROLS, [control for rows in batch for control in rows.controls])
         self._connection.execute("COMMIT")
+
+    def _insert(self, statements: dict[int, str], rows: Sequence[tuple[object, ...]]) -> None:
+        place = 0
+        for size, statement in statements.items():
+            while len(rows) - place >= size:
+                values = list(chain.from_iterable(rows[place : place + size]))
+                self._connection.execute(statement, values)
+                place += size

@@ -1,0 +1,54 @@
+"""The step-time model learns a machine's speed within a few steps of each kind."""
+
+import random
+from statistics import mean
+
+import pytest
+
+from ekiden.engine.step_time import StepTimeModel
+from ekiden.state.policy import StepLoad
+
+
+def load(rows: int, prefill: int, context: int = 200) -> StepLoad:
+    return StepLoad(
+        decode_rows=rows, decode_context=rows * context, prefill_tokens=prefill, prefill_pairs=prefill * prefill // 2
+    )
+
+
+def seconds(of: StepLoad) -> float:
+    """A machine much faster than the prior."""
+    return 0.01 + 0.0005 * of.decode_rows + 1e-6 * of.decode_context + 0.0004 * of.prefill_tokens
+
+
+def taught(seed: int) -> StepTimeModel:
+    """A model that has seen 20 steps without and 16 with prefill chunks, with 5% noise."""
+    model, rng = StepTimeModel(), random.Random(seed)
+    for number in range(36):
+        prefill = 0 if number < 20 else rng.choice([64, 256, 448])
+        step = load(rng.randrange(1, 64), prefill, rng.randrange(50, 900))
+        model.observe(step, seconds(step) * rng.lognormvariate(0.0, 0.05))
+    return model
+
+
+@pytest.mark.parametrize("step", [load(8, 0), load(60, 0), load(8, 128), load(60, 448)])
+def test_it_is_close_after_a_few_steps_of_each_kind(step: StepLoad) -> None:
+    errors = [abs(taught(seed).predict(step).p50 / seconds(step) - 1) for seed in range(20)]
+    untaught = StepTimeModel().predict(step).p50 / seconds(step) - 1
+    assert mean(errors) < 0.3
+    assert mean(errors) < untaught / 2 or untaught < 0.3
+
+
+def test_it_tells_what_prefill_chunks_cost() -> None:
+    chunk = load(8, 448)
+    shares = [taught(seed).prefill_share(chunk) for seed in range(20)]
+    assert mean(shares) == pytest.approx(0.0004 * 448 / seconds(chunk), abs=0.08)
+    assert taught(0).prefill_share(load(8, 0)) == 0.0
+
+
+def test_it_follows_a_machine_that_slows_down() -> None:
+    model = StepTimeModel()
+    step = load(32, 0)
+    for factor in (1.0, 3.0):
+        for _ in range(150):
+            model.observe(step, factor * seconds(step))
+        assert model.predict(step).p50 == pytest.approx(factor * seconds(step), rel=0.2)

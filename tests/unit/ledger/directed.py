@@ -1,0 +1,132 @@
+"""A small recorded engine in virtual time whose steps cost what their load says, for planting one cause at a time."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ekiden.backends.base import PassOutput
+from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.engine.engine_core import EngineCore
+from ekiden.engine.recording import controls_of, make_header
+from ekiden.guardrails.limits import Tenants
+from ekiden.ledger.reader import LedgerReader
+from ekiden.ledger.recorder import Recorder, whole_microseconds
+from ekiden.ledger.store import LedgerWriter
+from ekiden.state.plan import BatchPlan
+from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.sampling_params import SamplingParams
+from ekiden.state.sequence import StopText
+from tests.unit.ledger.recorded import Kept
+
+BASE = 0.010
+PER_ROW = 0.001
+PER_PREFILL_TOKEN = 0.001
+
+
+class _TimedRunner(FakeRunner):
+    """The fake model; a step takes 10 ms, 1 ms for each row and 1 ms for each prompt token."""
+
+    def __init__(self, world: "Directed", **settings: Any) -> None:
+        super().__init__(**settings)
+        self._world = world
+
+    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
+        prefill = sum(n for s, n in zip(plan.sequences, plan.num_tokens, strict=True) if s.is_prefilling)
+        self._world.now += BASE + PER_ROW * len(plan.sequences) + PER_PREFILL_TOKEN * prefill
+        return super().execute(plan)
+
+
+class Directed:
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 200,
+        num_swap_blocks: int = 100,
+        prefix_caching: bool = False,
+        tenants: Tenants | None = None,
+        limits: LimitsConfig | None = None,
+        make_stop_text: Callable[[Request], StopText | None] = lambda request: None,
+        keep_prompts: bool = False,
+        **scheduler: Any,
+    ) -> None:
+        self.now = 0.0
+        settings = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "target_itl_ms": 0.0, **scheduler}
+        self.config = Config(
+            scheduler=SchedulerConfig(**settings),
+            cache=CacheConfig(block_size=16, enable_prefix_caching=prefix_caching),
+            limits=limits or LimitsConfig(),
+        )
+        self.runner = _TimedRunner(
+            self, vocab_size=50, num_blocks=num_blocks, block_size=16, num_swap_blocks=num_swap_blocks
+        )
+        tenants = tenants or Tenants()
+        self.header = make_header(
+            self.config, self.runner.info, tenants, run_id="directed", clock_base=0, eos_token_ids=frozenset({0})
+        )
+        self.kept = Kept()
+        self.core = EngineCore(
+            runner=self.runner,
+            sampler=GreedySampler(),
+            scheduler=self.config.scheduler,
+            cache=self.config.cache,
+            limits=self.config.limits,
+            clock=whole_microseconds(lambda: self.now),
+            eos_token_ids=frozenset({0}),
+            make_stop_text=make_stop_text,
+            tenants=tenants,
+            recorder=Recorder(
+                self.kept,
+                clock_base=0,
+                block_size=16,
+                prefix_caching=prefix_caching,
+                keep_prompts=keep_prompts,
+                controls=controls_of(self.config),
+            ),
+        )
+        self.updates: list[RequestUpdate] = []
+        self._made = 0
+
+    def submit(
+        self, name: str, *, prompt: int = 4, output: int = 4, tokens: tuple[int, ...] | None = None, **fields: Any
+    ) -> Request:
+        """Send a request now. Prompts differ unless ``tokens`` says otherwise; ``deadline`` is seconds from now."""
+        self._made += 1
+        first = (1 + self._made % 40, 1 + self._made // 40)
+        sampling = {"temperature": 0.0, "max_tokens": output, "ignore_eos": True, **fields.pop("sampling", {})}
+        deadline = fields.pop("deadline", None)
+        request = Request(
+            request_id=name,
+            prompt_token_ids=(*first, *(7,) * (prompt - 2)) if tokens is None else tokens,
+            sampling=SamplingParams(**sampling),
+            arrival_time=self.now,
+            deadline=None if deadline is None else self.now + deadline,
+            **fields,
+        )
+        self.core.add_request(request)
+        return request
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            result = self.core.step()
+            self.updates += result.updates
+            if not result.computed and result.next_change is not None:
+                self.now = max(self.now, result.next_change)
+
+    def run(self) -> None:
+        """Until everything has ended, or only pauses hold what is left."""
+        self.step()
+        while self.core.has_work and not self.core.all_paused:
+            self.step()
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def stored(self, folder: Path) -> LedgerReader:
+        """The run so far as a ledger file, opened."""
+        path = folder / "directed.sqlite"
+        writer = LedgerWriter(path, self.header)
+        for rows in self.kept.turns:
+            writer.put(rows)
+        writer.close()
+        return LedgerReader(path)

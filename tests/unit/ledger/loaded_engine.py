@@ -1,0 +1,28 @@
+"""An engine under load that records to a folder and prints each turn with its time, until it is killed."""
+
+import itertools
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from ekiden.config import LedgerConfig
+from ekiden.engine.recording import recorded_core
+from tests.unit.engine.fake_parts import make_config, make_fake_parts, make_request
+
+
+def main(folder: Path) -> None:
+    config = replace(make_config(), ledger=LedgerConfig(ledger_dir=str(folder)))
+    core, writer = recorded_core(make_fake_parts(config), config, run_id="run")
+    names = itertools.count()
+    began = time.monotonic()
+    for turn in itertools.count(1):
+        while len(core.population.by_id) + len(core._arrivals) < 16:
+            core.add_request(make_request(f"r{next(names)}", max_tokens=30))
+        core.step()
+        print(turn, time.monotonic() - began, flush=True)
+        assert writer.dropped == 0
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
