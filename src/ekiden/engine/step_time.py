@@ -1,4 +1,4 @@
-"""What a step costs, learnt while serving: a linear model of its load, fitted by recursive least squares.
+"""What a step costs, learnt while serving: a linear model of its load, fitted by least squares with forgetting.
 
 seconds ~ a + b * decode_rows + c * decode_context + d * prefill_tokens + e * prefill_pairs, with forgetting, so that
 it follows a machine whose speed drifts. The spread of recent ratios measured / predicted makes the point a range.
@@ -19,11 +19,13 @@ _PRIOR = (0.005, 0.002, 2e-6, 0.002, 1e-7)
 # Scales that bring the features near 1, so that one starting variance fits all.
 _SCALES = (1.0, 32.0, 8_000.0, 128.0, 60_000.0)
 _FORGETTING = 0.99
-# How little the prior is trusted: a machine five times as fast is believed after a few steps of a kind.
-_FIRST_VARIANCE = 5.0
-_MOST_VARIANCE = 25.0
+# How firmly a direction that no recent step showed is held at its last value.
+_RIDGE = 0.01
+_RIDGE_MATRIX = _RIDGE * np.eye(len(_SCALES))
 _LEARNING_STEPS = 12
 """Steps at the beginning whose errors say nothing of how the model errs later."""
+_EAGER_STEPS = 64
+"""Steps after each of which the model is solved anew; later after every fourth."""
 
 
 def load_of(plan: BatchPlan) -> StepLoad:
@@ -45,19 +47,23 @@ def load_of(plan: BatchPlan) -> StepLoad:
     )
 
 
+Vector = npt.NDArray[np.float64]
+
+
 class StepTimeModel:
     def __init__(self, prior: Iterable[float] = _PRIOR, history: int = 128) -> None:
         self._scales = np.array(_SCALES)
         self._weights = np.array(tuple(prior)) * self._scales
         self._per_unit = self._plain()
-        self._covariance: npt.NDArray[np.float64] = np.eye(len(_SCALES)) * _FIRST_VARIANCE
+        self._gram: Vector = np.zeros((len(_SCALES), len(_SCALES)))
+        self._moment: Vector = np.zeros(len(_SCALES))
         self._ratios: deque[float] = deque(maxlen=history)
         self._spread = (0.5, 1.0, 2.0)
         self.observed = 0
 
-    def _features(self, load: StepLoad) -> npt.NDArray[np.float64]:
+    def _features(self, load: StepLoad) -> Vector:
         raw = (1.0, load.decode_rows, load.decode_context, load.prefill_tokens, load.prefill_pairs)
-        features: npt.NDArray[np.float64] = np.array(raw) / self._scales
+        features: Vector = np.array(raw) / self._scales
         return features
 
     def _plain(self) -> list[float]:
@@ -82,20 +88,31 @@ class StepTimeModel:
         *_, token, pair = self._per_unit
         return min(1.0, (token * load.prefill_tokens + pair * load.prefill_pairs) / self._point(load))
 
+    def _solve(self) -> Vector:
+        """Weighted least squares towards the last weights; what would fall below zero is held at zero."""
+        matrix = self._gram + _RIDGE_MATRIX
+        target = self._moment + _RIDGE * self._weights
+        weights: Vector = np.linalg.solve(matrix, target)
+        free = np.ones(len(_SCALES), bool)
+        while (weights < 0.0).any():
+            free &= weights > 0.0
+            weights = np.zeros(len(_SCALES))
+            weights[free] = np.linalg.solve(matrix[np.ix_(free, free)], target[free])
+        return weights
+
     def observe(self, load: StepLoad, seconds: float) -> None:
         """Learn from a measured step."""
         features = self._features(load)
         if self.observed >= _LEARNING_STEPS:
             self._ratios.append(seconds / self._point(load))
-        gain = self._covariance @ features
-        gain /= _FORGETTING + float(features @ gain)
-        # Brought back to zero at once, so that what moves along with it (rows and their context) makes up for it.
-        self._weights = np.maximum(self._weights + gain * (seconds - float(features @ self._weights)), 0.0)
-        self._per_unit = self._plain()
-        covariance = (self._covariance - np.outer(gain, features @ self._covariance)) / _FORGETTING
-        # Directions that are never excited would grow without end under forgetting.
-        self._covariance = covariance * min(1.0, _MOST_VARIANCE / float(np.trace(covariance)))
+        self._gram *= _FORGETTING
+        self._gram += features[:, None] * features
+        self._moment *= _FORGETTING
+        self._moment += features * seconds
         self.observed += 1
+        if self.observed <= _EAGER_STEPS or self.observed % 4 == 0:
+            self._weights = self._solve()
+            self._per_unit = self._plain()
         if self._ratios and self.observed % 8 == 0:
             low, middle, high = np.percentile(self._ratios, (10, 50, 90))
             self._spread = (float(low), float(middle), float(high))

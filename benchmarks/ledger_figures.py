@@ -1,0 +1,181 @@
+"""The ledger's figures: what recording costs a step, bytes for each token, how fast explain and replay are.
+
+    python benchmarks/ledger_figures.py --steps 200000 --rows 64 --folder /tmp/ledger-bench
+
+The production engine core serves a mixed, overloaded load in virtual time with a model that computes nothing, so that
+what is measured is the core and its recorder. ``--steps 2000000 --rows 16`` makes a day's ledger in some minutes. The
+real model's figures come from ``tests/endtoend/test_ledger.py``.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ekiden.backends.base import PassOutput, RunnerInfo
+from ekiden.config import CacheConfig, Config, SchedulerConfig
+from ekiden.engine.engine_core import EngineCore
+from ekiden.engine.recording import controls_of, make_header
+from ekiden.engine.replay import replay
+from ekiden.guardrails.limits import Tenants
+from ekiden.ledger.explain import explain, worst
+from ekiden.ledger.reader import LedgerReader
+from ekiden.ledger.recorder import Recorder, whole_microseconds
+from ekiden.ledger.store import LedgerWriter
+from ekiden.state.plan import BatchPlan
+from ekiden.state.request import Request
+from ekiden.state.sampling_params import SamplingParams
+from ekiden.state.sequence import Sequence
+
+NO_LOGITS: npt.NDArray[np.float32] = np.zeros((0, 1), np.float32)
+
+
+class VirtualModel:
+    """Takes virtual time for a step and answers with token 1."""
+
+    def __init__(self, rows: int) -> None:
+        self.now = 0.0
+        self.info = RunnerInfo(
+            backend="virtual",
+            vocab_size=50_000,
+            max_model_len=4096,
+            block_size=32,
+            num_blocks=rows * 12,
+            num_swap_blocks=rows * 12,
+            bytes_per_block=1,
+        )
+
+    def clock(self) -> float:
+        return self.now
+
+    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
+        self.now += 0.008 + 0.0004 * plan.total_tokens
+        rows = [
+            index
+            for index, (sequence, count) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True))
+            if sequence.num_computed_tokens + count == len(sequence.token_ids)
+        ]
+        yield PassOutput(rows=rows, logits=NO_LOGITS, model_seconds=0.0)
+
+    def sample(self, logits: npt.NDArray[np.float32], sequences: list[Sequence]) -> tuple[list[int], None]:
+        return [1] * len(sequences), None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Bench:
+    def __init__(self, rows: int, folder: Path | None) -> None:
+        self.rows = rows
+        self.model = VirtualModel(rows)
+        self.rng = random.Random(1)
+        config = Config(
+            scheduler=SchedulerConfig(
+                max_num_seqs=rows, max_num_batched_tokens=rows + 448, scheduling_policy="fair", target_itl_ms=0.0
+            ),
+            cache=CacheConfig(),
+        )
+        self.writer: LedgerWriter | None = None
+        recorder = None
+        if folder is not None:
+            header = make_header(config, self.model.info, Tenants(), run_id="bench", clock_base=0)
+            self.writer = LedgerWriter(folder / "bench.sqlite", header)
+            recorder = Recorder(
+                self.writer, clock_base=0, block_size=32, prefix_caching=True, controls=controls_of(config)
+            )
+        self.core = EngineCore(
+            runner=self.model,
+            sampler=self.model,
+            scheduler=config.scheduler,
+            cache=config.cache,
+            limits=config.limits,
+            clock=whole_microseconds(self.model.clock),
+            recorder=recorder,
+        )
+        self.sent = self.tokens = 0
+
+    def offer(self) -> None:
+        """Keep half as many again waiting as can run."""
+        while len(self.core.population.by_id) < self.rows * 3 // 2:
+            self.sent += 1
+            rng = self.rng
+            prompt = (7,) * 64 + tuple(rng.choices(range(50_000), k=rng.choice((16, 60, 200, 500))))
+            self.core.add_request(
+                Request(
+                    request_id=f"request-{self.sent:026d}",
+                    prompt_token_ids=prompt,
+                    sampling=SamplingParams(
+                        temperature=0.0, max_tokens=rng.choice((16, 64, 100, 300)), ignore_eos=True
+                    ),
+                    arrival_time=self.model.now,
+                    tenant=rng.choice(("alpha", "beta", "gamma")),
+                )
+            )
+            self.core.step()
+
+    def run(self, steps: int) -> list[float]:
+        """Seconds of each step."""
+        times = []
+        for _ in range(steps):
+            self.offer()
+            while self.writer is not None and len(self.writer._pending) > 10_000:
+                time.sleep(0.05)  # virtual time outruns the disk, which real time does not
+            began = time.perf_counter()
+            result = self.core.step()
+            times.append(time.perf_counter() - began)
+            self.tokens += sum(len(update.token_ids) for update in result.updates)
+        return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--explain", type=int, default=200, help="how many random requests to explain")
+    parser.add_argument("--replay", action=argparse.BooleanOptionalAction, default=True)
+    arguments = parser.parse_args()
+    figures: dict[str, object] = {"rows": arguments.rows, "steps": arguments.steps}
+    off, sample = Bench(arguments.rows, None), min(arguments.steps, 5_000)
+    figures["step_us_off"] = statistics.median(off.run(sample)) * 1e6
+    on = Bench(arguments.rows, arguments.folder)
+    figures["step_us_on"] = statistics.median(on.run(arguments.steps)[:sample]) * 1e6
+    assert on.writer is not None
+    on.writer.close()
+    path = on.writer.path
+    figures |= {"dropped": on.writer.dropped, "tokens": on.tokens, "file_bytes": path.stat().st_size}
+    with LedgerReader(path) as reader:
+        figures["bytes_per_token"] = path.stat().st_size / sum(
+            row[0] for row in reader._all("SELECT sum(tokens) FROM turns")
+        )
+        ids = random.Random(2).choices(range(1, on.sent - 3 * arguments.rows), k=arguments.explain)
+        times = []
+        for number in ids:
+            request = reader.request(number)
+            assert request is not None
+            began = time.perf_counter()
+            found = reader.requests_named(request.request_id)
+            told = explain(reader, found[0])
+            times.append(time.perf_counter() - began)
+            assert abs(sum(cause.seconds for cause in told.causes) - told.e2e_seconds) < 1e-3
+        figures |= {"explain_ms_p50": statistics.median(times) * 1e3, "explain_ms_max": max(times) * 1e3}
+        began = time.perf_counter()
+        worst(reader, 10)
+        figures["worst_10_ms"] = (time.perf_counter() - began) * 1e3
+        if arguments.replay:
+            began = time.perf_counter()
+            result = replay(reader.header, reader.everything())
+            took = time.perf_counter() - began
+            figures |= {"replay_identical": result.difference is None, "replay_us_per_turn": took / result.turns * 1e6}
+            figures["replay_times_real_time"] = result.seconds / took
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()
