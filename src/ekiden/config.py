@@ -204,9 +204,7 @@ class LedgerConfig:
     )
 
     def __post_init__(self) -> None:
-        _check(
-            self.ledger_max_age_days > 0, f"ledger_max_age_days is {self.ledger_max_age_days}; it must be over 0"
-        )
+        _check(self.ledger_max_age_days > 0, f"ledger_max_age_days is {self.ledger_max_age_days}; it must be over 0")
         parse_size("ledger_max_size", self.ledger_max_size)
 
 

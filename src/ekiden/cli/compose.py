@@ -169,7 +169,6 @@ def fake_core(
 def genai_peer(config: Config, model: Described) -> "GenAIPeer":
     """OpenVINO GenAI on the same weights. Raises :class:`ModelError` when it is not installed."""
     from ekiden.backends.openvino.genai_peer import GenAIPeer
-    from ekiden.engine.llm import LLM
 
     return GenAIPeer(model.description, model.files, config)
 

@@ -29,7 +29,10 @@ COMMANDS = {
     "config": ("ekiden.cli.config_show", "Show the settings and where each value comes from."),
     "bench": ("ekiden.cli.bench", "Measure the backend, the engine or any OpenAI-compatible server."),
     "explain": ("ekiden.cli.explain", "Say why a request took what it took, or ended as it did."),
-    "replay": ("ekiden.cli.replay", "Run a recorded run again and compare every decision, or ask what would have been."),
+    "replay": (
+        "ekiden.cli.replay",
+        "Run a recorded run again and compare every decision, or ask what would have been.",
+    ),
     "demo": ("ekiden.cli.demo", "Show static against continuous batching on 24 real prompts."),
 }
 

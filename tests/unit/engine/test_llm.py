@@ -1,12 +1,12 @@
 """The blocking front door: order, reuse, interruption."""
 
 import pytest
-from tests.unit.engine.fake_parts import VOCAB, make_config, make_fake_parts
 
 from ekiden.backends.fake import next_token
 from ekiden.config import BATCHING
 from ekiden.engine.llm import LLM, Completion
 from ekiden.state.sampling_params import SamplingParams
+from tests.unit.engine.fake_parts import VOCAB, make_config, make_fake_parts
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
 

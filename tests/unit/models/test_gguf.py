@@ -12,7 +12,6 @@ from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize, quantize
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.unit.models.gguf_files import HEADS, HIDDEN, KV_HEADS, VOCABULARY, metadata, tensors, write_gguf
 
 from ekiden.models.architectures.hf_config import spec_from_config
 from ekiden.models.architectures.rope import rope_spec
@@ -22,6 +21,7 @@ from ekiden.models.gguf_file import TENSOR_TYPES, GGUFFile
 from ekiden.models.load import describe, open_checkpoint
 from ekiden.models.resolve import ModelFiles, resolve
 from ekiden.models.safetensors import SafetensorsCheckpoint, shards_of
+from tests.unit.models.gguf_files import HEADS, HIDDEN, KV_HEADS, VOCABULARY, metadata, tensors, write_gguf
 
 NAMES = {
     "model.embed_tokens": "token_embd",

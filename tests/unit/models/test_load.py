@@ -4,11 +4,11 @@ import json
 import shutil
 
 import pytest
-from tests.unit.models.gguf_files import metadata, write_gguf
 
 from ekiden.models.errors import ModelError
 from ekiden.models.load import describe, open_checkpoint
 from ekiden.models.resolve import resolve
+from tests.unit.models.gguf_files import metadata, write_gguf
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.models.gguf_files import metadata, write_gguf
 
 from ekiden.models.errors import ModelError
 from ekiden.models.load import describe
 from ekiden.models.resolve import resolve
 from ekiden.models.tokenizer import Tokenizer
+from tests.unit.models.gguf_files import metadata, write_gguf
 
 
 def loaded(tmp_path, **changes):
