@@ -31,7 +31,7 @@ COMMANDS = {
     "explain": ("ekiden.cli.explain", "Say why a request took what it took, or ended as it did."),
     "replay": (
         "ekiden.cli.replay",
-        "Run a recorded run again and compare every decision, or ask what would have been.",
+        "Run a record again and compare every decision, or ask what would have been.",
     ),
     "demo": ("ekiden.cli.demo", "Show static against continuous batching on 24 real prompts."),
 }
