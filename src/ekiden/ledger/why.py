@@ -162,7 +162,7 @@ def _preempted(reader: LedgerReader, request: RequestRow) -> Answer:
     kept = f"{first['blocks_moved']} blocks were moved aside" if first["blocks_moved"] else "its blocks were dropped"
     away = sum(entry.get("back_after_seconds", 0.0) for entry in found)
     words = (
-        f"An older request needed a KV block and none was free; it was the newest of those running, {chosen}; {kept}. "
+        f"A KV block was needed and none was free; it was the newest of those running, {chosen}; {kept}. "
         f"It was preempted {len(found)} time(s) and away for {seconds(away)} in all."
     )
     return _answer(Question.PREEMPTED, request, words, preemptions=found, away_seconds=away)

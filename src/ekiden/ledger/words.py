@@ -92,7 +92,7 @@ MEANINGS: dict[Cause, Meaning] = {
         _LARGER_POOL,
     ),
     Cause.PREEMPTED: Meaning(
-        "being preempted: its KV blocks were given to an older request",
+        "being preempted: its KV blocks were taken for requests that had run longer",
         "formation",
         "kv_cache_size",
         "with a larger KV pool, or had the runner-up been chosen: none of it",
