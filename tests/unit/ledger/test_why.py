@@ -143,10 +143,10 @@ def test_a_failed_step_is_why(tmp_path: Path) -> None:
 
 
 def test_why_it_was_preempted_and_who_else_could_have_been(tmp_path: Path) -> None:
-    world = Directed(num_blocks=10)
-    world.submit("old", prompt=36, output=70)
+    world = Directed(num_blocks=11)
+    world.submit("old", prompt=48, output=70)
     world.submit("middle", prompt=36, output=70)
-    world.submit("young", prompt=36, output=40)
+    world.submit("young", prompt=33, output=40)
     world.run()
     with world.stored(tmp_path) as reader:
         answer = ask(reader, "young", Question.PREEMPTED)
