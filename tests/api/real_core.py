@@ -66,14 +66,18 @@ async def real_core(
     num_blocks: int = 512,
     before_step: Callable[[int], None] | None = None,
     live: bool = False,
+    record: bool = False,
 ) -> AsyncIterator[RealCore]:
-    """``live`` puts it behind a real server; otherwise the client talks to the application in memory."""
+    """``live`` puts it behind a real server; otherwise the client talks to the application in memory.
+
+    ``record`` writes the ledger that ``config`` names.
+    """
     config = config or Config()
     runner = FakeRunner(
         vocab_size=VOCAB_SIZE, num_blocks=num_blocks, block_size=BLOCK, max_model_len=CONTEXT, before_step=before_step
     )
     parts = make_parts(runner)
-    async with AsyncEngine(parts, config) as engine:
+    async with AsyncEngine(parts, config, record=record) as engine:
         assert parts.tokenizer is not None
         app = create_app(engine, parts.tokenizer, ChatTemplate(TEMPLATE), config)
         if not live:

@@ -1,0 +1,101 @@
+"""``GET /v1/explain/{id}``: the owner of a request is told where its time went; nobody else learns that it exists."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ekiden.api.keys import new_key
+from ekiden.config import Config, LedgerConfig, LimitsConfig, ServerConfig
+from tests.api.conftest import assert_error
+from tests.api.real_core import RealCore, real_core
+from tests.api.scripted import MODEL
+
+
+class Keyed:
+    def __init__(self, core: RealCore, keys: dict[str, str]) -> None:
+        self.core = core
+        self._keys = keys
+
+    def _headers(self, who: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._keys[who]}"}
+
+    async def complete(self, who: str, **fields: Any) -> httpx.Response:
+        body = {"model": MODEL, "prompt": "hello", "max_tokens": 5, "temperature": 0, "ignore_eos": True, **fields}
+        answer = await self.core.http.post("/v1/completions", json=body, headers=self._headers(who))
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    async def explain(self, who: str, request_id: str) -> httpx.Response:
+        return await self.core.http.get(f"/v1/explain/{request_id}", headers=self._headers(who))
+
+
+@pytest.fixture
+async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
+    made = {name: new_key() for name in ("alice", "bob", "boss")}
+    entries = []
+    for name, (_, digest) in made.items():
+        scopes = ["inference", "admin"] if name == "boss" else ["inference"]
+        entries.append(f'[[keys]]\nname = "{name}"\nhash = "{digest}"\nscopes = {scopes}')
+    path = tmp_path / "keys.toml"
+    path.write_text("\n".join(entries))
+    config = Config(
+        server=ServerConfig(api_keys_file=str(path)), ledger=LedgerConfig(ledger_dir=str(tmp_path / "ledger"))
+    )
+    async with real_core(config, record=True) as core:
+        yield Keyed(core, {name: key for name, (key, _) in made.items()})
+
+
+async def test_the_owner_is_told(keyed: Keyed) -> None:
+    answer = await keyed.complete("alice")
+    request_id = answer.headers["x-ekiden-request-id"]
+    told = (await keyed.explain("alice", request_id)).json()
+    assert told["request_id"] == request_id
+    assert told["status"] == "finished"
+    assert told["tenant"] == "alice"
+    assert told["output_tokens"] == 5
+    assert sum(cause["seconds"] for cause in told["causes"]) == pytest.approx(told["e2e_seconds"], abs=1e-5)
+    assert told["life"][-1]["event"] == "ENDED"
+
+
+async def test_another_tenant_gets_what_the_unknown_gets(keyed: Keyed) -> None:
+    request_id = (await keyed.complete("alice")).headers["x-ekiden-request-id"]
+    refused = await keyed.explain("bob", request_id)
+    assert_error(refused, 404, "request_id", "request_not_found")
+    unknown = await keyed.explain("bob", "0" * 32)
+    assert refused.text.replace(request_id, "x") == unknown.text.replace("0" * 32, "x")
+    assert (await keyed.explain("boss", request_id)).status_code == 200
+    without_key = await keyed.core.http.get(f"/v1/explain/{request_id}")
+    assert_error(without_key, 401)
+
+
+async def test_a_call_with_several_answers(keyed: Keyed) -> None:
+    answer = await keyed.complete("alice", n=3)
+    request_id = answer.headers["x-ekiden-request-id"]
+    told = (await keyed.explain("alice", request_id)).json()
+    assert told["request_id"] == request_id
+    assert [one["request_id"] for one in told["answers"]] == [f"{request_id}-{index}" for index in range(3)]
+    assert told["e2e_seconds"] == max(one["e2e_seconds"] for one in told["answers"])
+
+
+async def test_a_refused_call(tmp_path: Path) -> None:
+    config = Config(ledger=LedgerConfig(ledger_dir=str(tmp_path)), limits=LimitsConfig(max_num_queued_tokens=50))
+    async with real_core(config, record=True) as core:
+        answer = await core.complete("x" * 100, max_tokens=5)
+        assert_error(answer, 503)
+        told = (await core.http.get(f"/v1/explain/{answer.headers['x-ekiden-request-id']}")).json()
+    assert (told["status"], told["reason"]) == ("refused", "queue_full_tokens")
+    assert told["headline"].startswith("Refused (queue_full_tokens)")
+
+
+async def test_a_server_that_records_nothing() -> None:
+    async with real_core(Config(ledger=LedgerConfig(ledger=False))) as core:
+        assert_error(await core.http.get("/v1/explain/abc"), 404, code="ledger_off")
+
+
+async def test_ids_are_compared_and_never_looked_up(keyed: Keyed) -> None:
+    for name in ("%2e%2e%2fetc", "' OR 1=1 --", "*"):
+        response = await keyed.explain("alice", name)
+        assert response.status_code == 404
