@@ -172,7 +172,7 @@ class ScriptedStream:
         reason: FinishReason | None = None
         stop_reason: str | int | None = None
         matched = self._stops.feed(token).stopped
-        room = CONTEXT - len(request.prompt_token_ids)
+        room = self._engine.card.max_model_len - len(request.prompt_token_ids)
         limit = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
         if self._given >= sampling.min_tokens:
             if token == END and not sampling.ignore_eos:

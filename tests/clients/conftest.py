@@ -1,5 +1,6 @@
 """A real server over the scripted engine, for clients that know nothing of these tests."""
 
+import msgspec
 import pytest
 
 from tests.api.conftest import Live, live
@@ -13,3 +14,9 @@ def url(live: Live) -> str:
     """The base that clients are given; answers repeat the last letters of the prompt's text."""
     live.engine.script = lambda request: [*say("The sky scatters blue light."), END]
     return f"{live.url}/v1"
+
+
+@pytest.fixture
+def wide(live: Live) -> None:
+    """A context with room for tools: a byte is a token here."""
+    live.engine.card = msgspec.structs.replace(live.engine.card, max_model_len=10_000)

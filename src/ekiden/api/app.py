@@ -21,6 +21,11 @@ from ekiden.api.auth import ApiKeyMiddleware
 from ekiden.api.chat import chat_completions
 from ekiden.api.completions import completions
 from ekiden.api.context import ApiContext
+from ekiden.api.doors.embeddings import EmbeddingsRequest, embeddings
+from ekiden.api.doors.messages import count_tokens, messages
+from ekiden.api.doors.messages_request import CountRequest, MessagesRequest
+from ekiden.api.doors.responses import responses
+from ekiden.api.doors.responses_request import ResponsesRequest
 from ekiden.api.errors import ApiError, ClientGone, not_found
 from ekiden.api.identity import IdentityMiddleware
 from ekiden.api.keys import KeyStore
@@ -42,6 +47,10 @@ Handler = Callable[[ApiContext, Scope, Receive, Send], Awaitable[None]]
 _POSTS: Final[tuple[tuple[str, str, str, Handler, type[Strict]], ...]] = (
     ("/v1/chat/completions", "Chat", "generation", chat_completions, ChatRequest),
     ("/v1/completions", "Completions", "generation", completions, CompletionRequest),
+    ("/v1/responses", "Responses", "generation", responses, ResponsesRequest),
+    ("/v1/messages", "Messages", "generation", messages, MessagesRequest),
+    ("/v1/messages/count_tokens", "Tokens of messages", "tokens", count_tokens, CountRequest),
+    ("/v1/embeddings", "Embeddings: refused with the reason", "generation", embeddings, EmbeddingsRequest),
     ("/tokenize", "Text to token ids", "tokens", tokenize, TokenizeRequest),
     ("/detokenize", "Token ids to text", "tokens", detokenize, DetokenizeRequest),
 )
@@ -192,8 +201,15 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             },
             "required": ["error"],
         }
-        content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-        for operations in document["paths"].values():
+        told = {"$ref": "#/components/schemas/Error"}
+        # Anthropic's clients read another shape; what is refused before its routes are reached has the usual one.
+        anthropic = {
+            "type": "object",
+            "properties": {"type": {"const": "error"}, "error": {"type": "object", "required": ["type", "message"]}},
+            "required": ["type", "error"],
+        }
+        for path, operations in document["paths"].items():
+            schema = {"anyOf": [anthropic, told]} if path.startswith("/v1/messages") else told
             for operation in operations.values():
                 operation["responses"].pop("422", None)
                 for status, text in _ERRORS.items():

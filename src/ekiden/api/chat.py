@@ -1,21 +1,19 @@
 """``POST /v1/chat/completions``."""
 
-from dataclasses import replace
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from ekiden.api.context import ApiContext
-from ekiden.api.errors import invalid
+from ekiden.api.conversation import prepare
 from ekiden.api.generation import collect, stream, usage_of
-from ekiden.api.prompts import chat_prompt
 from ekiden.api.responses import send_json
-from ekiden.api.sampling_fields import Call, Child, build_children, build_sampling, check_stream_options, read_call
+from ekiden.api.sampling_fields import Call, Child, check_stream_options, read_call
 from ekiden.api.schema_base import parse
 from ekiden.api.schemas import REFUSED, ChatRequest
 from ekiden.api.sse import ChunkFrame, encode
 from ekiden.api.text_output import Piece, TokenText, WholeAnswer, chat_logprobs, finish_fields, prompt_logprobs
-from ekiden.api.tools.plan import ToolPlan, plan_tools
+from ekiden.api.tools.plan import ToolPlan
 from ekiden.api.tools.reply import ReplyReader, chat_delta, chat_finish_fields, chat_message, read_whole
 
 
@@ -25,15 +23,8 @@ async def chat_completions(context: ApiContext, scope: Scope, receive: Receive, 
     context.check_model(fields.model)
     call = read_call(context, scope)
     include_usage = check_stream_options(fields)
-    logprobs = _logprobs(fields)
-    name = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
-    limit = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
-    plan, grammar = await plan_tools(context, fields)
-    params = build_sampling(context, fields, max_tokens=(name, limit), logprobs=logprobs, grammar=grammar)
-    prompt = await chat_prompt(context, fields.messages, tools=None if plan is None else plan.tools)
-    children = build_children(context, call, [prompt], params, fields)
-    if plan is not None:
-        children = [replace(child, shown=plan.shown) for child in children]
+    talk = await prepare(context, call, fields)
+    children, plan = talk.children, talk.plan
     return_ids = bool(fields.return_token_ids)
     if fields.stream:
         chunks = ChatChunks(context, call, children, plan, include_usage=include_usage, return_token_ids=return_ids)
@@ -41,14 +32,6 @@ async def chat_completions(context: ApiContext, scope: Scope, receive: Receive, 
         return
     answers = await collect(context, call, children, receive)
     await send_json(send, _whole(context, call, children, answers, plan, return_ids))
-
-
-def _logprobs(fields: ChatRequest) -> int | None:
-    if fields.logprobs:
-        return fields.top_logprobs or 0
-    if fields.top_logprobs is not None:
-        raise invalid("top_logprobs", f"top_logprobs is {fields.top_logprobs}; it is allowed only with logprobs: true.")
-    return None
 
 
 def _head(context: ApiContext, call: Call, kind: str) -> dict[str, Any]:

@@ -140,10 +140,16 @@ async def collect(context: ApiContext, call: Call, children: list[Child], receiv
 
 
 async def stream(
-    context: ApiContext, call: Call, children: list[Child], chunks: ChunkWriter, receive: Receive, send: Send
+    context: ApiContext,
+    call: Call,
+    children: list[Child],
+    chunks: ChunkWriter,
+    receive: Receive,
+    send: Send,
+    writer: SseWriter | None = None,
 ) -> None:
     """Every answer as server-sent events. Raises :class:`ApiError` when nothing was sent yet; later it is an event."""
-    writer = SseWriter(send)
+    writer = writer or SseWriter(send)
     finishes: list[Finish | None] = [None] * len(children)
     alone = len(children) == 1
     failure: ApiError | None = None

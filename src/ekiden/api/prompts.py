@@ -114,8 +114,12 @@ async def chat_prompt(
     *,
     add_generation_prompt: bool = True,
     tools: list[dict[str, Any]] | None = None,
+    beginning: str = "",
 ) -> Prompt:
-    """The conversation as the model's chat template writes it, with the tools that the model may call."""
+    """The conversation as the model's chat template writes it, with the tools that the model may call.
+
+    ``beginning`` is the beginning of the answer, which the model goes on from.
+    """
     template = context.chat_template
     if template is None:
         raise unsupported(
@@ -128,15 +132,17 @@ async def chat_prompt(
     if tools and format_of(template) is None:
         prepared, tools = explained(prepared, tools), None
     size = sum(len(message["content"]) for message in prepared) + (len(str(tools)) if tools else 0)
+    size += len(beginning)
 
     def render() -> str:
         # What clients wrote stays text: it cannot open a turn with the model's special tokens.
-        return template.render(
+        rendered = template.render(
             prepared,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             protect=context.tokenizer.protect,
         )
+        return rendered + context.tokenizer.protect(beginning)
 
     try:
         text = render() if size <= INLINE_CHARACTERS else await context.off_loop(render)

@@ -28,7 +28,7 @@ class Strict(BaseModel):
     def _only_known_fields(cls, data: Any) -> Any:
         if isinstance(data, dict):
             for key in data:
-                if key not in cls.model_fields:
+                if key not in cls.model_fields and all(field.alias != key for field in cls.model_fields.values()):
                     raise PydanticCustomError(UNKNOWN, "unknown field", {"key": key})
         return data
 
@@ -49,6 +49,11 @@ def parse(model: type[Model], body: bytes, refused: Mapping[str, str] | None = N
         raise invalid(None, f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(data, dict):
         raise invalid(None, f"The body is {shown(data)}; it must be a JSON object.", code="invalid_json")
+    return parse_data(model, data, refused)
+
+
+def parse_data(model: type[Model], data: dict[str, Any], refused: Mapping[str, str] | None = None) -> Model:
+    """Decoded JSON as ``model``; see :func:`parse`."""
     try:
         return model.model_validate(data)
     except ValidationError as error:

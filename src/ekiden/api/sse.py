@@ -6,7 +6,7 @@ before it is an ordinary error response.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from starlette.types import Send
@@ -26,9 +26,15 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class SseWriter:
-    """The events of one response. ``wrote`` is set by each write, for whoever watches for silence."""
+    """The events of one response. ``wrote`` is set by each write, for whoever watches for silence.
+
+    Here an error is an object as it would be a response's body, and ``[DONE]`` comes last; other protocols override
+    ``end`` and :meth:`error_event`.
+    """
 
     __slots__ = ("_send", "_starting", "started", "wrote")
+
+    end: ClassVar[bytes] = DONE
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -43,14 +49,17 @@ class SseWriter:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def close(self, data: bytes = b"") -> None:
-        """The last events, ``[DONE]``, and the end of the response."""
+        """The last events, what the protocol puts last, and the end of the response."""
         if not self.started:
             await self._start()
-        await self._send({"type": "http.response.body", "body": data + DONE, "more_body": False})
+        await self._send({"type": "http.response.body", "body": data + self.end, "more_body": False})
 
     async def fail(self, error: ApiError) -> None:
-        """An error after the first byte: an error object in the stream, then ``[DONE]``."""
-        await self.close(b"data: " + error.body() + b"\n\n")
+        """An error after the first byte is an event of the stream, and its last."""
+        await self.close(self.error_event(error))
+
+    def error_event(self, error: ApiError) -> bytes:
+        return b"data: " + error.body() + b"\n\n"
 
     async def _start(self) -> None:
         async with self._starting:

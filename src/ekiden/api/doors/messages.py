@@ -1,0 +1,208 @@
+"""``POST /v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's shape of a conversation."""
+
+import json
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.types import Receive, Scope, Send
+
+from ekiden.api.context import ApiContext
+from ekiden.api.conversation import Conversation, prepare
+from ekiden.api.doors.messages_request import NAMES, REFUSED, CountRequest, MessagesRequest, chat_request
+from ekiden.api.doors.renaming import renamed
+from ekiden.api.errors import ApiError
+from ekiden.api.generation import collect, stream, usage_of
+from ekiden.api.responses import send_json
+from ekiden.api.sampling_fields import Call, Child, read_call
+from ekiden.api.schema_base import parse
+from ekiden.api.sse import SseWriter, encode
+from ekiden.api.text_output import Piece
+from ekiden.api.tools.parser import CallArguments, CallBegin, Event, Text
+from ekiden.api.tools.reply import ReplyReader
+from ekiden.state.request import Finish, FinishReason
+
+_KINDS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class MessagesError(ApiError):
+    """An error in Anthropic's shape."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(
+            error.status, error.message, kind=error.kind, param=error.param, code=error.code, headers=error.headers
+        )
+
+    def body(self) -> bytes:
+        kind = _KINDS.get(self.status, "api_error")
+        return encode({"type": "error", "error": {"type": kind, "message": self.message}})
+
+
+async def messages(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers a conversation, whole or streamed. Raises :class:`MessagesError` before the first byte."""
+    try:
+        fields = parse(MessagesRequest, await context.read_body(scope, receive), REFUSED)
+        context.check_model(fields.model)
+        call = replace(read_call(context, scope), extended_finish_reasons=False)
+        talk = await _prepare(context, call, fields)
+        events = MessageEvents(context, call, talk)
+        if fields.stream:
+            await stream(context, call, talk.children, events, receive, send, EventWriter(send))
+            return
+        (answer,) = await collect(context, call, talk.children, receive)
+        events.piece(talk.children[0], Piece(answer.text, finish=answer.finish))
+        await send_json(send, events.message(usage_of(talk.children, [answer.finish])))
+    except ApiError as error:
+        raise MessagesError(error) from None
+
+
+async def count_tokens(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+    """``{"input_tokens"}`` of a conversation. Raises :class:`MessagesError`."""
+    try:
+        fields = parse(CountRequest, await context.read_body(scope, receive), REFUSED)
+        context.check_model(fields.model)
+        talk = await _prepare(context, read_call(context, scope), fields)
+        await send_json(send, {"input_tokens": len(talk.children[0].prompt.token_ids)})
+    except ApiError as error:
+        raise MessagesError(error) from None
+
+
+async def _prepare(context: ApiContext, call: Call, fields: CountRequest) -> Conversation:
+    try:
+        converted = chat_request(fields)
+        return await prepare(context, call, converted.chat, beginning=converted.beginning)
+    except ApiError as error:
+        raise renamed(error, NAMES) from None
+
+
+class MessageEvents:
+    """The message and its events as the answer grows; a whole answer is one that grew at once."""
+
+    def __init__(self, context: ApiContext, call: Call, talk: Conversation) -> None:
+        self._reader = ReplyReader(talk.plan)
+        self._id = f"msg_{call.request_id}"
+        self._model = context.engine.card.model_id
+        self._blocks: list[dict[str, Any]] = []
+        self._arguments = ""
+        self._open = False
+        self._finish: Finish | None = None
+
+    def opening(self, child: Child) -> bytes:
+        usage = _usage({"prompt_tokens": len(child.prompt.token_ids), "completion_tokens": 0}, cached=0)
+        return _event("message_start", {"message": self._message(usage)})
+
+    def piece(self, child: Child, piece: Piece) -> bytes:
+        last = piece.finish is not None
+        told = [self._add(event) for event in self._reader.read(piece.text, last=last)]
+        if last:
+            self._finish = piece.finish
+            told.append(self._close())
+        return b"".join(told)
+
+    def usage(self, usage: dict[str, Any]) -> bytes:
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        fields = {"delta": self._stop(), "usage": _usage(usage, cached=cached)}
+        return _event("message_delta", fields) + _event("message_stop", {})
+
+    def message(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """The whole message. A call that was cut is left out: half an object cannot be an input."""
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return (
+            self._message(_usage(usage, cached=cached))
+            | self._stop()
+            | {"content": [block for block in self._blocks if block.get("input", {}) is not None]}
+        )
+
+    def _message(self, usage: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+
+    def _stop(self) -> dict[str, Any]:
+        assert self._finish is not None
+        stopped = self._finish.stop_reason
+        if self._finish.reason is FinishReason.LENGTH:
+            return {"stop_reason": "max_tokens", "stop_sequence": None}
+        if isinstance(stopped, str):
+            return {"stop_reason": "stop_sequence", "stop_sequence": stopped}
+        return {"stop_reason": "tool_use" if self._reader.called else "end_turn", "stop_sequence": None}
+
+    def _add(self, event: Event) -> bytes:
+        match event:
+            case Text(text):
+                told = b""
+                if not self._open or self._blocks[-1]["type"] != "text":
+                    told = self._close() + self._begin({"type": "text", "text": ""})
+                self._blocks[-1]["text"] += text
+                return told + self._delta({"type": "text_delta", "text": text})
+            case CallBegin(_, call_id, name):
+                return self._close() + self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
+            case CallArguments(_, text):
+                self._arguments += text
+                return self._delta({"type": "input_json_delta", "partial_json": text})
+
+    def _begin(self, block: dict[str, Any]) -> bytes:
+        self._blocks.append(block)
+        self._open = True
+        self._arguments = ""
+        return _event("content_block_start", {"index": len(self._blocks) - 1, "content_block": block})
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _event("content_block_delta", {"index": len(self._blocks) - 1, "delta": delta})
+
+    def _close(self) -> bytes:
+        if not self._open:
+            return b""
+        self._open = False
+        block = self._blocks[-1]
+        if block["type"] == "tool_use":
+            block["input"] = _object(self._arguments)
+        return _event("content_block_stop", {"index": len(self._blocks) - 1})
+
+
+class EventWriter(SseWriter):
+    """Events with names; nothing comes after the last one."""
+
+    __slots__ = ()
+
+    end = b""
+
+    def error_event(self, error: ApiError) -> bytes:
+        return b"event: error\ndata: " + MessagesError(error).body() + b"\n\n"
+
+
+def _event(kind: str, fields: dict[str, Any]) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata: " + encode({"type": kind, **fields}) + b"\n\n"
+
+
+def _usage(usage: dict[str, Any], *, cached: int) -> dict[str, Any]:
+    """Here tokens found in the cache are not among the input tokens."""
+    return {
+        "input_tokens": usage["prompt_tokens"] - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage["completion_tokens"],
+    }
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
