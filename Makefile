@@ -7,7 +7,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
-.PHONY: serve demo test bench bench-peer lint format clean lock setup setup-test setup-bench
+.PHONY: serve demo test fuzz bench bench-peer lint format clean lock setup setup-test setup-bench
 
 serve: setup
 	@exec $(BIN)/ekiden serve $(ARGS)
@@ -27,6 +27,10 @@ lint: setup-test
 format: setup-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Ten minutes of attacks on the real server; ARGS="--seconds 60" for fewer.
+fuzz: setup-test
+	$(BIN)/python -m tests.fuzz.soak $(ARGS)
 
 bench: setup
 	$(BIN)/ekiden bench raw

@@ -4,10 +4,10 @@
 server drains: send it no new work.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 import ekiden
 from ekiden.api.context import ApiContext
@@ -15,21 +15,34 @@ from ekiden.api.metrics import CONTENT_TYPE
 from ekiden.api.responses import JsonBytes
 from ekiden.engine.interface import Health
 
+_STATUS: Final = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
+
 
 def add_routes(app: FastAPI, context: ApiContext) -> None:
     @app.head("/health", include_in_schema=False)
-    @app.get("/health", summary="Alive", tags=["status"])
+    @app.get(
+        "/health",
+        summary="Alive",
+        tags=["status"],
+        response_class=Response,
+        responses={503: {"description": "No tokens can move"}},
+    )
     async def health() -> Response:
         return Response(status_code=200 if context.engine.health is Health.OK else 503)
 
     @app.head("/ready", include_in_schema=False)
-    @app.get("/ready", summary="Ready for new work", tags=["status"])
+    @app.get(
+        "/ready",
+        summary="Ready for new work",
+        tags=["status"],
+        responses={503: {"description": "Not ready", "content": {"application/json": {"schema": _STATUS}}}},
+    )
     async def ready() -> Response:
         health = context.engine.health
         status = "draining" if context.draining or context.closed else health.value
         return JsonBytes({"status": status}, status=200 if status == Health.OK else 503)
 
-    @app.get("/metrics", summary="Prometheus metrics", tags=["status"])
+    @app.get("/metrics", summary="Prometheus metrics", tags=["status"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(context.metrics.render(), media_type=CONTENT_TYPE)
 

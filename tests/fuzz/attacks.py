@@ -1,0 +1,139 @@
+"""One attack each: it sends what hypothesis draws and asserts what must be true of the answer."""
+
+import json
+import re
+from typing import Any
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode, checks
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi import checks as openapi_checks
+
+from tests.fuzz.strategies import body, in_http, mangled, pieces
+from tests.fuzz.target import SECONDS, Target
+
+CHECKS: list[Any] = [
+    checks.not_a_server_error,
+    openapi_checks.status_code_conformance,
+    openapi_checks.content_type_conformance,
+    openapi_checks.response_schema_conformance,
+    openapi_checks.negative_data_rejection,
+    openapi_checks.unsupported_method,
+]
+LIMITS = {
+    "/v1/chat/completions": "max_tokens",
+    "/v1/completions": "max_tokens",
+    "/v1/messages": "max_tokens",
+    "/v1/responses": "max_output_tokens",
+}
+"""What keeps an answer short, so that an attack is many requests and not much text."""
+ROUTES = {"/v1/chat/completions": True, "/v1/completions": False}
+
+
+SHRINK = True
+"""Whether a failure is made smaller: worth it where an answer takes no time."""
+
+
+def _settings(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink] if SHRINK else [Phase.generate],
+    )
+
+
+def bodies(target: Target, examples: int) -> None:
+    """Requests of all kinds are answered or refused; what is streamed is a stream that ends."""
+
+    @_settings(examples)
+    @given(data=st.data(), path=st.sampled_from(sorted(ROUTES)))
+    def attack(data: st.DataObject, path: str) -> None:
+        content = data.draw(body(target.vocab_size, target.model, chat=ROUTES[path]))
+        status, text = target.post(path, content)
+        if status == 200 and content["stream"]:
+            check_stream(text)
+        elif status == 200:
+            assert json.loads(text)["choices"]
+
+    attack()
+
+
+def check_stream(text: bytes) -> None:
+    """Every event is JSON in valid UTF-8, and ``[DONE]`` is the last."""
+    events = text.decode().split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    for event in events[:-2]:
+        if not event.startswith(":"):
+            json.loads(event.removeprefix("data: "))
+
+
+def leavers(target: Target, examples: int) -> None:
+    """Clients that leave in the middle of their request or of the answer, gently or not, leave nothing behind."""
+
+    @_settings(examples)
+    @given(data=st.data(), path=st.sampled_from(sorted(ROUTES)), reset=st.booleans(), read=st.integers(0, 2000))
+    def attack(data: st.DataObject, path: str, reset: bool, read: int) -> None:
+        content = data.draw(body(target.vocab_size, target.model, chat=ROUTES[path], stream=True))
+        content["max_tokens"] = 200
+        whole = in_http(path, content)
+        target.send(data.draw(pieces(whole)), read=read, reset=reset, patience=SECONDS)
+
+    attack()
+
+
+def http(target: Target, examples: int) -> None:
+    """Mangled HTTP gets an answer that is HTTP, or an end; never our own fault."""
+
+    @_settings(examples)
+    @given(data=st.data(), path=st.sampled_from(sorted(ROUTES)))
+    def attack(data: st.DataObject, path: str) -> None:
+        content = data.draw(body(target.vocab_size, target.model, chat=ROUTES[path], stream=False))
+        whole = data.draw(mangled(path, content))
+        answer = target.send(data.draw(pieces(whole)), patience=0.1)
+        for status in re.findall(rb"^HTTP/1\.1 (\d{3}) ", answer, re.MULTILINE):
+            assert int(status) < 500, answer[:1000]
+        assert not answer or answer.startswith(b"HTTP/1.1 ")
+
+    attack()
+
+
+def schema(target: Target, examples: int) -> None:
+    """What ``/openapi.json`` says holds: right requests are answered as documented, and wrong ones are refused."""
+    document = schemathesis.openapi.from_url(f"http://{target.host}:{target.port}/openapi.json")
+    for found in document.get_all_operations():
+        assert isinstance(found, Ok), found
+        operation = found.ok()
+        modes = list(GenerationMode) if operation.body else [GenerationMode.POSITIVE]
+        for mode in modes:
+            _attack_operation(target, operation, mode, examples if operation.body else min(examples, 5))
+
+
+def _attack_operation(target: Target, operation: Any, mode: GenerationMode, examples: int) -> None:
+    @_settings(examples)
+    @given(data=st.data(), case=operation.as_strategy(generation_mode=mode))
+    def attack(data: st.DataObject, case: Any) -> None:
+        if isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
+            few = set(data.draw(st.lists(st.sampled_from(sorted(case.body)), max_size=3))) if case.body else set()
+            needed = {"model", "messages", "prompt", "tokens", "input"}
+            case.body = {key: value for key, value in case.body.items() if key in few | needed}
+            case.body |= {name: 2 for name in ("n", "best_of") if name in case.body}
+            if operation.path in LIMITS:
+                case.body[LIMITS[operation.path]] = 2
+        if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
+            case.body["model"] = target.model
+        answer = case.call(timeout=20)
+        target.answers[answer.status_code] = target.answers.get(answer.status_code, 0) + 1
+        case.validate_response(answer, checks=CHECKS)
+
+    try:
+        attack()
+    except Unsatisfiable:
+        return  # nothing wrong can be made of this operation
+
+
+ATTACKS = {"bodies": bodies, "leavers": leavers, "http": http, "schema": schema}

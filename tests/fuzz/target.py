@@ -1,0 +1,92 @@
+"""A server under attack, seen from outside: raw bytes to it, and what must be true of it afterwards."""
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SECONDS = 20.0
+"""No answer may take longer."""
+
+
+@dataclass
+class Target:
+    """``model`` and ``vocab_size`` are the server's; ``answers`` counts what came back, by status."""
+
+    host: str
+    port: int
+    model: str
+    vocab_size: int
+    answers: dict[int, int] = field(default_factory=dict)
+    usual: str | None = None
+
+    def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)
+        try:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request("POST", path, data, {"content-type": "application/json", **(headers or {})})
+            answer = connection.getresponse()
+            status, text = answer.status, answer.read()
+        finally:
+            connection.close()
+        self.note(status, text)
+        return status, text
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def note(self, status: int, text: bytes) -> None:
+        """Count an answer; our own faults, and errors in another shape, are what is looked for."""
+        self.answers[status] = self.answers.get(status, 0) + 1
+        assert status < 500, text[:500]
+        if status >= 400:
+            error = json.loads(text)["error"]
+            assert set(error) == {"message", "type", "param", "code"}
+            assert len(text) < 3000
+
+    def send(self, pieces: Sequence[bytes], *, read: int = 2**20, reset: bool = False, patience: float) -> bytes:
+        """Send bytes as they are, read ``read`` bytes at most, and leave, with or without saying so.
+
+        What came back is given; an end before it is no fault, nor is silence for ``patience`` seconds.
+        """
+        got = bytearray()
+        with socket.create_connection((self.host, self.port), timeout=SECONDS) as connection:
+            if reset:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                for piece in pieces:
+                    connection.sendall(piece)
+                connection.settimeout(patience)
+                while len(got) < read and (chunk := connection.recv(min(65536, read - len(got)))):
+                    got += chunk
+        return bytes(got)
+
+    def load(self) -> dict[str, int]:
+        status, text = self.get("/load")
+        assert status == 200
+        loaded: dict[str, int] = json.loads(text)
+        return loaded
+
+    def check(self, seconds: float = 5.0) -> None:
+        """Alive, idle again within ``seconds``, and with the same answer as ever."""
+        assert self.get("/health")[0] == 200
+        end = time.monotonic() + seconds
+        while (load := self.load())["server_load"] or load["kv_blocks_used"]:
+            assert time.monotonic() < end, f"work is left though nobody waits for it: {load}"
+            time.sleep(0.01)
+        body = {"model": self.model, "prompt": "1 2 3", "max_tokens": 4, "temperature": 0}
+        status, text = self.post("/v1/completions", body)
+        assert status == 200
+        answer = json.loads(text)["choices"][0]["text"]
+        self.usual = self.usual or answer
+        assert answer == self.usual

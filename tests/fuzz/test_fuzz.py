@@ -1,0 +1,78 @@
+"""A short attack of each kind on the API over the real engine core; ``make fuzz`` is the long one on the real model."""
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
+from tests.api.real_core import BLOCK, RealCore, real_core
+from tests.api.scripted import MODEL, VOCAB_SIZE
+from tests.fuzz.attacks import ATTACKS
+from tests.fuzz.target import Target
+
+EXAMPLES = {"bodies": 150, "leavers": 80, "http": 120, "schema": 12}
+
+
+@dataclass
+class Attacked:
+    target: Target
+    core: RealCore
+    loop: asyncio.AbstractEventLoop
+
+    def tasks(self) -> int:
+        """Tasks on the server's loop, once it has seen to those that are ending."""
+        return asyncio.run_coroutine_threadsafe(self._settled(), self.loop).result(10)
+
+    async def _settled(self) -> int:
+        await self.core.clean()
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+        return len(asyncio.all_tasks())
+
+
+@pytest.fixture(scope="module")
+def attacked() -> Iterator[Attacked]:
+    """The server on a thread with its own event loop. The pool is small, so that requests push one another out."""
+    config = Config(
+        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=8 + 4 * BLOCK),
+        cache=CacheConfig(block_size=BLOCK),
+        ledger=LedgerConfig(ledger=False),
+    )
+    ready, done = threading.Event(), threading.Event()
+    found: list[Attacked] = []
+
+    async def main() -> None:
+        async with real_core(config, num_blocks=80, live=True) as core:
+            host, port = core.url.removeprefix("http://").split(":")
+            target = Target(host, int(port), MODEL, VOCAB_SIZE)
+            found.append(Attacked(target, core, asyncio.get_running_loop()))
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    assert ready.wait(20)
+    yield found[0]
+    done.set()
+    thread.join(20)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack(attacked: Attacked, name: str):
+    attacked.target.check()
+    before = attacked.tasks()
+    answers = attacked.target.answers = {}
+    ATTACKS[name](attacked.target, EXAMPLES[name])
+    attacked.target.check()
+    assert attacked.tasks() == before
+    core = attacked.core
+    assert not core.app.state.context.live
+    assert core.engine.stats().kv_blocks_used == 0
+    gc.collect()
+    if name in ("bodies", "schema"):
+        assert answers[200] > 20, answers  # it got past the door often enough to have been worth it
+        assert answers[400] > 20, answers
