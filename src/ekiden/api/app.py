@@ -133,6 +133,7 @@ def _add_post(
     app: FastAPI, context: ApiContext, path: str, summary: str, tag: str, handler: Handler, model: type[Strict]
 ) -> None:
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    streamed = {"text/event-stream": {"schema": {"type": "string"}}} if "stream" in model.model_fields else {}
     _add_route(
         app,
         context,
@@ -141,6 +142,7 @@ def _add_post(
         methods=["POST"],
         summary=summary,
         tags=[tag],
+        responses={200: {"description": "The answer", "content": {"application/json": {"schema": {}}, **streamed}}},
         openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}},
     )
 
@@ -213,6 +215,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             for operation in operations.values():
                 operation["responses"].pop("422", None)
                 for status, text in _ERRORS.items():
+                    content = {"application/json": {"schema": schema}}
                     operation["responses"].setdefault(status, {"description": text, "content": content})
         app.openapi_schema = document
     return app.openapi_schema
