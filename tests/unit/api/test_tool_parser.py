@@ -16,9 +16,9 @@ NAMES = frozenset({"get", "add", "f.g-h_1"})
 HERMES, LLAMA3, MISTRAL = ToolFormat
 
 
-def read(form: ToolFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+def read(form: ToolFormat, pieces: list[str], *, forced: bool = False) -> tuple[str, list[tuple[str, str]]]:
     numbers = itertools.count()
-    parser = PARSERS[form](NAMES, lambda: f"id{next(numbers)}")
+    parser = PARSERS[form](NAMES, lambda: f"id{next(numbers)}", forced=forced)
     reply = Reply()
     begun = 0
     for event in [event for piece in pieces for event in parser.feed(piece)] + parser.finish():
@@ -109,6 +109,25 @@ def test_every_way_of_cutting_the_text_reads_the_same(form, written, text, calls
     for seed in range(20):
         cuts = sorted(random.Random(seed).choices(range(len(written) + 1), k=4))
         assert read(form, [written[a:b] for a, b in itertools.pairwise([0, *cuts, len(written)])]) == (text, calls)
+
+
+@pytest.mark.parametrize(
+    ("form", "whole", "arguments"),
+    [
+        (HERMES, f"<tool_call>\n{GET}\n</tool_call>\n<tool_call>\n{GET}\n</tool_call>", GET_ARGUMENTS),
+        (LLAMA3, f"{LLAMA_GET}; {LLAMA_GET}", GET_ARGUMENTS),
+        (MISTRAL, f"[TOOL_CALLS][{GET}, {GET}]", GET_ARGUMENTS),
+    ],
+    ids=["hermes", "llama 3", "mistral"],
+)
+def test_wherever_a_forced_answer_is_cut_it_holds_no_text(form, whole, arguments):
+    for length in range(len(whole) + 1):
+        text, calls = read(form, list(whole[:length]), forced=True)
+        assert text == ""
+        assert len(calls) <= 2
+        assert all(arguments.startswith(given) for _, given in calls)
+        assert read(form, [whole[:length]], forced=True) == (text, calls)
+    assert calls == [("get", arguments)] * 2
 
 
 MARKS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", '{"name": "get"', '"arguments": ']

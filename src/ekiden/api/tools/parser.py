@@ -4,7 +4,8 @@ Rules:
 - what is given out never depends on how the text was cut into pieces, so a streamed answer equals a whole one;
 - a call to a function that was not offered, and what only looks like a call, is text;
 - white space around calls belongs to the format and is not text;
-- an answer without calls keeps its text to the last character.
+- an answer without calls keeps its text to the last character, unless calls were all that it could hold;
+- a call that was cut before its name was known is left out where another came before it.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 
 from ekiden.api.tools.formats import ToolFormat
 from ekiden.api.tools.scanner import CallScanner, ValueScanner
+
+_SPACE = " \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +41,19 @@ Event = Text | CallBegin | CallArguments
 
 
 class ToolParser:
-    """One answer's text. ``num_calls`` counts the calls that have begun."""
+    """One answer's text. ``num_calls`` counts the calls that have begun.
+
+    ``forced``: a grammar lets nothing but calls come.
+    """
 
     opening: str
     closing = ""
+    separators = ""
+    """What may stand between two calls, beside white space."""
 
-    def __init__(self, names: frozenset[str], new_id: Callable[[], str]) -> None:
+    def __init__(self, names: frozenset[str], new_id: Callable[[], str], *, forced: bool = False) -> None:
         self._names = names
+        self._forced = forced
         self._new_id = new_id
         self._buffer = ""
         self._events: list[Event] = []
@@ -67,10 +76,13 @@ class ToolParser:
 
     def finish(self) -> list[Event]:
         """What was held back, when no text follows."""
-        held = self._buffer
+        held, rest = self._buffer, self._raw + self._buffer
         self._buffer = ""
         if not self._begun:
-            self._say(self._raw + held)
+            marker = self.closing if self._state == self._after else self.opening
+            cut = bool(self._raw) or marker.startswith(held.strip(_SPACE + self.separators))
+            if not (cut and (self._forced or self.num_calls)):
+                self._say(rest)
             if self._space and (self._said_since_call or self.num_calls == 0):
                 self._emit_text(self._space)
         return self._taken()
@@ -183,12 +195,13 @@ class Llama3Parser(ToolParser):
     """Calls are the whole answer: text that does not begin with one has none."""
 
     opening = ToolFormat.LLAMA3.value.opening
+    separators = ";,"
 
     def _start(self) -> bool:
         return self._maybe("")
 
     def _after(self) -> bool:
-        return self._maybe(";,")
+        return self._maybe(self.separators)
 
     def _maybe(self, skipped: str) -> bool:
         """A call begins here, or the rest is text."""

@@ -28,9 +28,10 @@ class ToolPlan:
     tools: list[dict[str, Any]]
     names: frozenset[str]
     shown: frozenset[int]
+    forced: bool
 
     def parser(self) -> ToolParser:
-        return PARSERS[self.form](self.names, self._new_id)
+        return PARSERS[self.form](self.names, self._new_id, forced=self.forced)
 
     def _new_id(self) -> str:
         if self.form is ToolFormat.MISTRAL:  # whose templates take nine letters and digits, and nothing else
@@ -59,6 +60,7 @@ async def plan_tools(context: ApiContext, fields: ChatRequest) -> tuple[ToolPlan
         tools=[tool.model_dump(exclude_none=True) for tool in tools],
         names=frozenset(function.name for function in functions),
         shown=shown_tokens(context.tokenizer, form),
+        forced=choice not in (None, "auto"),
     )
     grammar = await _grammar(context, fields, form, offered)
     return plan, grammar
