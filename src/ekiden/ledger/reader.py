@@ -153,8 +153,9 @@ class LedgerReader:
 
     def bounds(self) -> tuple[int, int]:
         """The first and the last stored turn; (0, 0) for none."""
-        first, last = self._all("SELECT coalesce(min(turn), 0), coalesce(max(turn), 0) FROM turns")[0]
-        return first, last
+        # One at a time: SQLite looks up a single minimum or maximum, and reads the whole table for two.
+        (first,), (last,) = self._all("SELECT min(turn) FROM turns") + self._all("SELECT max(turn) FROM turns")
+        return first or 0, last or 0
 
     def heaviest_prefills(self, first: int, last: int, count: int = 20) -> list[TurnRow]:
         """The turns of a range in which prefill chunks took most."""

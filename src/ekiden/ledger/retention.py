@@ -49,7 +49,8 @@ class Retention:
     def _trim(self, connection: sqlite3.Connection, own: Path, now: float, *, too_much: bool) -> bool:
         """Delete the oldest turns of the run being written; True when more must go."""
         oldest, last_start, newest = connection.execute(
-            "SELECT min(turn), (SELECT start + took FROM turns ORDER BY turn DESC LIMIT 1), max(turn) FROM turns"
+            "SELECT (SELECT min(turn) FROM turns), (SELECT start + took FROM turns ORDER BY turn DESC LIMIT 1), "
+            "(SELECT max(turn) FROM turns)"
         ).fetchone()
         if oldest is None:
             return False
