@@ -28,14 +28,17 @@ class TokenReplay:
     not_kept: int = 0
 
 
-def replay_tokens(reader: LedgerReader, parts: EngineParts, config: Config) -> TokenReplay:
-    """Answer every recorded request again and compare. An answer that was cut short is compared as far as it went."""
+def replay_tokens(reader: LedgerReader, parts: EngineParts, config: Config, *, limit: int | None = None) -> TokenReplay:
+    """Answer the recorded requests again, or the first ``limit`` of them, and compare.
+
+    An answer that was cut short is compared as far as it went.
+    """
     result = TokenReplay()
     engine = replace(config.engine, seed=reader.header.seed)
     core = build_core(parts, replace(config, engine=engine, limits=_ANY_NUMBER))
     expected: dict[str, tuple[str, bytes, int]] = {}
     ends = {end.request: end for end in reader.all_ends()}
-    for row in reader.all_requests():
+    for row in reader.all_requests()[:limit]:
         end = ends.get(row.request)
         if end is None or end.reason == REFUSED or end.output_tokens == 0:
             continue

@@ -307,6 +307,8 @@ class _Splitter:
         reason = WAIT_REASONS[wait]
         if span.blocked or (reason is WaitReason.KV_BLOCKS and head == own):
             self.add(Cause.KV_BLOCKS, micros, turn)
+        elif reason is WaitReason.KV_BLOCKS and head is not None and head > own and self._order in _ORDER_CAUSES:
+            self.add(_ORDER_CAUSES[self._order], micros, turn, other=head)  # who holds it up came later
         elif reason is WaitReason.SLOTS and (other := _holder(overtaken, turn)) is not None:
             self.add(_ORDER_CAUSES[self._order], micros, turn, other=other)
         else:
