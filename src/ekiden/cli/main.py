@@ -29,6 +29,7 @@ COMMANDS = {
     "config": ("ekiden.cli.config_show", "Show the settings and where each value comes from."),
     "bench": ("ekiden.cli.bench", "Measure the backend, the engine or any OpenAI-compatible server."),
     "explain": ("ekiden.cli.explain", "Say why a request took what it took, or ended as it did."),
+    "export": ("ekiden.cli.export", "Write a recorded run as Parquet tables or OpenTelemetry spans."),
     "replay": (
         "ekiden.cli.replay",
         "Run a record again and compare every decision, or ask what would have been.",

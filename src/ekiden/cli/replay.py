@@ -53,7 +53,7 @@ def command(
     as_json: bool,
     **changes: Any,
 ) -> int:
-    """Run a recorded run again and compare every decision, or ask what would have been.
+    """Run a record again and compare every decision, or ask what would have been.
 
     RUN is its id, the beginning of it, a file, or `last` (the default). With no settings changed the recorded times and
     outcomes stand in for the model. With one changed, the recorded load is served again in simulated time.

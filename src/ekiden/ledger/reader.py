@@ -119,6 +119,14 @@ class LedgerReader:
     def all_ends(self) -> list[EndRow]:
         return [EndRow(*row) for row in self._all("SELECT * FROM ends ORDER BY request")]
 
+    def all_events(self) -> Iterator[EventRow]:
+        return (
+            EventRow(*row) for row in self._connection.execute("SELECT * FROM events ORDER BY request, turn, place")
+        )
+
+    def all_controls(self) -> list[ControlRow]:
+        return [ControlRow(*row) for row in self._all("SELECT * FROM controls ORDER BY turn")]
+
     def worst(self, count: int, *, since: int | None = None, until: int | None = None) -> list[EndRow]:
         """The requests that took longest from arrival to end, of those that ended in a period (microseconds)."""
         rows = self._all(

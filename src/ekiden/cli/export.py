@@ -1,0 +1,53 @@
+"""``ekiden export``: a recorded run for other tools."""
+
+import os
+from pathlib import Path
+
+import click
+
+from ekiden.cli.explain import ONLY_THE_FOLDER
+from ekiden.cli.options import Resolved, settings_options
+from ekiden.cli.terminal import UserError, out
+from ekiden.ledger.export import ExportError, export_parquet, export_spans, otlp_exporter
+from ekiden.ledger.reader import LedgerReader, LedgerReadError, ledger_folder, run_named
+
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+@click.command()
+@click.argument("run", metavar="[RUN]", required=False)
+@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@click.option("--parquet", "parquet", metavar="DIR", help="write turns, events, requests and controls into this folder")
+@click.option("--otel", is_flag=True, help="send one span for each request to --endpoint")
+@click.option("--endpoint", metavar="URL", help="OTLP/HTTP endpoint; default: OTEL_EXPORTER_OTLP_ENDPOINT")
+def command(resolved: Resolved, run: str | None, parquet: str | None, otel: bool, endpoint: str | None) -> None:
+    """Write a recorded run as Parquet tables or OpenTelemetry spans.
+
+    RUN is its id, the beginning of it, a file, or `last` (the default).
+    """
+    if parquet is None and not otel:
+        raise click.UsageError("give --parquet DIR, --otel, or both")
+    try:
+        with LedgerReader(run_named(ledger_folder(resolved.config.ledger), run or "last")) as reader:
+            if parquet is not None:
+                counts = export_parquet(reader, Path(parquet))
+                told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+                out().print(f"{parquet}: {told}", soft_wrap=True)
+            if otel:
+                target = endpoint or _endpoint()
+                count = export_spans(reader, otlp_exporter(target))
+                out().print(f"{target}: {count:,} spans", soft_wrap=True)
+    except (LedgerReadError, ExportError) as error:
+        raise UserError(str(error)) from error
+    except OSError as error:
+        raise UserError(f"cannot write {parquet}: {error.strerror or error}") from error
+
+
+def _endpoint() -> str:
+    """Where spans go by the variables that OpenTelemetry's own tools read."""
+    traces, base = (os.environ.get(name) for name in ENDPOINT_VARIABLES)
+    if traces:
+        return traces
+    if base:
+        return base.rstrip("/") + "/v1/traces"
+    raise UserError(f"no endpoint for spans is set; give --endpoint URL, or set {ENDPOINT_VARIABLES[1]}")
