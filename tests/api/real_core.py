@@ -19,6 +19,7 @@ from ekiden.engine.build import EngineParts
 from ekiden.engine.interface import ModelCard
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.sampling.sampler import Sampler
+from ekiden.sampling.structured import GrammarCompiler
 from tests.api.conftest import memory_client
 from tests.api.scripted import MODEL, TEMPLATE, VOCAB_SIZE, make_tokenizer
 
@@ -56,7 +57,8 @@ def make_parts(runner: FakeRunner) -> EngineParts:
         num_blocks=runner.info.num_blocks, created=1_700_000_000, fingerprint="ekiden-test",
     )  # fmt: skip
     sampler = Sampler(None, tokenizer.eos_token_ids)
-    return EngineParts(runner=runner, sampler=sampler, card=card, tokenizer=tokenizer)
+    grammars = GrammarCompiler(tokenizer, VOCAB_SIZE)
+    return EngineParts(runner=runner, sampler=sampler, card=card, tokenizer=tokenizer, grammars=grammars)
 
 
 @asynccontextmanager
@@ -87,8 +89,10 @@ async def real_core(
         listener = bind("127.0.0.1", 0)
         server = make_server(app, shutdown_timeout=1.0, log_level="warning")
         task = asyncio.create_task(server.serve(sockets=[listener]))
-        async with httpx.AsyncClient(base_url=url_of(listener), timeout=30) as http:
-            yield RealCore(engine, runner, app, http, url_of(listener))
-        server.ask_to_stop()
-        await task
-        listener.close()
+        try:
+            async with httpx.AsyncClient(base_url=url_of(listener), timeout=30) as http:
+                yield RealCore(engine, runner, app, http, url_of(listener))
+        finally:
+            server.ask_to_stop()
+            await task
+            listener.close()

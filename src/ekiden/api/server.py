@@ -58,12 +58,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._lingered = 0
+        self._refused = False
 
     def data_received(self, data: bytes) -> None:
         if self._linger_timer is not None:
             self._lingered += len(data)
             if self._lingered > LINGER_BYTES:
                 self.transport.abort()
+            if self._refused or self.transport.is_closing():
                 return
         if self._in_head:
             self._head_bytes += len(data)
@@ -124,7 +126,15 @@ class LimitedProtocol(HttpToolsProtocol):
             b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
             % (error.status, reasons[error.status], len(body), body)
         )
-        self.transport.close()
+        self._refused = True
+        self._stop_timer()
+        if self._linger_timer is None and self.transport.can_write_eof():
+            # What comes now is dropped. Closing at once would reset the connection under a client that is still
+            # sending, and with it the answer.
+            self.transport.write_eof()
+            self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        else:
+            self.transport.close()
 
 
 class Server(uvicorn.Server):

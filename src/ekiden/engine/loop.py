@@ -67,6 +67,7 @@ class EngineLoop:
     def run(self) -> None:
         """Until a :class:`Stop` has been obeyed. What is still running then is aborted, and its updates delivered."""
         wait: float | None = None
+        self._begin()
         while True:
             self._take_commands(wait)
             if self._stop_at is not None and (not self._core.has_work or time.monotonic() >= self._stop_at):
@@ -82,6 +83,10 @@ class EngineLoop:
         for request in self._preparing.give_up():
             self._core.add_request(request)  # to be refused
         self._deliver(self._core.step().updates, self._core.stats())
+
+    def _begin(self) -> None:
+        """A loop may have run, and stopped, before."""
+        self._stop_at, self._core.intake.draining = None, self._draining
 
     def _idle_seconds(self, next_change: float | None) -> float | None:
         """How long nothing can happen without a command; None for ever."""

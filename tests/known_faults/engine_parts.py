@@ -1,0 +1,28 @@
+"""The model without weights for an engine process of its own; importable by name there."""
+
+import os
+import time
+
+from ekiden.backends.fake import FakeRunner
+from ekiden.config import Config
+from ekiden.engine.build import EngineParts
+from tests.api.real_core import BLOCK, CONTEXT, make_parts
+from tests.api.scripted import VOCAB_SIZE
+
+FAULT_FILE = "EKIDEN_TEST_FAULT"
+"""A variable that names a file; while it exists, the next step meets an error that nobody expects."""
+
+
+def make_engine_parts(config: Config) -> EngineParts:
+    fault = os.environ.get(FAULT_FILE, "")
+
+    def before_step(step: int) -> None:
+        time.sleep(0.002)
+        if fault and os.path.exists(fault):
+            os.unlink(fault)
+            raise ZeroDivisionError("a fault of the test's")
+
+    runner = FakeRunner(
+        vocab_size=VOCAB_SIZE, num_blocks=512, block_size=BLOCK, max_model_len=CONTEXT, before_step=before_step
+    )
+    return make_parts(runner)

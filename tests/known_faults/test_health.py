@@ -1,0 +1,192 @@
+"""Health tells the truth, counters never fall, and starting and stopping work in any order."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ekiden.api.app import create_app
+from ekiden.engine.async_engine import AsyncEngine
+from ekiden.engine.interface import EngineDied
+from ekiden.engine.process import EngineClient
+from ekiden.models.chat_template import ChatTemplate
+from ekiden.state.request import Request
+from ekiden.state.sampling_params import SamplingParams
+from tests.api.conftest import Memory, memory_client
+from tests.api.real_core import CONTEXT, real_core
+from tests.api.scripted import MODEL, TEMPLATE, make_tokenizer
+from tests.known_faults.conftest import CHAT, TEXT, request_of, small, streamed, whole
+from tests.known_faults.engine_parts import FAULT_FILE, make_engine_parts
+
+
+@dataclass
+class Supervised:
+    """The API over an engine in a process of its own."""
+
+    engine: EngineClient
+    http: httpx.AsyncClient
+    fault: Path
+
+    async def until(self, status: int) -> None:
+        async with asyncio.timeout(20):
+            while (await self.http.get("/health")).status_code != status:
+                await asyncio.sleep(0.01)
+
+    async def start_request(self) -> "asyncio.Task[httpx.Response]":
+        """A request that is certainly being computed."""
+        body = request_of(TEXT, max_tokens=CONTEXT, ignore_eos=True)
+        call = asyncio.create_task(self.http.post(TEXT, json=body))
+        async with asyncio.timeout(20):
+            while not self.engine.stats().num_running:
+                await asyncio.sleep(0.005)
+        return call
+
+
+@pytest.fixture
+async def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Supervised]:
+    fault = tmp_path / "fault"
+    monkeypatch.setenv(FAULT_FILE, str(fault))
+    config = small()
+    engine = EngineClient(make_engine_parts, config, stall_timeout=0.3)
+    await engine.start()
+    app = create_app(engine, make_tokenizer(), ChatTemplate(TEMPLATE), config)
+    try:
+        async with memory_client(app) as http:
+            yield Supervised(engine, http, fault)
+    finally:
+        if engine.pid is not None:
+            os.kill(engine.pid, signal.SIGCONT)
+        await engine.stop()
+
+
+@pytest.mark.parametrize("how", ["killed", "fault"])
+async def test_pb_35_an_engine_that_died_is_told_and_replaced(supervised: Supervised, how: str) -> None:
+    """Killed, or ended by an exception in its loop: 503 at once, an error for what was in flight, and a new one."""
+    await supervised.until(200)
+    call = await supervised.start_request()
+    first = supervised.engine.pid
+    assert first is not None
+    if how == "killed":
+        os.kill(first, signal.SIGKILL)
+    else:
+        supervised.fault.touch()
+    answer = await call
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "engine_unavailable"
+    assert int(answer.headers["retry-after"]) >= 1
+    assert (await supervised.http.get("/health")).status_code == 503
+    assert (await supervised.http.post(TEXT, json=request_of(TEXT))).status_code == 503
+    await supervised.until(200)
+    assert supervised.engine.pid != first
+    assert (await whole(supervised.http, TEXT, max_tokens=3))["choices"]
+
+
+async def test_pb_35_an_engine_that_stands_still_is_told_while_there_is_work(supervised: Supervised) -> None:
+    assert supervised.engine.pid is not None
+    os.kill(supervised.engine.pid, signal.SIGSTOP)
+    await asyncio.sleep(0.4)
+    assert (await supervised.http.get("/health")).status_code == 200, "an idle server is healthy"
+    body = request_of(TEXT, max_tokens=5, ignore_eos=True)
+    call = asyncio.create_task(supervised.http.post(TEXT, json=body))
+    await supervised.until(503)
+    assert not call.done()
+    os.kill(supervised.engine.pid, signal.SIGCONT)
+    assert (await call).json()["usage"]["completion_tokens"] == 5
+    await supervised.until(200)
+
+
+async def test_pb_37_huge_bodies_hold_up_neither_probes_nor_streams() -> None:
+    """Three bodies of 20 MB, three just under the limit, and eight prompts near the context's end; probes go on."""
+    async with real_core(small(), live=True) as core:
+        huge = request_of(CHAT, text="word " * 4_000_000)
+        large = request_of(CHAT, text="word " * 1_600_000)
+        near = [request_of(TEXT, text="w" * (CONTEXT - 60 + index), max_tokens=2) for index in range(8)]
+        stream = asyncio.create_task(streamed(core.http, TEXT, text="go on", max_tokens=200, ignore_eos=True))
+        calls = [asyncio.create_task(core.http.post(CHAT, json=body)) for body in (huge, large) * 3]
+        calls += [asyncio.create_task(core.http.post(TEXT, json=body)) for body in near]
+        probes = 0
+        while not all(call.done() for call in calls):
+            for path in ("/health", "/metrics"):
+                assert (await core.http.get(path, timeout=5)).status_code == 200
+            probes += 1
+        statuses = [call.result().status_code for call in calls]
+        assert statuses == [413, 400] * 3 + [200] * 8
+        assert calls[1].result().json()["error"]["code"] == "context_length_exceeded"
+        assert probes >= 2
+        assert (await stream)[-1]["choices"][0]["finish_reason"] == "length"
+        await core.clean()
+
+
+async def test_r_25_counters_never_fall() -> None:
+    """A small pool so that sequences are preempted, random aborts, shared beginnings; every scrape is compared."""
+    async with real_core(small(), num_blocks=70) as core:
+        generator = random.Random(3)
+        before: dict[str, float] = {}
+        done = asyncio.Event()
+
+        async def scrape() -> None:
+            while not done.is_set():
+                for family in text_string_to_metric_families((await core.http.get("/metrics")).text):
+                    for sample in family.samples:
+                        if family.type != "gauge":
+                            key = f"{sample.name}{sorted(sample.labels.items())}"
+                            assert sample.value >= before.get(key, 0.0), key
+                            before[key] = sample.value
+                await asyncio.sleep(0.005)
+
+        async def ask(index: int) -> None:
+            call = asyncio.create_task(
+                whole(core.http, TEXT, text="shared beginning " * 3 + str(index % 4), max_tokens=200, ignore_eos=True)
+            )
+            if generator.random() < 0.3:
+                await asyncio.sleep(generator.random() / 4)
+                call.cancel()
+            await asyncio.wait([call])
+
+        scraping = asyncio.create_task(scrape())
+        for _ in range(4):
+            await asyncio.gather(*map(ask, range(8)))
+        await core.clean()
+        done.set()
+        await scraping
+        stats = core.engine.stats()
+        assert stats.preemptions_total > 0
+        assert stats.finished_total.get("abort", 0) > 0
+        assert stats.prefix_cache_hits_total > 0
+        assert sum(value for key, value in before.items() if "generation_tokens_total" in key) > 0
+
+
+async def test_r_25_metrics_that_fail_end_nothing(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.app.state.context.metrics, "render", lambda: 1 / 0)
+    assert (await memory.http.get("/metrics")).status_code == 500
+    assert (await memory.http.get("/health")).status_code == 200
+    assert (await memory.complete()).status_code == 200
+
+
+def request(request_id: str) -> Request:
+    sampling = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+    return Request(request_id=request_id, prompt_token_ids=(1, 2), sampling=sampling, arrival_time=0.0)
+
+
+async def test_r_28_starting_idle_stopping_and_starting_again() -> None:
+    engine = AsyncEngine(make_engine_parts(small()), small())
+    for _ in range(2):
+        async with engine:
+            await asyncio.sleep(0.05)  # nothing to do yet
+            updates = [update async for update in engine.generate(request("first"))]
+            assert sum(len(update.token_ids) for update in updates) == 3
+    async with AsyncEngine(make_engine_parts(small()), small()):
+        pass  # stopped with nothing ever asked
+    with pytest.raises(EngineDied, match="not running"):
+        engine.generate(request("late"))
+
+
+def test_the_model_of_these_tests_is_the_toy() -> None:
+    assert make_engine_parts(small()).card.model_id == MODEL
