@@ -74,7 +74,7 @@ class Bench:
     def __init__(self, rows: int, folder: Path | None) -> None:
         self.rows = rows
         self.model = VirtualModel(rows)
-        self.rng = random.Random(1)  # noqa: S311 - a seeded load
+        self.rng = random.Random(1)
         config = Config(
             scheduler=SchedulerConfig(
                 max_num_seqs=rows, max_num_batched_tokens=rows + 448, scheduling_policy="fair", target_itl_ms=0.0
@@ -154,9 +154,7 @@ def main() -> None:
         figures["bytes_per_token"] = path.stat().st_size / sum(
             row[0] for row in reader._all("SELECT sum(tokens) FROM turns")
         )
-        ids = random.Random(2).choices(  # noqa: S311 - a seeded sample
-            range(1, on.sent - 3 * arguments.rows), k=arguments.explain
-        )
+        ids = random.Random(2).choices(range(1, on.sent - 3 * arguments.rows), k=arguments.explain)
         times = []
         for number in ids:
             request = reader.request(number)
