@@ -5,9 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ekiden.models.fetch import model_cache_dir
 from ekiden.models.resolve import ModelFiles, resolve
+
+
+# How fast examples are made and run says something of the machine, and nothing of the code.
+settings.register_profile("ekiden", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ekiden")
 
 
 @pytest.fixture(scope="session", autouse=True)
