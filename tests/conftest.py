@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings
 from ekiden.models.fetch import model_cache_dir
 from ekiden.models.resolve import ModelFiles, resolve
 
-
 # How fast examples are made and run says something of the machine, and nothing of the code.
 settings.register_profile("ekiden", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ekiden")
