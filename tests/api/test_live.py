@@ -96,6 +96,31 @@ async def test_bad_http_is_told_in_json(live: Live):
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
 
 
+async def test_what_follows_a_request_does_not_harm_its_answer(live: Live):
+    """Garbage on the connection while a request is being answered: the answer comes whole, and is the last."""
+    live.engine.gate, live.engine.gate_at = asyncio.Event(), 1
+    body = json.dumps({"model": MODEL, "prompt": "x"}).encode()
+    host, port = live.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(HEAD.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
+    await live.engine.reached_gate.wait()
+    writer.write(b"\x00garbage\r\n\r\n" + b"x" * 100_000)
+    await writer.drain()
+    async with httpx.AsyncClient(base_url=live.url) as http:
+        assert (await http.get("/health")).status_code == 200
+    live.engine.gate.set()
+    answer = await reader.read()
+    writer.close()
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["choices"][0]["text"] == "ok"
+
+
+async def test_a_broken_chunk_is_refused_at_once(live: Live):
+    answer = await raw(live, HEAD.encode() + b"transfer-encoding: chunked\r\n\r\nzz\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
 async def test_huge_headers(live: Live):
     answer = await raw(live, b"GET /health HTTP/1.1\r\nhost: x\r\nx-big: " + b"x" * 70_000)
     assert answer.startswith(b"HTTP/1.1 431 ")

@@ -18,7 +18,7 @@ from typing import Any, Final
 import uvicorn
 import uvloop
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ekiden.api.binding import BindError, Tls, bind, url_of
 from ekiden.api.context import ApiContext
@@ -65,14 +65,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self._lingered += len(data)
             if self._lingered > LINGER_BYTES:
                 self.transport.abort()
-            if self._refused or self.transport.is_closing():
-                return
+        if self._refused or self.transport.is_closing():
+            return
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_timer is None:
                 self._head_timer = self.loop.call_later(HEAD_SECONDS, self._head_late)
         super().data_received(data)
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(
                 ApiError(431, f"The headers are larger than {MAX_HEAD_BYTES} bytes.", code="headers_too_large")
             )
@@ -120,15 +120,26 @@ class LimitedProtocol(HttpToolsProtocol):
             )
 
     def _refuse(self, error: ApiError) -> None:
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
+        self._stop_timer()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if self._in_head:
+                # What came after a request that is being answered is wrong: its answer goes out, and is the last.
+                cycle.keep_alive = False
+                return
+            if cycle.response_started:
+                self.transport.close()
+                return
         reasons = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
         body = error.body()
         self.transport.write(
             b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
             % (error.status, reasons[error.status], len(body), body)
         )
-        self._refused = True
-        self._stop_timer()
-        if self._linger_timer is None and self.transport.can_write_eof():
+        if self._in_head and self._linger_timer is None and self.transport.can_write_eof():
             # What comes now is dropped. Closing at once would reset the connection under a client that is still
             # sending, and with it the answer.
             self.transport.write_eof()
