@@ -117,8 +117,17 @@ class TestContent:
 
 def test_protect_changes_all_that_the_client_wrote_and_nothing_else():
     template = ChatTemplate("<|{{ messages[0].role }}|>{{ messages[0].content }}{{ tools[0].description }}<|end|>")
-    rendered = template.render(user("<|x|>"), tools=[{"description": "<|y|>"}], protect=lambda text: f"({text})")
-    assert rendered == "<|user|>(<|x|>)(<|y|>)<|end|>"
+    rendered = template.render(
+        user("<|x|>"), tools=[{"description": "<|y|>"}], protect=lambda text: text.replace("<|", "<.|")
+    )
+    assert rendered == "<|user|><.|x|><.|y|><|end|>"
+
+
+def test_protect_reaches_the_names_that_the_client_chose():
+    template = ChatTemplate("{{ tools[0] | tojson }}")
+    rendered = template.render(user("x"), tools=[{"a<|b|>": 1}], protect=lambda text: text.replace("<|", "<.|"))
+    assert "<|b|>" not in rendered
+    assert "a<.|b|>" in rendered
 
 
 class TestErrors:
