@@ -10,6 +10,12 @@ from tests.unit.ledger.directed import Directed
 from tests.unit.ledger.recorded import RecordedSimulation, stored
 
 
+@pytest.fixture(autouse=True)
+def no_simulation_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command refuses variables that are no settings, and the simulation has one of its own."""
+    monkeypatch.delenv("EKIDEN_SIMULATION_SEEDS", raising=False)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     world = Directed(max_num_seqs=1)
