@@ -7,7 +7,7 @@ import pytest
 
 from tests.simulation.simulator import shrink, simulate
 
-SEEDS = int(os.environ.get("EKIDEN_SIMULATION_SEEDS", "2000"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "2000"))
 BATCH = 100
 
 

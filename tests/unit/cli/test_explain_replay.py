@@ -13,7 +13,7 @@ from tests.unit.ledger.recorded import RecordedSimulation, stored
 @pytest.fixture(autouse=True)
 def no_simulation_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command refuses variables that are no settings, and the simulation has one of its own."""
-    monkeypatch.delenv("EKIDEN_SIMULATION_SEEDS", raising=False)
+    monkeypatch.delenv("SIMULATION_SEEDS", raising=False)
 
 
 @pytest.fixture

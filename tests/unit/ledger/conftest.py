@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_simulation_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("EKIDEN_SIMULATION_SEEDS", raising=False)
+    monkeypatch.delenv("SIMULATION_SEEDS", raising=False)
