@@ -133,7 +133,7 @@ def _add_post(
     app: FastAPI, context: ApiContext, path: str, summary: str, tag: str, handler: Handler, model: type[Strict]
 ) -> None:
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    streamed = {"text/event-stream": {"schema": {}}} if "stream" in model.model_fields else {}
+    streamed: dict[str, Any] = {"text/event-stream": {"schema": {}}} if "stream" in model.model_fields else {}
     _add_route(
         app,
         context,
