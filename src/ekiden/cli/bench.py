@@ -203,8 +203,21 @@ def scheduler(running: int, waiting: int, steps: int, seed: int, as_json: bool) 
 @settings_options(*ENGINE_ROOMS, model_argument=False, skip=("max_num_seqs",))
 @click.option("--rounds", type=ABOVE_ZERO, default=2, help="times ours, peer, peer, ours  [default: 2]")
 @click.option("--requests", type=ABOVE_ZERO, help="requests of a run  [default: as many as rows]")
+@click.option(
+    "--peer-settings",
+    type=click.Choice(("defaults", "ours")),
+    default="defaults",
+    help="leave the peer as it comes, or give it our kernel settings, rows and token budget  [default: defaults]",
+)
 @_shape_options
-def peer(resolved: Resolved, rounds: int, requests: int | None, as_json: bool, **shape_options: Any) -> None:
+def peer(
+    resolved: Resolved,
+    rounds: int,
+    requests: int | None,
+    peer_settings: str,
+    as_json: bool,
+    **shape_options: Any,
+) -> None:
     """OpenVINO GenAI's continuous batching on the same weights, in turns with ours."""
     from rich.table import Table
 
@@ -216,9 +229,12 @@ def peer(resolved: Resolved, rounds: int, requests: int | None, as_json: bool, *
     config = sized(resolved.config, shape.rows)
     model = describe_model(config)
     parts = load_described(config, model)
-    with genai_peer(config, model) as other, progress("bench peer", 4 * rounds, "runs") as meter:
+    with (
+        genai_peer(config, model, tuned=peer_settings == "ours") as other,
+        progress("bench peer", 4 * rounds, "runs") as meter,
+    ):
         figures = bench_peer(parts, config, shape, other.generate, rounds=rounds, on_run=meter.advance)
-        figures["peer"] = {"name": "openvino-genai ContinuousBatchingPipeline", "version": other.version}
+        figures["peer"] = other.lineage
     if as_json:
         print_json(figures)
         return

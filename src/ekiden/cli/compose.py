@@ -166,11 +166,11 @@ def fake_core(
     )
 
 
-def genai_peer(config: Config, model: Described) -> "GenAIPeer":
-    """OpenVINO GenAI on the same weights. Raises :class:`ModelError` when it is not installed."""
+def genai_peer(config: Config, model: Described, *, tuned: bool) -> "GenAIPeer":
+    """OpenVINO GenAI on the same weights, as it comes or set as ours is. Raises :class:`ModelError` without it."""
     from ekiden.backends.openvino.genai_peer import GenAIPeer
 
-    return GenAIPeer(model.description, model.files, config)
+    return GenAIPeer(model.description, model.files, config, tuned=tuned)
 
 
 def load_llm(model: str, settings: Mapping[str, str | int | float | bool]) -> "LLM":

@@ -58,6 +58,11 @@ def sized(config: Config, rows: int) -> Config:
     return replace(config, scheduler=scheduler)
 
 
+def prompts_first(config: Config) -> Config:
+    """``config`` scheduling as an offline batch does, whose streams nobody watches."""
+    return replace(config, scheduler=replace(config.scheduler, prefill_first=True))
+
+
 def lineage(card: ModelCard | None, shape: Shape, config: Config | None) -> Figures:
     """What the figures were made with."""
     made: Figures = {
@@ -103,7 +108,7 @@ def bench_engine(
     """
     config = sized(config, shape.rows)
     if shape.rate is None and shape.concurrency is None:
-        config = replace(config, scheduler=replace(config.scheduler, prefill_first=True))
+        config = prompts_first(config)
     recorder = StepRecorder()
     core = build_core(parts, config, observer=recorder)
     warm_up = replace(

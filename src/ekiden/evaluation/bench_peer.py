@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
-from ekiden.evaluation.bench import WARM_UP_TOKENS, Figures, Shape, answer_figures, lineage, requests_for
+from ekiden.evaluation.bench import WARM_UP_TOKENS, Figures, Shape, answer_figures, lineage, prompts_first, requests_for
 from ekiden.evaluation.metrics import throughput
 from ekiden.evaluation.offline import run_batch
 
@@ -20,8 +20,10 @@ def bench_peer(
 ) -> Figures:
     """``rounds`` times ours, peer, peer, ours; every run has fresh prompts, the same for both of a pair.
 
-    The ratio is ours / peer in total tokens per second, the geometric mean over pairs, with the extremes beside it.
+    Ours computes prompts first, as the peer does and any offline batch should. The ratio is ours / peer in total tokens
+    per second, the geometric mean over pairs, with the extremes beside it.
     """
+    config = prompts_first(config)
     warm_up = replace(shape, output_tokens=WARM_UP_TOKENS, seed=shape.seed - 1)
     _ours(parts, config, warm_up)
     _theirs(peer, warm_up, parts.card.vocab_size)

@@ -1,7 +1,7 @@
 """OpenVINO GenAI's continuous batching on our own converted weights: the peer of ``ekiden bench peer``.
 
 It is given the graph that our runner compiles, from before the paged transformation (it applies its own), the same
-properties of the kernels, the same memory, and prompts as token ids: the two differ in what is around the model.
+memory and threads, and prompts as token ids. The rest is as it comes, or set as ours is: kernels, rows, token budget.
 """
 
 import tempfile
@@ -13,6 +13,7 @@ import openvino as ov
 
 from ekiden.backends.openvino import machine
 from ekiden.backends.openvino.conversion import constants_path, conversion_key
+from ekiden.backends.openvino.loader import DYNAMIC_QUANTISATION_GROUP
 from ekiden.config import Config, parse_size
 from ekiden.models.errors import ModelError
 from ekiden.models.load import ModelDescription
@@ -25,8 +26,11 @@ NEVER = 0
 class GenAIPeer:
     """A loaded pipeline; a context manager, since it keeps a folder of links to the model."""
 
-    def __init__(self, description: ModelDescription, files: ModelFiles, config: Config) -> None:
-        """Raises :class:`ModelError` when GenAI is not installed, or the model was not converted yet."""
+    def __init__(self, description: ModelDescription, files: ModelFiles, config: Config, *, tuned: bool) -> None:
+        """``tuned`` sets it as ours is; otherwise its own defaults hold.
+
+        Raises :class:`ModelError` when GenAI is not installed, or the model was not converted yet.
+        """
         try:
             import openvino_genai
         except ImportError as error:
@@ -40,19 +44,24 @@ class GenAIPeer:
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.num_kv_blocks = 0
         scheduler.cache_size = max(1, round(parse_size("kv_cache_size", config.cache.kv_cache_size) / 2**30))
-        scheduler.max_num_seqs = config.scheduler.max_num_seqs
-        scheduler.max_num_batched_tokens = config.scheduler.max_num_batched_tokens
-        self.properties = {
-            "KV_CACHE_PRECISION": config.cache.kv_dtype,
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "64",
-            "INFERENCE_PRECISION_HINT": "f32",
-            "INFERENCE_NUM_THREADS": str(config.engine.threads or machine.usable_threads()),
+        properties = {"INFERENCE_NUM_THREADS": str(config.engine.threads or machine.usable_threads())}
+        if tuned:
+            scheduler.max_num_seqs = config.scheduler.max_num_seqs
+            scheduler.max_num_batched_tokens = config.scheduler.max_num_batched_tokens
+            properties |= {
+                "KV_CACHE_PRECISION": config.cache.kv_dtype,
+                "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(DYNAMIC_QUANTISATION_GROUP),
+                "INFERENCE_PRECISION_HINT": "f32",
+            }
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(str(folder), scheduler, "CPU", properties)
+        self.lineage: dict[str, str | int] = {
+            "name": "openvino-genai ContinuousBatchingPipeline",
+            "version": str(openvino_genai.__version__),
+            "settings": "as ours" if tuned else "its defaults",
+            "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+            "max_num_seqs": scheduler.max_num_seqs,
+            **properties,
         }
-        self._pipeline = openvino_genai.ContinuousBatchingPipeline(str(folder), scheduler, "CPU", self.properties)
-
-    @property
-    def version(self) -> str:
-        return str(self._genai.__version__)
 
     def generate(self, prompts: list[list[int]], output_tokens: int) -> list[list[int]]:
         """Exactly ``output_tokens`` greedy tokens for each prompt, all of them submitted at once."""

@@ -27,7 +27,7 @@ from ekiden.models.resolve import ModelFiles
 
 log = logging.getLogger(__name__)
 
-_DYNAMIC_QUANTISATION_GROUP = 64
+DYNAMIC_QUANTISATION_GROUP = 64
 
 
 def load_runner(description: ModelDescription, files: ModelFiles, config: Config) -> OpenVINORunner:
@@ -107,7 +107,7 @@ def _compile(
     plain = spec is not None and weights != "int8"
     properties = {
         "KV_CACHE_PRECISION": config.cache.kv_dtype,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0" if plain else str(_DYNAMIC_QUANTISATION_GROUP),
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0" if plain else str(DYNAMIC_QUANTISATION_GROUP),
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": str(threads),
         "PERFORMANCE_HINT": "LATENCY",
