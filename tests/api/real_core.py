@@ -17,6 +17,7 @@ from ekiden.config import Config
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.build import EngineParts
 from ekiden.engine.interface import ModelCard
+from ekiden.ledger.lineage import Lineage
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.sampling.sampler import Sampler
 from ekiden.sampling.structured import GrammarCompiler
@@ -55,6 +56,7 @@ def make_parts(runner: FakeRunner) -> EngineParts:
     card = ModelCard(
         model_id=MODEL, max_model_len=runner.info.max_model_len, vocab_size=VOCAB_SIZE, block_size=BLOCK,
         num_blocks=runner.info.num_blocks, created=1_700_000_000, fingerprint="ekiden-test",
+        lineage=Lineage(settings={"engine.seed": 0}, apart={"server.host": "127.0.0.1"}),
     )  # fmt: skip
     sampler = Sampler(None, tokenizer.eos_token_ids)
     grammars = GrammarCompiler(tokenizer, VOCAB_SIZE)

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 import ekiden
-from ekiden.api import admin, docs_page, explain_routes, models_routes, status_routes
+from ekiden.api import admin, docs_page, evidence_routes, models_routes, status_routes
 from ekiden.api.auth import ApiKeyMiddleware
 from ekiden.api.chat import chat_completions
 from ekiden.api.completions import completions
@@ -111,7 +111,7 @@ def create_app(
     docs_page.add_routes(app)
     models_routes.add_routes(app, context)
     status_routes.add_routes(app, context)
-    explain_routes.add_routes(app, context)
+    evidence_routes.add_routes(app, context)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     if context.keys.required:

@@ -69,6 +69,12 @@ def require_admin(scope: Scope) -> Principal:
     return principal
 
 
+def is_admin(scope: Scope) -> bool:
+    """True for a key of scope ``admin``; without keys nobody is one."""
+    principal = scope.get(PRINCIPAL)
+    return isinstance(principal, Principal) and keys.Scope.ADMIN in principal.scopes
+
+
 def tenant_of(scope: Scope, tenant_header: str | None) -> str:
     """Whose share and limits a request falls under: the key's tenant, else what the configured header says, else the
     key's name, else the default. Raises :class:`ApiError` 400 for a header that names no tenant."""

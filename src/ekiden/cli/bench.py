@@ -88,7 +88,7 @@ def raw(resolved: Resolved, rows: int, prompt_tokens: int, output_tokens: int, a
 
     shape = _shape(resolved, rows, None, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
     config = sized(resolved.config, rows)
-    parts = load_model(config)
+    parts = load_model(config, resolved.sources)
     try:
         figures = bench_raw(parts.runner, config, shape)
     except TooManyRows as error:
@@ -109,7 +109,7 @@ def engine(resolved: Resolved, as_json: bool, **shape_options: Any) -> None:
 
     shape = _shape(resolved, **shape_options)
     config = sized(resolved.config, shape.rows)
-    parts = load_model(config)
+    parts = load_model(config, resolved.sources)
     with progress("bench engine", shape.requests) as meter:
         figures = bench_engine(parts, config, shape, on_finish=meter.advance)
     _report(f"bench engine: {shape.rows} rows, {shape.requests} requests", figures, as_json)
@@ -228,7 +228,7 @@ def peer(
     shape = _shape(resolved, requests=requests, **shape_options)
     config = sized(resolved.config, shape.rows)
     model = describe_model(config)
-    parts = load_described(config, model)
+    parts = load_described(config, model, resolved.sources)
     with (
         genai_peer(config, model, tuned=peer_settings == "ours") as other,
         progress("bench peer", 4 * rounds, "runs") as meter,
@@ -272,7 +272,7 @@ def pressure(resolved: Resolved, kinds: tuple[str, ...], as_json: bool) -> None:
         "overload": benches.bench_overload,
         "prefix": benches.bench_prefix,
     }
-    parts = load_model(resolved.config)
+    parts = load_model(resolved.config, resolved.sources)
     figures: dict[str, Figures] = {}
     for kind in kinds or _PRESSURES:
         figures[kind] = run[kind](parts, resolved.config)

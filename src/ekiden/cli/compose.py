@@ -3,12 +3,10 @@
 :func:`load_model` is importable by name, because the engine's own process is told to call it.
 """
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from ekiden import __version__
 from ekiden.backends.base import RunnerInfo
 from ekiden.cli.config_sources import all_settings
 from ekiden.cli.config_sources import resolve as resolve_settings
+from ekiden.cli.provenance import make_lineage
 from ekiden.cli.terminal import byte_progress
 from ekiden.config import CacheConfig, Config, ConfigError, LimitsConfig, SchedulerConfig
 from ekiden.engine.build import EngineParts
@@ -34,10 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NO_GENERATION_CONFIG = "none"
-SETTINGS_THAT_CHANGE_TOKENS = ("model", "cache", "engine")
-NOT_OF_THE_FINGERPRINT = frozenset(
-    {"model", "served_model_name", "model_cache", "threads", "kv_cache_size", "swap_size"}
-)
+STRICT = "strict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +78,12 @@ def default_sampling(description: ModelDescription) -> SamplingParams:
     return SamplingParams(**advised)
 
 
-def load_model(config: Config) -> EngineParts:
-    """Everything an engine needs, from the configuration alone."""
-    return load_described(config, describe_model(config))
+def load_model(config: Config, sources: Mapping[str, str] | None = None) -> EngineParts:
+    """Everything an engine needs, from the configuration alone; ``sources`` tells where its values came from."""
+    return load_described(config, describe_model(config), sources)
 
 
-def load_described(config: Config, model: Described) -> EngineParts:
+def load_described(config: Config, model: Described, sources: Mapping[str, str] | None = None) -> EngineParts:
     """Load the weights. Raises :class:`ModelError`."""
     from ekiden.backends.openvino.loader import load_reducer, load_runner
     from ekiden.sampling.sampler import Sampler
@@ -100,15 +96,19 @@ def load_described(config: Config, model: Described) -> EngineParts:
     return EngineParts(
         runner=runner,
         sampler=Sampler(load_reducer(config), description.tokenizer.eos_token_ids),
-        card=model_card(config, description, runner.info),
+        card=model_card(config, description, runner.info, sources),
         tokenizer=description.tokenizer,
         grammars=GrammarCompiler(description.tokenizer, runner.info.vocab_size),
     )
 
 
-def model_card(config: Config, description: ModelDescription, info: RunnerInfo) -> ModelCard:
+def model_card(
+    config: Config, description: ModelDescription, info: RunnerInfo, sources: Mapping[str, str] | None = None
+) -> ModelCard:
     """What the doors tell of the model."""
     own = min(description.max_position_embeddings, info.max_model_len)
+    lineage = make_lineage(config, description, info, sources)
+    relaxed = "" if config.engine.determinism == STRICT else f"-{config.engine.determinism}"
     return ModelCard(
         model_id=config.model.served_model_name or description.name,
         max_model_len=min(config.model.max_model_len or own, own),
@@ -116,27 +116,10 @@ def model_card(config: Config, description: ModelDescription, info: RunnerInfo) 
         block_size=info.block_size,
         num_blocks=info.num_blocks,
         created=int(time.time()),
-        fingerprint=f"ekiden-{__version__}-{_digest(config, description, info)[:8]}",
+        fingerprint=f"ekiden-{__version__}-{lineage.digest[:8]}{relaxed}",
+        lineage=lineage,
         details={"backend": info.backend, **info.details},
     )
-
-
-def _digest(config: Config, description: ModelDescription, info: RunnerInfo) -> str:
-    """SHA-256 of what a token can depend on: the files, the backend and how it is set, and our own version."""
-    settings = {
-        f"{room}.{name}": value
-        for room in SETTINGS_THAT_CHANGE_TOKENS
-        for name, value in asdict(getattr(config, room)).items()
-        if name not in NOT_OF_THE_FINGERPRINT
-    }
-    parts = {
-        "ekiden": __version__,
-        "files": description.digests,
-        "backend": info.backend,
-        "details": info.details,
-        "settings": settings,
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _path(name: str | None) -> Path | None:

@@ -51,7 +51,7 @@ def print_figures(console: Console, title: str, figures: Mapping[str, object]) -
             console.print(f"{name} = {FORMULAS[name]}", style="dim", soft_wrap=True)
     made = figures.get("lineage")
     if isinstance(made, Mapping):
-        told = ", ".join(f"{name} {value}" for name, value in made.items() if value is not None)
+        told = ", ".join(f"{name} {value}" for name, value in made.items() if isinstance(value, str | int | float))
         console.print(f"\nMade with {told}.", soft_wrap=True)
 
 

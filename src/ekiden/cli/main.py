@@ -30,6 +30,7 @@ COMMANDS = {
     "bench": ("ekiden.cli.bench", "Measure the backend, the engine or any OpenAI-compatible server."),
     "explain": ("ekiden.cli.explain", "Say why a request took what it took, or ended as it did."),
     "export": ("ekiden.cli.export", "Write a recorded run as Parquet tables or OpenTelemetry spans."),
+    "lineage": ("ekiden.cli.lineage", "Say what made a run or a report, and what differs between two."),
     "replay": (
         "ekiden.cli.replay",
         "Run a record again and compare every decision, or ask what would have been.",

@@ -1,6 +1,7 @@
 """``ekiden serve``: the engine in its own process, and the HTTP API over it in this one."""
 
 import asyncio
+import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ def command(resolved: Resolved) -> None:
     except BindError as error:
         raise UserError(str(error)) from error
     files = find_model(config)
-    engine = EngineClient(load_model, config)
+    engine = EngineClient(functools.partial(load_model, sources=resolved.sources), config)
     engine.spawn()
     # Imported while the engine's process is busy starting.
     from ekiden.api.server import serve

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from ekiden.ledger.lineage import Lineage
 from ekiden.state.request import Request, RequestUpdate
 
 
@@ -66,6 +67,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time at which the model was loaded."""
     fingerprint: str
     """``system_fingerprint`` of every response."""
+    lineage: Lineage = Lineage()
+    """What made it; ``fingerprint`` ends with the beginning of its digest."""
     details: dict[str, str] = {}
 
 

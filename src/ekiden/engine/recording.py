@@ -12,6 +12,7 @@ from ekiden.config import Config, parse_size
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
 from ekiden.guardrails.limits import Tenants, load_tenants
+from ekiden.ledger.lineage import Lineage
 from ekiden.ledger.reader import ledger_folder
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.records import FORMAT, RunHeader
@@ -39,6 +40,7 @@ def make_header(
     clock_base: int,
     model_id: str = "",
     fingerprint: str = "",
+    lineage: Lineage | None = None,
     max_model_len: int | None = None,
     eos_token_ids: frozenset[int] = frozenset(),
     has_grammars: bool = False,
@@ -52,6 +54,7 @@ def make_header(
         clock_base=clock_base,
         version=__version__,
         fingerprint=fingerprint,
+        lineage=lineage or Lineage(),
         model_id=model_id,
         backend=info.backend,
         details=info.details,
@@ -116,6 +119,7 @@ def recorded_core(
         clock_base=clock_base,
         model_id=parts.card.model_id,
         fingerprint=parts.card.fingerprint,
+        lineage=parts.card.lineage,
         max_model_len=parts.card.max_model_len,
         eos_token_ids=frozenset() if tokenizer is None else tokenizer.eos_token_ids,
         has_grammars=parts.grammars is not None,

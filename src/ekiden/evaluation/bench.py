@@ -63,6 +63,10 @@ def prompts_first(config: Config) -> Config:
     return replace(config, scheduler=replace(config.scheduler, prefill_first=True))
 
 
+WHOLE = "whole"
+"""Where in a report's ``lineage`` all that made it stands, digest included."""
+
+
 def lineage(card: ModelCard | None, shape: Shape, config: Config | None) -> Figures:
     """What the figures were made with."""
     made: Figures = {
@@ -73,7 +77,7 @@ def lineage(card: ModelCard | None, shape: Shape, config: Config | None) -> Figu
         "seed": shape.seed,
     }
     if card is not None:
-        made |= {"model": card.model_id, "fingerprint": card.fingerprint, **card.details}
+        made |= {"model": card.model_id, "fingerprint": card.fingerprint, WHOLE: card.lineage.as_object()}
     if config is not None:
         made |= {
             "batching": config.scheduler.batching,

@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from ekiden.evaluation.bench import Figures, Shape, lineage
+from ekiden.evaluation.bench import WHOLE, Figures, Shape, lineage
 from ekiden.evaluation.load import LoadRun, closed_loop, completion_requests, open_loop
 from ekiden.evaluation.metrics import request_figures
 from ekiden.evaluation.sse_client import Target, TargetError
@@ -41,8 +41,17 @@ async def bench_serve(target: Target, shape: Shape, *, model_id: str | None, tim
         "rate": shape.rate,
         "concurrency": shape.concurrency,
         "warm_up_requests": warm_up,
+        **await asyncio.to_thread(_told_by, target),
     }
     return figures
+
+
+def _told_by(target: Target) -> Figures:
+    """What made the answers, where the server tells it as ours does."""
+    try:
+        return {WHOLE: get_json(target, "/lineage")}
+    except TargetError:
+        return {}
 
 
 async def _run(target: Target, requests: list[bytes], shape: Shape, timeout: float) -> LoadRun:

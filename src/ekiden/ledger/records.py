@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ekiden.ledger.lineage import Lineage
 from ekiden.state.plan import LeftOutReason
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import WaitReason
@@ -254,6 +255,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's clock when the run began, in microseconds."""
     version: str
     fingerprint: str
+    lineage: Lineage = Lineage()
     model_id: str
     backend: str
     details: dict[str, str]

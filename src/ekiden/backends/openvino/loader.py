@@ -71,6 +71,7 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
             **settings,
             "pass_limit": "none" if tested.pass_limit is None else str(tested.pass_limit),
             "self_test": tested.failure or "passed",
+            "cpu_flags": machine.cpu_flags(),
         },
     )
     return OpenVINORunner(model, info, pass_limit=tested.pass_limit)

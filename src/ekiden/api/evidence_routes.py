@@ -1,6 +1,8 @@
-"""``GET /v1/explain/{id}``: where a request's time went, for the key that made it.
+"""The evidence over HTTP.
 
-What belongs to another tenant is answered like what does not exist. A key of scope ``admin`` may see every request.
+``GET /v1/explain/{id}``: where a request's time went, for the key that made it. What belongs to another tenant is
+answered like what does not exist; a key of scope ``admin`` may see every request.
+``GET /v1/lineage``: what makes the answers. Names, addresses and folders are for a key of scope ``admin``.
 """
 
 import asyncio
@@ -11,11 +13,9 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ekiden.api import keys
-from ekiden.api.auth import PRINCIPAL, tenant_of
+from ekiden.api.auth import is_admin, tenant_of
 from ekiden.api.context import ApiContext
 from ekiden.api.errors import ApiError, shown
-from ekiden.api.keys import Principal
 from ekiden.api.responses import JsonBytes
 from ekiden.ledger.explain import Explanation, explain
 from ekiden.ledger.reader import LedgerReadError, find_request, ledger_folder
@@ -30,9 +30,7 @@ def add_routes(app: FastAPI, context: ApiContext) -> None:
     async def explain_request(request_id: str, request: Request) -> Response:
         if not context.config.ledger.ledger:
             raise ApiError(404, "This server records no decisions (--no-ledger).", code="ledger_off")
-        principal = request.scope.get(PRINCIPAL)
-        admin = isinstance(principal, Principal) and keys.Scope.ADMIN in principal.scopes
-        viewer = None if admin else tenant_of(request.scope, context.config.server.tenant_header)
+        viewer = None if is_admin(request.scope) else tenant_of(request.scope, context.config.server.tenant_header)
         told: list[Explanation] = []
         for pause in _PATIENCE:
             await asyncio.sleep(pause)
@@ -47,6 +45,11 @@ def add_routes(app: FastAPI, context: ApiContext) -> None:
                 code="request_not_found",
             )
         return JsonBytes(_whole(request_id, told))
+
+    @app.get("/v1/lineage", summary="What makes the answers", tags=["evidence"])
+    async def lineage(request: Request) -> Response:
+        whole = context.engine.card.lineage.as_object()
+        return JsonBytes(whole if is_admin(request.scope) else {**whole, "apart": {}})
 
 
 def _explain(context: ApiContext, request_id: str, viewer: str | None) -> list[Explanation]:

@@ -1,4 +1,4 @@
-"""``GET /v1/explain/{id}``: the owner of a request is told where its time went; nobody else learns that it exists."""
+"""The evidence over HTTP: the owner of a request is told where its time went; nobody else learns that it exists."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,8 +28,11 @@ class Keyed:
         assert answer.status_code == 200, answer.text
         return answer
 
+    async def get(self, who: str, path: str) -> httpx.Response:
+        return await self.core.http.get(path, headers=self._headers(who))
+
     async def explain(self, who: str, request_id: str) -> httpx.Response:
-        return await self.core.http.get(f"/v1/explain/{request_id}", headers=self._headers(who))
+        return await self.get(who, f"/v1/explain/{request_id}")
 
 
 @pytest.fixture
@@ -99,3 +102,14 @@ async def test_ids_are_compared_and_never_looked_up(keyed: Keyed) -> None:
     for name in ("%2e%2e%2fetc", "' OR 1=1 --", "*"):
         response = await keyed.explain("alice", name)
         assert response.status_code == 404
+
+
+async def test_the_lineage_is_told_and_names_and_folders_only_to_an_administrator(keyed: Keyed) -> None:
+    card = keyed.core.engine.card
+    assert card.lineage.apart, "there is something to hide"
+    seen = (await keyed.get("alice", "/v1/lineage")).json()
+    assert seen["digest"] == card.lineage.digest
+    assert seen["settings"] == card.lineage.settings
+    assert seen["apart"] == {}
+    assert (await keyed.get("boss", "/v1/lineage")).json()["apart"] == card.lineage.apart
+    assert_error(await keyed.core.http.get("/v1/lineage"), 401)

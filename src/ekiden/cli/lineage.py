@@ -1,0 +1,115 @@
+"""``ekiden lineage``: what made a run, a report or a running server, and what differs between two of them."""
+
+import json
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from ekiden.cli.explain import ONLY_THE_FOLDER
+from ekiden.cli.options import Resolved, settings_options
+from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.evaluation.bench import WHOLE
+from ekiden.evaluation.bench_serve import get_json
+from ekiden.evaluation.sse_client import Target, TargetError
+from ekiden.ledger.lineage import SECTIONS, Lineage, Value, changes, lineage_of
+from ekiden.ledger.reader import LedgerReader, LedgerReadError, ledger_folder, run_named
+
+_SHOW = "show"
+_OF = "a run's id (or the beginning of it), a ledger file, `last`, a bench report (.json), or a server's URL"
+
+
+class _ShowUnlessNamed(click.Group):
+    """``ekiden lineage X`` is ``ekiden lineage show X``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
+            args = [_SHOW, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_ShowUnlessNamed, context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Say what made a run or a report, and what differs between two.
+
+    Without a command it is `show`.
+    """
+
+
+@command.command(_SHOW, help=f"Show what made WHAT: {_OF}. Default: the newest run.")
+@click.argument("what", metavar="[WHAT]", default="last")
+@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@click.option("--api-key", "key", envvar="EKIDEN_API_KEY", help="bearer token of a server")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+def show(resolved: Resolved, what: str, key: str | None, as_json: bool) -> None:
+    lineage = _find(resolved, what, key)
+    if as_json:
+        print_json(lineage.as_object())
+        return
+    console = out()
+    console.print(f"lineage [bold]{lineage.digest[:8]}[/bold] of {what} ({lineage.digest})", soft_wrap=True)
+    for section in (*SECTIONS, "apart"):
+        values: dict[str, Value] = getattr(lineage, section)
+        if not values:
+            continue
+        title = "apart (not in the digest)" if section == "apart" else section
+        table = Table(f"\n{title}", "", "", box=None, pad_edge=False)
+        for name, value in values.items():
+            source = lineage.sources.get(name, "")
+            table.add_row(name, _shown(value), "" if source == "default" else source)
+        console.print(table)
+
+
+@command.command(help=f"Say what changed from A to B, each of them {_OF}. Exit status 1 when something did.")
+@click.argument("a")
+@click.argument("b")
+@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@click.option("--api-key", "key", envvar="EKIDEN_API_KEY", help="bearer token of a server")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+def diff(resolved: Resolved, a: str, b: str, key: str | None, as_json: bool) -> int:
+    before, after = _find(resolved, a, key), _find(resolved, b, key)
+    found = changes(before, after)
+    deciding = before.digest != after.digest
+    if as_json:
+        print_json(
+            {"a": before.digest, "b": after.digest, "same": not deciding, "changes": [c._asdict() for c in found]}
+        )
+        return int(deciding)
+    console = out()
+    if not deciding:
+        console.print(f"Made by the same: lineage {before.digest[:8]}.", soft_wrap=True)
+    else:
+        console.print(f"{before.digest[:8]} -> {after.digest[:8]}", soft_wrap=True)
+    if found:
+        table = Table("section", "what", a, b, box=None, pad_edge=False)
+        for change in found:
+            table.add_row(change.section, change.name, _shown(change.before), _shown(change.after))
+        console.print(table)
+    return int(deciding)
+
+
+def _find(resolved: Resolved, what: str, key: str | None) -> Lineage:
+    """Raises :class:`UserError` naming what was given."""
+    try:
+        if what.startswith(("http://", "https://")):
+            return lineage_of(get_json(Target.parse(what, api_key=key), "/lineage"))
+        if what.endswith(".json"):
+            report = json.loads(Path(what).read_text(encoding="utf-8"))
+            told = report.get("lineage") if isinstance(report, dict) else None
+            return lineage_of(told.get(WHOLE, told) if isinstance(told, dict) else report)
+        with LedgerReader(run_named(ledger_folder(resolved.config.ledger), what)) as reader:
+            return reader.header.lineage
+    except (OSError, ValueError, TargetError, LedgerReadError) as error:
+        raise UserError(f"{what}: {error}" if what not in str(error) else str(error)) from error
+
+
+def _shown(value: Value) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
+
+
+_WIDEST = 72

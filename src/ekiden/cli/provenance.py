@@ -1,0 +1,69 @@
+"""Puts together what made a run (:mod:`ekiden.ledger.lineage`) from the configuration and the loaded model."""
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import PurePath
+
+from ekiden.backends.base import RunnerInfo
+from ekiden.cli.config_sources import SECRET_SETTINGS
+from ekiden.config import Config
+from ekiden.guardrails.limits import load_tenants
+from ekiden.ledger.lineage import Lineage, Section, code_section, dependency_section, settings_digest
+from ekiden.models.load import ModelDescription
+
+_DECIDING_ROOMS = ("model", "cache", "scheduler", "limits", "engine")
+_APART = frozenset(
+    # The files' content is in other sections, and the threads in use are the backend's.
+    {"model", "served_model_name", "model_cache", "chat_template", "generation_config", "tenants_file", "threads"}
+)
+
+
+def make_lineage(
+    config: Config, description: ModelDescription, info: RunnerInfo, sources: Mapping[str, str] | None = None
+) -> Lineage:
+    """``sources``: where each setting came from, by its key."""
+    settings, apart = _settings(config)
+    tenants = {name: str(limits) for name, limits in load_tenants(config.limits.tenants_file).by_name.items()}
+    return Lineage(
+        code=code_section(),
+        dependencies=dependency_section(),
+        model={
+            "name": description.name,
+            "kind": str(description.kind),
+            **description.digests,
+            **{f"default_{name}": value for name, value in description.generation_defaults.items()},
+            "max_model_len": info.max_model_len,
+            "vocab_size": info.vocab_size,
+        },
+        settings={**settings, "limits.tenants": settings_digest(tenants)},
+        backend={
+            "backend": info.backend,
+            **info.details,
+            "block_size": info.block_size,
+            "num_blocks": info.num_blocks,
+            "num_swap_blocks": info.num_swap_blocks,
+        },
+        machine={
+            "machine": platform.machine(),
+            "system": platform.system(),
+            "python": platform.python_version(),
+            "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        },
+        # Of a file its name: clients of the server may read this.
+        sources={key: PurePath(source).name for key, source in (sources or {}).items()},
+        apart=apart,
+    )
+
+
+def _settings(config: Config) -> tuple[Section, Section]:
+    """The settings that may decide something, and the others."""
+    deciding: Section = {}
+    apart: Section = {}
+    for room, values in asdict(config).items():
+        for name, value in values.items():
+            shown = "(set)" if name in SECRET_SETTINGS and value else value
+            where = deciding if room in _DECIDING_ROOMS and name not in _APART else apart
+            where[f"{room}.{name}"] = shown
+    return deciding, apart
