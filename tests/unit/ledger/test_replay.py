@@ -12,6 +12,8 @@ import pytest
 from ekiden.engine.build import EngineParts
 from ekiden.engine.replay import Replay, ReplayError, replay
 from ekiden.engine.token_replay import replay_tokens
+from ekiden.ledger.explain import explain
+from ekiden.ledger.life import Cause
 from ekiden.ledger.reader import LedgerReader
 from ekiden.ledger.records import LEFT_OUT_CODES, EventKind
 from ekiden.ledger.replay import decisions_of, same_decisions
@@ -191,8 +193,30 @@ def test_without_kept_prompts_no_token_is_stored_or_made_again(tmp_path: Path) -
 
 def test_every_reason_to_leave_a_sequence_out_is_recorded(worlds: list[RecordedSimulation]) -> None:
     codes = {code for world in worlds for rows in world.kept.turns for _, code in decisions_of(rows.turn).left_out}
-    # The fifth, a decode that finds no victim, has a world of its own below: it takes a resumed neighbour to happen.
+    # Refill keeps a block for everybody that runs when it brings somebody back, so a decode without a block and
+    # without a victim does not come about by itself; below its block is taken by hand.
     assert codes >= {LEFT_OUT_CODES[reason] for reason in LeftOutReason} - {LEFT_OUT_CODES[LeftOutReason.KV_BLOCKS]}
+
+
+def test_a_decode_that_finds_neither_a_block_nor_a_victim_sits_out(tmp_path: Path) -> None:
+    world = Directed(num_blocks=8)
+    world.submit("old", prompt=14, output=40)
+    world.submit("back", prompt=14, output=40)
+    world.step()
+    world.core.pause("back")
+    world.step()
+    world.core.resume("back")
+    world.step()  # "back" has its blocks again, so it is no victim now; "old" needs one more
+    pool = world.core.kv.pool
+    taken = pool.allocate(pool.num_available)
+    world.step()
+    assert decisions_of(world.kept.turns[-1].turn).left_out == [(1, LEFT_OUT_CODES[LeftOutReason.KV_BLOCKS])]
+    pool.release(taken)
+    world.run()
+    assert [update.finish.num_output_tokens for update in world.updates if update.finish] == [40, 40]
+    with world.stored(tmp_path) as reader:
+        causes = {cause.cause: cause for cause in explain(reader, reader.requests_named("old")[0]).causes}
+    assert causes[Cause.RUNNING_KV_BLOCKS].turns == (4, 4)
 
 
 def test_reading_a_ledger_of_another_kind(tmp_path: Path) -> None:
