@@ -26,7 +26,7 @@ from ekiden.api.doors.messages import count_tokens, messages
 from ekiden.api.doors.messages_request import CountRequest, MessagesRequest
 from ekiden.api.doors.responses import responses
 from ekiden.api.doors.responses_request import ResponsesRequest
-from ekiden.api.errors import ApiError, ClientGone, not_found
+from ekiden.api.errors import ApiError, ClientGone, not_found, shaped, speaks_messages
 from ekiden.api.identity import IdentityMiddleware
 from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
@@ -163,7 +163,7 @@ def _add_route(app: FastAPI, context: ApiContext, path: str, handler: Handler, *
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return ErrorResponse(error)
+    return ErrorResponse(shaped(request.url.path, error))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -177,7 +177,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         told = ApiError(405, message, code="method_not_allowed", headers=headers)
     else:
         told = ApiError(error.status_code, str(error.detail), headers=headers)
-    return ErrorResponse(told)
+    return ErrorResponse(shaped(request.url.path, told))
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
@@ -203,15 +203,20 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             },
             "required": ["error"],
         }
-        told = {"$ref": "#/components/schemas/Error"}
-        # Anthropic's clients read another shape; what is refused before its routes are reached has the usual one.
-        anthropic = {
+        schemas["MessagesError"] = {
             "type": "object",
-            "properties": {"type": {"const": "error"}, "error": {"type": "object", "required": ["type", "message"]}},
+            "properties": {
+                "type": {"const": "error"},
+                "error": {
+                    "type": "object",
+                    "properties": {"type": error, "message": error},
+                    "required": ["type", "message"],
+                },
+            },
             "required": ["type", "error"],
         }
         for path, operations in document["paths"].items():
-            schema = {"anyOf": [anthropic, told]} if path.startswith("/v1/messages") else told
+            schema = {"$ref": f"#/components/schemas/{'MessagesError' if speaks_messages(path) else 'Error'}"}
             for operation in operations.values():
                 operation["responses"].pop("422", None)
                 for status, text in _ERRORS.items():

@@ -11,7 +11,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ekiden.api import keys
-from ekiden.api.errors import ApiError, invalid, not_found, shown
+from ekiden.api.errors import ApiError, invalid, not_found, shaped, shown
 from ekiden.api.keys import TENANT_NAME, TENANT_RULE, KeyStore, Principal
 from ekiden.api.responses import send_error
 from ekiden.config import ConfigError, ServerConfig
@@ -36,18 +36,18 @@ class ApiKeyMiddleware:
             await self._app(scope, receive, send)
             return
         self._store.refresh()
+        path: str = scope["path"]
         principal = self._principal(scope)
         if principal is None:
-            await send_error(send, _unknown())
+            await send_error(send, shaped(path, _unknown()))
             return
-        path: str = scope["path"]
         admin = path.startswith(ADMIN_PATH)
         if admin and not self._store.has_admin:
             await send_error(send, not_found(path))
             return
         needed = keys.Scope.ADMIN if admin else keys.Scope.INFERENCE
         if (admin or scope["method"] == "POST") and needed not in principal.scopes:
-            await send_error(send, _forbidden(needed))
+            await send_error(send, shaped(path, _forbidden(needed)))
             return
         scope[PRINCIPAL] = principal
         await self._app(scope, receive, send)
@@ -98,7 +98,7 @@ def tenant_of(scope: Scope, tenant_header: str | None) -> str:
 def _unknown() -> ApiError:
     return ApiError(
         401,
-        "This server needs an API key: send the header 'Authorization: Bearer <key>'.",
+        "This server needs an API key: send the header 'Authorization: Bearer <key>' or 'x-api-key: <key>'.",
         code="invalid_api_key",
         headers=((b"www-authenticate", b"Bearer"),),
     )

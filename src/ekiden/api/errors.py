@@ -1,4 +1,5 @@
-"""Every answer that is not a success, in OpenAI's shape: ``{"error":{"message","type","param","code"}}``.
+"""Every answer that is not a success, in OpenAI's shape: ``{"error":{"message","type","param","code"}}``; under
+``/v1/messages`` in Anthropic's: ``{"type":"error","error":{"type","message"}}``.
 
 A client's mistake is a 4xx that names the field, the value and what is allowed. A tenant over its own
 limits is told 429, and no capacity and no engine are 503, both with ``Retry-After``, because the clients of the
@@ -45,6 +46,43 @@ class ApiError(Exception):
         return msgspec.json.encode(
             {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
         )
+
+
+MESSAGES_PATH: Final = "/v1/messages"
+_MESSAGES_KINDS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class MessagesError(ApiError):
+    """An error as the clients of Anthropic's protocol read it."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(
+            error.status, error.message, kind=error.kind, param=error.param, code=error.code, headers=error.headers
+        )
+
+    def body(self) -> bytes:
+        other = "invalid_request_error" if self.status < 500 else "api_error"
+        kind = _MESSAGES_KINDS.get(self.status, other)
+        return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": self.message}})
+
+
+def shaped(path: str, error: ApiError) -> ApiError:
+    """The error in the shape that the clients of this path read, whichever layer found it."""
+    return MessagesError(error) if speaks_messages(path) else error
+
+
+def speaks_messages(path: str) -> bool:
+    """Whether a path is one of Anthropic's protocol."""
+    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
 
 
 class ClientGone(Exception):

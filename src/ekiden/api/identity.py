@@ -10,7 +10,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ekiden.api.errors import internal
+from ekiden.api.errors import internal, shaped
 from ekiden.api.responses import send_error
 
 REQUEST_ID: Final = "ekiden.request_id"
@@ -57,4 +57,4 @@ class IdentityMiddleware:
             logger.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
             if started:
                 raise
-            await send_error(send_with_ids, internal(request_id))
+            await send_error(send_with_ids, shaped(scope["path"], internal(request_id)))

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -10,7 +10,7 @@ from ekiden.api.context import ApiContext
 from ekiden.api.conversation import Conversation, prepare
 from ekiden.api.doors.messages_request import NAMES, REFUSED, CountRequest, MessagesRequest, chat_request
 from ekiden.api.doors.renaming import renamed
-from ekiden.api.errors import ApiError
+from ekiden.api.errors import ApiError, MessagesError
 from ekiden.api.generation import collect, stream, usage_of
 from ekiden.api.responses import send_json
 from ekiden.api.sampling_fields import Call, Child, read_call
@@ -21,58 +21,28 @@ from ekiden.api.tools.parser import CallArguments, CallBegin, Event, Text
 from ekiden.api.tools.reply import ReplyReader
 from ekiden.state.request import Finish, FinishReason
 
-_KINDS: Final = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
-
-
-class MessagesError(ApiError):
-    """An error in Anthropic's shape."""
-
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(
-            error.status, error.message, kind=error.kind, param=error.param, code=error.code, headers=error.headers
-        )
-
-    def body(self) -> bytes:
-        kind = _KINDS.get(self.status, "api_error")
-        return encode({"type": "error", "error": {"type": kind, "message": self.message}})
-
 
 async def messages(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers a conversation, whole or streamed. Raises :class:`MessagesError` before the first byte."""
-    try:
-        fields = parse(MessagesRequest, await context.read_body(scope, receive), REFUSED)
-        context.check_model(fields.model)
-        call = replace(read_call(context, scope), extended_finish_reasons=False)
-        talk = await _prepare(context, call, fields)
-        events = MessageEvents(context, call, talk)
-        if fields.stream:
-            await stream(context, call, talk.children, events, receive, send, EventWriter(send))
-            return
-        (answer,) = await collect(context, call, talk.children, receive)
-        events.piece(talk.children[0], Piece(answer.text, finish=answer.finish))
-        await send_json(send, events.message(usage_of(talk.children, [answer.finish])))
-    except ApiError as error:
-        raise MessagesError(error) from None
+    """Answers a conversation, whole or streamed. Raises :class:`ApiError` before the first byte."""
+    fields = parse(MessagesRequest, await context.read_body(scope, receive), REFUSED)
+    context.check_model(fields.model)
+    call = replace(read_call(context, scope), extended_finish_reasons=False)
+    talk = await _prepare(context, call, fields)
+    events = MessageEvents(context, call, talk)
+    if fields.stream:
+        await stream(context, call, talk.children, events, receive, send, EventWriter(send))
+        return
+    (answer,) = await collect(context, call, talk.children, receive)
+    events.piece(talk.children[0], Piece(answer.text, finish=answer.finish))
+    await send_json(send, events.message(usage_of(talk.children, [answer.finish])))
 
 
 async def count_tokens(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """``{"input_tokens"}`` of a conversation. Raises :class:`MessagesError`."""
-    try:
-        fields = parse(CountRequest, await context.read_body(scope, receive), REFUSED)
-        context.check_model(fields.model)
-        talk = await _prepare(context, read_call(context, scope), fields)
-        await send_json(send, {"input_tokens": len(talk.children[0].prompt.token_ids)})
-    except ApiError as error:
-        raise MessagesError(error) from None
+    """``{"input_tokens"}`` of a conversation. Raises :class:`ApiError`."""
+    fields = parse(CountRequest, await context.read_body(scope, receive), REFUSED)
+    context.check_model(fields.model)
+    talk = await _prepare(context, read_call(context, scope), fields)
+    await send_json(send, {"input_tokens": len(talk.children[0].prompt.token_ids)})
 
 
 async def _prepare(context: ApiContext, call: Call, fields: CountRequest) -> Conversation:
