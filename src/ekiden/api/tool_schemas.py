@@ -34,9 +34,18 @@ class NamedChoice:
     name: str
 
 
+def refuse_allowed_tools(value: Any) -> None:
+    """OpenAI's choice of a part of ``tools`` is told apart from nonsense: a request can say the same with less."""
+    if isinstance(value, dict) and value.get("type") == "allowed_tools":
+        raise rule(
+            "is 'allowed_tools', which is not taken; send in tools only the functions that may be called", ".type"
+        )
+
+
 def _check_choice(value: Any) -> str | NamedChoice:
     if value in ("none", "auto", "required"):
         return str(value)
+    refuse_allowed_tools(value)
     if not isinstance(value, dict) or value.get("type") != "function":
         raise rule(f"is {shown(value)}; it must be 'none', 'auto', 'required' or one function by its name")
     function = value.get("function")

@@ -11,7 +11,7 @@ from ekiden.api.doors.renaming import as_chat
 from ekiden.api.errors import invalid, shown
 from ekiden.api.schema_base import Strict, rule
 from ekiden.api.schemas import MAX_MESSAGES, ChatRequest, Metadata
-from ekiden.api.tool_schemas import MAX_TOOLS, FunctionName
+from ekiden.api.tool_schemas import MAX_TOOLS, FunctionName, refuse_allowed_tools
 
 STATE: Final = "this server keeps nothing between calls; send the whole conversation in input"
 REFUSED: Final[dict[str, str]] = {
@@ -36,6 +36,23 @@ NAMES: Final = {
 """How fields of the chat request are named here."""
 
 _TEXT_PARTS: Final = ("input_text", "output_text", "text")
+_NO_LOGPROBS: Final = "log-probabilities are given by /v1/chat/completions and /v1/completions"
+
+
+def _check_include(value: Any) -> list[Any]:
+    if value != []:
+        raise rule(f"is {shown(value)}; it must be an empty list: {_NO_LOGPROBS}, and there is nothing else to include")
+    return []
+
+
+def _check_top_logprobs(value: Any) -> int:
+    if value != 0 or isinstance(value, bool):
+        raise rule(f"is {shown(value)}; it must be 0: {_NO_LOGPROBS}")
+    return 0
+
+
+Include = Annotated[list[Any], PlainValidator(_check_include), WithJsonSchema({"type": "array", "maxItems": 0})]
+TopLogprobs = Annotated[int, PlainValidator(_check_top_logprobs), WithJsonSchema({"const": 0})]
 
 
 def _check_input(value: Any) -> list[dict[str, Any]]:
@@ -128,6 +145,7 @@ def _check_format(value: Any) -> dict[str, Any]:
 
 def _check_choice(value: Any) -> Any:
     """``tool_choice`` of the chat request."""
+    refuse_allowed_tools(value)
     if isinstance(value, dict) and value.get("type") == "function":
         _known(value, ("type", "name"), "")
         return {"type": "function", "function": {"name": _string(value, "name", "")}}
@@ -206,8 +224,8 @@ class ResponsesRequest(Strict):
     service_tier: Literal["auto", "default"] | None = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
-    include: Annotated[list[Any], Field(max_length=0)] | None = None
-    top_logprobs: Literal[0] | None = None
+    include: Include | None = None
+    top_logprobs: TopLogprobs | None = None
     stream_options: ResponsesStreamOptions | None = None
     store: bool | None = None
     # Refused with a reason: REFUSED.
