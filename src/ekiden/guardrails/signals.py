@@ -10,6 +10,8 @@ class DrainRate:
     """How many waiting requests join a second, measured while there is a queue, forgetting over ``horizon`` seconds."""
 
     horizon: float = 20.0
+    joined: int = 0
+    """All that ever joined."""
     _events: float = 0.0
     _seconds: float = 0.0
     _updated: float | None = None
@@ -18,6 +20,7 @@ class DrainRate:
         """``backlogged``: whether requests waited during the time since the last call."""
         elapsed = 0.0 if self._updated is None else max(0.0, now - self._updated)
         self._updated = now
+        self.joined += joined
         if not backlogged:
             return
         keep = exp(-elapsed / self.horizon)
@@ -29,10 +32,31 @@ class DrainRate:
         """None until something was measured."""
         return self._events / self._seconds if self._events > 0 and self._seconds > 0 else None
 
-    def seconds_for(self, count: int) -> float | None:
-        """How long ``count`` waiting requests will take to join; None while nothing is known."""
-        rate = self.per_second
-        return None if rate is None else count / rate
+    def seconds_for(self, count: int, at_most: float | None = None) -> float | None:
+        """How long ``count`` waiting requests will take to join; None while nothing is known.
+
+        ``at_most``: a rate known from elsewhere, which the measured one is not believed to exceed.
+        """
+        rates = [rate for rate in (self.per_second, at_most) if rate is not None]
+        return count / min(rates) if rates else None
+
+
+@dataclass(slots=True)
+class Progress:
+    """How fast running answers come to their end: the mean share of its answer that one makes in a second."""
+
+    _shares: float = 0.0
+    _answers: int = 0
+
+    def add(self, *, made: int, expected: int, seconds: float) -> None:
+        """An answer that has ``made`` of ``expected`` tokens ``seconds`` after it was let in."""
+        if made > 0 and seconds > 0.0:
+            self._shares += min(1.0, made / expected) / seconds
+            self._answers += 1
+
+    def ends_per_second(self, running: int) -> float | None:
+        """For so many running answers; None while none has begun."""
+        return running * self._shares / self._answers if self._shares > 0 else None
 
 
 _TENANTS = 1024

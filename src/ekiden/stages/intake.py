@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from ekiden.guardrails.limits import Tenants, TokenBucket
-from ekiden.guardrails.signals import DrainRate, OutputLengths
+from ekiden.guardrails.signals import DrainRate, OutputLengths, Progress
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.population import Population
@@ -61,7 +61,7 @@ class Intake:
 
     def accept(self, request: Request, now: float) -> Sequence | Refusal:
         """Put the request in the waiting queue, or say why not. A refused request leaves no trace."""
-        refusal = self._impossible(request) or self._no_room(request) or self._over_tenant_limit(request, now)
+        refusal = self._impossible(request) or self._no_room(request, now) or self._over_tenant_limit(request, now)
         if refusal is not None:
             return refusal
         sampling = request.sampling
@@ -158,13 +158,13 @@ class Intake:
             )
         return None
 
-    def _no_room(self, request: Request) -> Refusal | None:
+    def _no_room(self, request: Request, now: float) -> Refusal | None:
         """What is wrong with the moment: the same request may be accepted later."""
         limits, waiting = self._limits, self._population.waiting
         if self.draining:
             return Refusal(reason=RefusalReason.DRAINING, message="the server is shutting down; try another or later")
         reason, message = None, ""
-        wait = self._drain_rate.seconds_for(len(waiting))
+        wait = self._expected_wait(now)
         if len(waiting) >= limits.max_num_queued_reqs:
             reason = RefusalReason.QUEUE_FULL_REQUESTS
             message = f"{len(waiting)} requests are waiting and the limit is {limits.max_num_queued_reqs}; try later"
@@ -184,6 +184,27 @@ class Intake:
             return None
         excess = 1 if limits.max_queue_seconds is None or wait is None else wait - limits.max_queue_seconds
         return Refusal(reason=reason, message=message, retry_after=max(1.0, excess))
+
+    def _expected_wait(self, now: float) -> float | None:
+        """Seconds that a newcomer would wait, None while nothing is known.
+
+        The first that join find empty slots, and nobody's place: what they show is no rate at which a queue drains.
+        Until the slots have been handed on once, the rate is not believed above that at which running answers end.
+        """
+        population, drain_rate = self._population, self._drain_rate
+        at_most = None
+        if drain_rate.joined < 2 * population.max_num_seqs and len(population.waiting):
+            progress = Progress()
+            for sequence in population.running:
+                expected = sequence.max_total_tokens - sequence.num_prompt_tokens
+                usual = self._output_lengths.expect(sequence.request.tenant)
+                progress.add(
+                    made=sequence.num_output_tokens,
+                    expected=expected if usual is None else min(expected, max(1, usual[1])),
+                    seconds=now - (sequence.admitted_time or now),
+                )
+            at_most = progress.ends_per_second(len(population.running))
+        return drain_rate.seconds_for(len(population.waiting), at_most)
 
     def _over_tenant_limit(self, request: Request, now: float) -> Refusal | None:
         """Limits of this tenant alone; the last check, since it takes tokens from the bucket."""
