@@ -7,7 +7,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
-.PHONY: serve demo test fuzz bench bench-peer lint format clean lock setup setup-test setup-bench
+.PHONY: serve demo test soak fuzz bench bench-peer lint format clean lock setup setup-test setup-bench
 
 serve: setup
 	@exec $(BIN)/ekiden serve $(ARGS)
@@ -27,6 +27,11 @@ lint: setup-test
 format: setup-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Many more simulated worlds than the test command runs; a failure prints the seed that shows it again.
+SEEDS ?= 50000
+soak: setup-test
+	SIMULATION_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/simulation/test_simulation.py $(ARGS)
 
 # Ten minutes of attacks on the real server; ARGS="--seconds 60" for fewer.
 fuzz: setup-test
