@@ -4,8 +4,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import ekiden
-from ekiden.engine.interface import EngineStats, Health
-from ekiden.state.request import Refusal, RefusalReason
+from ekiden.engine.interface import OTHER_TENANTS, EngineStats, Health, TenantTotals
+from ekiden.engine.totals import LatencyTotals
+from ekiden.state.request import Finish, FinishReason, Refusal, RefusalReason
 from tests.api.conftest import Memory, assert_error
 from tests.api.scripted import CONTEXT, FINGERPRINT, MODEL
 
@@ -74,7 +75,7 @@ async def test_metrics_from_the_engine(memory: Memory):
         "ekiden:prompt_tokens_total": 10, "ekiden:generation_tokens_total": 20,
         "ekiden:prefix_cache_queries_total": 9, "ekiden:prefix_cache_hits_total": 4,
         "ekiden:request_success_total finished_reason=stop": 3,
-        "ekiden:admission_rejections_total reason=queue_full_requests": 2,
+        "ekiden:admission_rejections_total at=intake reason=queue_full_requests": 2,
     }  # fmt: skip
     assert {key: values[key] for key in expected} == expected
 
@@ -90,25 +91,61 @@ async def test_counters_survive_an_engine_restart(memory: Memory):
 
 
 async def test_histograms_of_requests(memory: Memory):
+    """Those of ended requests are the engine's; the gaps between tokens are seen here."""
+    totals = LatencyTotals()
+    totals.observe(ended(admitted=1.5, first_token=3.5, end=7.5, tokens=5))
+    totals.observe(ended(admitted=1.5, first_token=2.0, end=2.0, tokens=1))
+    totals.observe(ended(admitted=2.0, first_token=None, end=3.0, tokens=0))
+    totals.observe(ended(admitted=None, first_token=None, end=4.0, tokens=0))
+    memory.engine.snapshot = EngineStats(latencies=totals.snapshot())
     await memory.complete()
     await memory.chat(stream=True, n=2)
     values = await metric_values(memory)
-    for name in (
-        "time_to_first_token_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds",
-        "request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
-    ):  # fmt: skip
-        assert values[f"ekiden:{name}_count"] == 3
+    expected = {
+        "time_to_first_token": (2, 2.5 + 1.0), "e2e_request_latency": (4, 6.5 + 1.0 + 2.0 + 3.0),
+        "request_queue_time": (3, 0.5 + 0.5 + 1.0), "request_prefill_time": (2, 2.0 + 0.5),
+        "request_decode_time": (2, 4.0 + 0.0), "request_time_per_output_token": (1, 1.0),
+    }  # fmt: skip
+    for name, (count, total) in expected.items():
+        assert values[f"ekiden:{name}_seconds_count"] == values[f"ekiden:{name}_seconds_bucket le=+Inf"] == count
+        assert values[f"ekiden:{name}_seconds_sum"] == pytest.approx(total)
+    # On a bound means within it.
+    assert values["ekiden:e2e_request_latency_seconds_bucket le=1.0"] == 1
+    assert values["ekiden:request_time_per_output_token_seconds_bucket le=0.75"] == 0
+    assert values["ekiden:request_time_per_output_token_seconds_bucket le=1.0"] == 1
     assert values["ekiden:inter_token_latency_seconds_count"] == 3 * 2  # three tokens an answer
+    memory.engine.snapshot = EngineStats()  # a new engine
+    assert (await metric_values(memory))["ekiden:e2e_request_latency_seconds_count"] == 4
+
+
+def ended(*, admitted: float | None, first_token: float | None, end: float, tokens: int) -> Finish:
+    return Finish(
+        reason=FinishReason.LENGTH, stop_reason=None, num_prompt_tokens=4, num_output_tokens=tokens,
+        num_cached_tokens=0, arrival_time=1.0, admitted_time=admitted, first_token_time=first_token, finish_time=end,
+    )  # fmt: skip
+
+
+async def test_tenants_only_where_they_are_configured(memory: Memory):
+    assert not any("tenant" in key for key in await metric_values(memory))
+    memory.engine.snapshot = EngineStats(tenants={"acme": TenantTotals(2, 1, 30, 12), OTHER_TENANTS: TenantTotals()})
+    values = await metric_values(memory)
+    assert values["ekiden:tenant_requests_total tenant=acme"] == 2
+    assert values["ekiden:tenant_rejections_total tenant=acme"] == 1
+    assert values["ekiden:tenant_prompt_tokens_total tenant=acme"] == 30
+    assert values["ekiden:tenant_generation_tokens_total tenant=acme"] == 12
+    assert values["ekiden:tenant_requests_total tenant=(others)"] == 0
 
 
 async def test_rejections_are_counted_wherever_they_happen(memory: Memory):
     await memory.complete([1] * CONTEXT)
-    await memory.complete([])
+    await memory.complete("")
     memory.engine.refuse = lambda request: Refusal(reason=RefusalReason.DRAINING, message="x")
     await memory.complete()
     memory.engine.snapshot = EngineStats(refused_total={"context_length_exceeded": 2})
     values = await metric_values(memory)
-    assert values["ekiden:admission_rejections_total reason=context_length_exceeded"] == 3
+    assert values["ekiden:admission_rejections_total at=api reason=context_length_exceeded"] == 1
+    assert values["ekiden:admission_rejections_total at=api reason=prompt_empty"] == 1
+    assert values["ekiden:admission_rejections_total at=intake reason=context_length_exceeded"] == 2
 
 
 async def test_ids(memory: Memory):

@@ -77,10 +77,8 @@ async def pieces(context: ApiContext, call: Call, child: Child) -> AsyncGenerato
                             observe_gap(gap)
                     last = now
                 finish = update.finish
-                if finish is not None:
-                    context.metrics.observe_finish(finish)
-                    if finish.reason not in PLAIN_REASONS and not call.extended_finish_reasons:
-                        raise unfinished(finish)
+                if finish is not None and finish.reason not in PLAIN_REASONS and not call.extended_finish_reasons:
+                    raise unfinished(finish)
                 yield answer.take(update)
                 if finish is not None:
                     return

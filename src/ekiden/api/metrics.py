@@ -1,11 +1,13 @@
-"""Prometheus metrics. Gauges and counters are read from the engine's latest snapshot when they are asked for; the
-histograms are filled here, from the times in each request's finish and from the gaps between its tokens.
+"""Prometheus metrics, made from the engine's latest snapshot when they are asked for.
 
-Counters never fall: when the engine restarts and counts from zero again, what was counted before is kept.
+- The engine counts the same turns, ends and refusals that its ledger records, so the two cannot disagree.
+- Two things happen here and not in the engine, and are not in the ledger: what the HTTP layer refuses before the engine
+  sees it (``at="api"``), and the time between two tokens of a request as its stream gets them.
+- Counters never fall: when the engine restarts and counts from zero again, what was counted before is kept.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
@@ -14,15 +16,35 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ekiden.engine.interface import STEP_TOKEN_BOUNDS, EngineStats
-from ekiden.state.request import Finish
+from ekiden.engine.interface import (
+    LATENCIES,
+    LATENCY_BOUNDS,
+    STEP_TOKEN_BOUNDS,
+    TOKEN_TIME_BOUNDS,
+    Distribution,
+    EngineStats,
+    TenantTotals,
+)
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 LABELS: Final = ("model_name", "engine")
 ENGINE: Final = "0"
 
-_FAST: Final = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
-_SLOW: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+API: Final = "api"
+INTAKE: Final = "intake"
+"""Where a request was refused: by the HTTP layer, or by the engine's first stage, which also records it."""
+
+Labelled = dict[tuple[str, ...], int]
+"""Counts by the values of their own labels."""
+
+_ABOUT: Final = {
+    "time_to_first_token": "From arrival to the first token.",
+    "e2e_request_latency": "From arrival to the end.",
+    "request_queue_time": "From arrival to admission.",
+    "request_prefill_time": "From admission to the first token.",
+    "request_decode_time": "From the first token to the end.",
+    "request_time_per_output_token": "Mean time of a token after the first.",
+}
 
 
 class Growing:
@@ -60,12 +82,19 @@ class EngineCollector(Collector):
         stats = self._stats()
         yield from self._gauges(stats)
         yield from self._counters(stats)
-        yield self._step_tokens(stats)
-        yield self._by("request_success", "Finished requests.", "finished_reason", stats.finished_total)
-        refused = dict(self._rejections)
-        for reason, count in stats.refused_total.items():
-            refused[reason] = refused.get(reason, 0) + count
-        yield self._by("admission_rejections", "Requests that were not admitted.", "reason", refused)
+        step_tokens = Distribution(stats.steps_by_tokens, stats.step_tokens_total)
+        yield self._histogram("iteration_tokens_total", "Tokens computed in a step.", STEP_TOKEN_BOUNDS, step_tokens)
+        for place, name in enumerate(LATENCIES):
+            bounds = TOKEN_TIME_BOUNDS if name == LATENCIES[-1] else LATENCY_BOUNDS
+            values = stats.latencies[place] if stats.latencies else Distribution((), 0.0)
+            yield self._histogram(f"{name}_seconds", _ABOUT[name], bounds, values)
+        finished: Labelled = {(reason,): count for reason, count in stats.finished_total.items()}
+        yield self._by("request_success", "Finished requests.", ("finished_reason",), finished)
+        refused: Labelled = {(INTAKE, reason): count for reason, count in stats.refused_total.items()}
+        refused |= {(API, reason): count for reason, count in self._rejections.items()}
+        yield self._by("admission_rejections", "Requests that were not admitted.", ("at", "reason"), refused)
+        if stats.tenants:
+            yield from self._tenants(stats.tenants)
 
     def _gauges(self, stats: EngineStats) -> Iterator[Metric]:
         usage = stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
@@ -97,27 +126,49 @@ class EngineCollector(Collector):
             counter.add_metric(self._labels, self._count(name, value))
             yield counter
 
-    def _step_tokens(self, stats: EngineStats) -> Metric:
-        """Tokens of a step. Not ours to observe one by one: the engine counts its steps by size."""
-        histogram = HistogramMetricFamily("ekiden:iteration_tokens_total", "Tokens computed in a step.", labels=LABELS)
-        counts = stats.steps_by_tokens or (0,) * (len(STEP_TOKEN_BOUNDS) + 1)
-        bounds = [*map(float, STEP_TOKEN_BOUNDS), math.inf]
+        for name, text, seconds in (
+            ("engine_model_seconds", "Time in the model's passes.", stats.model_seconds_total),
+            ("engine_sampling_seconds", "Time in the sampler.", stats.sampling_seconds_total),
+            ("engine_host_seconds", "Time of steps outside model and sampler.", stats.host_seconds_total),
+        ):
+            counter = CounterMetricFamily(f"ekiden:{name}", text, labels=LABELS)
+            counter.add_metric(self._labels, self._count(name, seconds))
+            yield counter
+
+    def _histogram(self, name: str, text: str, bounds: Sequence[float], values: Distribution) -> Metric:
+        """What the engine has sorted into buckets already."""
+        histogram = HistogramMetricFamily(f"ekiden:{name}", text, labels=LABELS)
+        counts = values.counts or (0,) * (len(bounds) + 1)
         total = 0.0
         buckets: list[tuple[str, float]] = []
-        for bound, count in zip(bounds, counts, strict=True):
-            total += self._count(f"iteration_tokens/{bound}", count)
+        for bound, count in zip((*map(float, bounds), math.inf), counts, strict=True):
+            total += self._count(f"{name}/{bound}", count)
             buckets.append(("+Inf" if bound == math.inf else str(bound), total))
-        tokens = self._count("iteration_tokens_sum", stats.step_tokens_total)
-        histogram.add_metric(self._labels, buckets, tokens)
+        histogram.add_metric(self._labels, buckets, self._count(f"{name}/sum", values.total))
         return histogram
 
-    def _by(self, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
-        counter = CounterMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, label])
-        # Reasons seen before stay: a series that vanishes with an engine restart would look like a fall.
-        known = {key.partition("/")[2] for key in self._growing if key.startswith(f"{name}/")}
-        for reason in sorted(known | set(values)):
-            counter.add_metric([*self._labels, reason], self._count(f"{name}/{reason}", values.get(reason, 0)))
+    def _by(self, name: str, text: str, labels: tuple[str, ...], values: Labelled) -> Metric:
+        counter = CounterMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, *labels])
+        # Values seen before stay: a series that vanishes with an engine restart would look like a fall.
+        known = {tuple(key.split("/")[1:]) for key in self._growing if key.startswith(f"{name}/")}
+        for key in sorted(known | set(values)):
+            count = self._count("/".join((name, *key)), values.get(key, 0))
+            counter.add_metric([*self._labels, *key], count)
         return counter
+
+    def _tenants(self, tenants: dict[str, TenantTotals]) -> Iterator[Metric]:
+        """For the tenants that the tenants file names, and all others together."""
+        for field, name, text in (
+            ("requests", "tenant_requests", "Ended requests of a tenant."),
+            ("refused", "tenant_rejections", "Requests of a tenant that the engine did not admit."),
+            ("prompt_tokens", "tenant_prompt_tokens", "Prompt tokens of a tenant's ended requests."),
+            ("generation_tokens", "tenant_generation_tokens", "Tokens generated for a tenant's ended requests."),
+        ):
+            counter = CounterMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, "tenant"])
+            for tenant, totals in tenants.items():
+                value = self._count(f"{name}/{tenant}", getattr(totals, field))
+                counter.add_metric([*self._labels, tenant], value)
+            yield counter
 
 
 class ApiMetrics:
@@ -131,38 +182,18 @@ class ApiMetrics:
         """Requests refused before they reached the engine, by reason."""
         self.registry.register(EngineCollector(stats, model_name, self.rejections))
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            metric = Histogram(f"ekiden:{name}", text, LABELS, buckets=buckets, registry=self.registry)
-            return metric.labels(model_name, ENGINE)
-
-        self._first_token = histogram("time_to_first_token_seconds", "From arrival to the first token.", _SLOW)
-        self._queue = histogram("request_queue_time_seconds", "From arrival to admission.", _SLOW)
-        self._prefill = histogram("request_prefill_time_seconds", "From admission to the first token.", _SLOW)
-        self._decode = histogram("request_decode_time_seconds", "From the first token to the last.", _SLOW)
-        self._e2e = histogram("e2e_request_latency_seconds", "From arrival to the end.", _SLOW)
-        self._per_token = histogram(
-            "request_time_per_output_token_seconds", "Mean time of a token after the first.", _FAST
+        gap = Histogram(
+            "ekiden:inter_token_latency_seconds",
+            "Between two tokens of a request, as its stream got them.",
+            LABELS,
+            buckets=TOKEN_TIME_BOUNDS,
+            registry=self.registry,
         )
-        self._gap = histogram("inter_token_latency_seconds", "Between two tokens of a request, as delivered.", _FAST)
-        self.observe_gap = self._gap.observe
+        self.observe_gap = gap.labels(model_name, ENGINE).observe
         """Seconds between two tokens of one request."""
 
     def reject(self, reason: str) -> None:
         self.rejections[reason] = self.rejections.get(reason, 0) + 1
-
-    def observe_finish(self, finish: Finish) -> None:
-        self._e2e.observe(finish.finish_time - finish.arrival_time)
-        if finish.admitted_time is None:
-            return
-        self._queue.observe(finish.admitted_time - finish.arrival_time)
-        if finish.first_token_time is None:
-            return
-        decode = finish.finish_time - finish.first_token_time
-        self._first_token.observe(finish.first_token_time - finish.arrival_time)
-        self._prefill.observe(finish.first_token_time - finish.admitted_time)
-        self._decode.observe(decode)
-        if finish.num_output_tokens > 1:
-            self._per_token.observe(decode / (finish.num_output_tokens - 1))
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

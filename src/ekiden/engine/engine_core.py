@@ -4,16 +4,16 @@ Arrivals and aborts are put in the inbox at any time (by the thread that drives 
 boundary between steps. Every request ends in exactly one terminal update.
 """
 
-from bisect import bisect_left
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from ekiden.backends.base import ModelRunner, RunnerError
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
-from ekiden.engine.interface import STEP_TOKEN_BOUNDS, EngineStats
+from ekiden.engine.interface import EngineStats
 from ekiden.engine.step_time import StepTimeModel, load_of
+from ekiden.engine.totals import Totals
 from ekiden.guardrails.limits import Tenants
 from ekiden.guardrails.signals import DrainRate, OutputLengths
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
@@ -149,7 +149,7 @@ class EngineCore:
         self._swap_out: list[tuple[int, int]] = []
         self._just_paused: list[Sequence] = []
         self._refilled = RefillOutcome()
-        self._totals = _Totals()
+        self._totals = Totals(tenants.names)
 
     # --- the inbox: applied at the next step boundary
 
@@ -204,7 +204,7 @@ class EngineCore:
             self.step_time.observe(load, output.timing.total)
         turn.updates = self.retirement.apply(plan, output, turn.end)
         self._refilled = turn.refilled = self.refill.admit(turn.end)
-        self._totals.count_step(plan, output, turn.updates)
+        self._totals.count_step(turn)
         updates = updates + turn.updates
         if self._observer is not None:
             self._observer.on_step(_view(self._totals.steps, turn, plan, slots, output, updates))
@@ -228,7 +228,7 @@ class EngineCore:
             accepted = self.intake.accept(request, now)
             turn.arrivals.append(Arrival(request, accepted, *found))
             if isinstance(accepted, Refusal):
-                self._totals.refused[accepted.reason.value] += 1
+                self._totals.count_refusal(request, accepted)
                 updates.append(RequestUpdate(request.request_id, (), None, accepted))
         while self._aborts:
             turn.aborts.append(self._aborts.popleft())
@@ -274,7 +274,7 @@ class EngineCore:
         self._swap_out, self._just_paused = [], []
         live = {s.request_id: s for s in lost if self.population.by_id.get(s.request_id) is s}
         turn.updates = [self.retirement.end(s, FinishReason.ERROR, now, message) for s in live.values()]
-        self._totals.count_ends(turn.updates)
+        self._totals.count_failed_step(turn)
         self._refilled = turn.refilled = self.refill.admit(now)
         return turn.updates
 
@@ -297,7 +297,7 @@ class EngineCore:
             kv_blocks_total=self.kv.pool.num_blocks,
             kv_blocks_used=self.kv.pool.num_referenced,
             steps_total=totals.steps,
-            prompt_tokens_total=self.retirement.prefilled_tokens,
+            prompt_tokens_total=totals.prompt_tokens,
             generation_tokens_total=totals.generation_tokens,
             preemptions_total=totals.preemptions,
             prefix_cache_queries_total=self.kv.prefix_queries,
@@ -310,6 +310,8 @@ class EngineCore:
             last_step_tokens=totals.last_step_tokens,
             steps_by_tokens=tuple(totals.steps_by_tokens),
             step_tokens_total=totals.step_tokens,
+            latencies=totals.latencies.snapshot(),
+            tenants=totals.tenants.snapshot(),
         )
 
     def check_integrity(self) -> None:
@@ -322,35 +324,3 @@ def _view(
     index: int, turn: Turn, plan: BatchPlan, slots: list[int], output: StepOutput, updates: list[RequestUpdate]
 ) -> StepView:
     return StepView(index=index, start=turn.start, end=turn.end, plan=plan, slots=slots, output=output, updates=updates)
-
-
-class _Totals:
-    """Counters that only grow."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.generation_tokens = 0
-        self.preemptions = 0
-        self.last_step_tokens = 0
-        self.step_tokens = 0
-        self.steps_by_tokens = [0] * (len(STEP_TOKEN_BOUNDS) + 1)
-        self.model_seconds = self.sampling_seconds = self.host_seconds = 0.0
-        self.finished: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-
-    def count_step(self, plan: BatchPlan, output: StepOutput, updates: list[RequestUpdate]) -> None:
-        self.steps += 1
-        self.generation_tokens += sum(len(update.token_ids) for update in updates)
-        self.preemptions += len(plan.preempted)
-        self.last_step_tokens = plan.total_tokens
-        self.step_tokens += plan.total_tokens
-        self.steps_by_tokens[bisect_left(STEP_TOKEN_BOUNDS, plan.total_tokens)] += 1
-        self.model_seconds += output.timing.model
-        self.sampling_seconds += output.timing.sampling
-        self.host_seconds += output.timing.host
-        self.count_ends(updates)
-
-    def count_ends(self, updates: list[RequestUpdate]) -> None:
-        for update in updates:
-            if update.finish is not None:
-                self.finished[update.finish.reason.value] += 1

@@ -27,6 +27,41 @@ class Health(StrEnum):
 STEP_TOKEN_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
+LATENCIES: Final = (
+    "time_to_first_token",
+    "e2e_request_latency",
+    "request_queue_time",
+    "request_prefill_time",
+    "request_decode_time",
+    "request_time_per_output_token",
+)
+"""The distributions of :attr:`EngineStats.latencies`, in order. All but the last have :data:`LATENCY_BOUNDS`."""
+LATENCY_BOUNDS: Final = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0,
+)  # fmt: skip
+TOKEN_TIME_BOUNDS: Final = (
+    0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+OTHER_TENANTS: Final = "(others)"
+"""Stands for all tenants that the tenants file does not name."""
+
+
+class Distribution(msgspec.Struct, frozen=True, array_like=True):
+    """Seconds: how many values are at most each bound (and beyond those before it), how many more, and their sum."""
+
+    counts: tuple[int, ...]
+    total: float
+
+
+class TenantTotals(msgspec.Struct, frozen=True, array_like=True):
+    """What one tenant's ended requests used. ``prompt_tokens``: as sent, those found in the prefix cache included."""
+
+    requests: int = 0
+    refused: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A frozen snapshot for ``/metrics``, ``/load`` and ``/health``. Counters only grow while one engine lives."""
 
@@ -53,6 +88,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     steps_by_tokens: tuple[int, ...] = ()
     """How many steps computed at most so many tokens, by the bounds of :data:`STEP_TOKEN_BOUNDS`, and more than all."""
     step_tokens_total: int = 0
+    latencies: tuple[Distribution, ...] = ()
+    """Of ended requests, by :data:`LATENCIES`."""
+    tenants: dict[str, TenantTotals] = {}
+    """Of the configured tenants and of all others together; empty when none is configured."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,8 @@ class KVCacheManager:
             self.pool.share(block)
         sequence.block_table = shared + self.pool.allocate(self.blocks_for(len(sequence.token_ids)) - len(shared))
         sequence.num_computed_tokens = len(shared) * self.block_size
-        if self.prefix_caching and sequence.num_preemptions == 0:
+        # Once a request: what it finds of its own prompt when it comes back is no hit.
+        if self.prefix_caching and sequence.num_preemptions == 0 and not sequence.admission:
             sequence.num_cached_tokens = sequence.num_computed_tokens
             self.prefix_queries += sequence.num_prompt_tokens
             self.prefix_hits += sequence.num_cached_tokens

@@ -71,6 +71,7 @@ def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep
         param=refusal.param if refusal else None,
         retry_after=refusal.retry_after if refusal else None,
         bad_token=_bad_token(prompt, refusal),
+        traceparent=request.traceparent,
     )
 
 

@@ -191,6 +191,7 @@ class RequestDetail(msgspec.Struct, frozen=True, array_like=True):
     param: str | None = None
     retry_after: float | None = None
     bad_token: int | None = None
+    traceparent: str | None = None
 
 
 class EndDetail(msgspec.Struct, frozen=True, array_like=True):

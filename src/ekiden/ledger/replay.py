@@ -113,6 +113,7 @@ def _request(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], sa
         priority=row.priority,
         deadline=detail.deadline,
         external_id=detail.external_id,
+        traceparent=detail.traceparent,
     )
 
 

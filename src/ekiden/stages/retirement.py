@@ -28,8 +28,6 @@ class Retirement:
         self._eos_token_ids = eos_token_ids
         self._keeps_finished_rows = keeps_finished_rows
         self._output_lengths = output_lengths
-        self.prefilled_tokens = 0
-        """Prompt tokens computed so far; those found in the prefix cache are not among them."""
 
     def apply(self, plan: BatchPlan, output: StepOutput, now: float) -> list[RequestUpdate]:
         """Append the step's tokens and retire whoever has ended. One update for each row that got a token."""
@@ -41,7 +39,6 @@ class Retirement:
                 continue
             count = plan.num_tokens[index]
             if sequence.is_prefilling:
-                self.prefilled_tokens += count
                 start = sequence.num_computed_tokens
                 self._kv.note_computed(sequence, start, start + count)
             sequence.num_computed_tokens += count
@@ -166,6 +163,7 @@ class Retirement:
             num_preemptions=sequence.num_preemptions,
             message=message,
             num_blocks=num_blocks,
+            tenant=sequence.request.tenant,
         )
 
     def _give_back(self, sequence: Sequence) -> None:

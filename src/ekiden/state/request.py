@@ -28,6 +28,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     external_id: str | None = None
     """The client's own ``x-request-id``: recorded, never a key."""
+    traceparent: str | None = None
+    """The W3C trace context it came with, whose child its span is."""
 
 
 class FinishReason(StrEnum):
@@ -96,6 +98,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None
     num_blocks: int = 0
     """KV blocks that it held at its end and gave back."""
+    tenant: str = DEFAULT_TENANT
 
 
 class RequestUpdate(msgspec.Struct, frozen=True):

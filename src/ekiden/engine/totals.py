@@ -1,0 +1,152 @@
+"""What the engine counts for ``/metrics``. Counters only grow.
+
+Everything here is counted from the same turn, finish and refusal that the ledger records, at the same place and once.
+So the stored ends, added up, give these numbers again (``tests/api/test_metrics_add_up.py``).
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+
+from ekiden.engine.interface import (
+    LATENCIES,
+    LATENCY_BOUNDS,
+    OTHER_TENANTS,
+    STEP_TOKEN_BOUNDS,
+    TOKEN_TIME_BOUNDS,
+    Distribution,
+    TenantTotals,
+)
+from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
+from ekiden.state.turn import Turn
+
+
+class _Histogram:
+    __slots__ = ("_bounds", "_counts", "_total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def snapshot(self) -> Distribution:
+        return Distribution(tuple(self._counts), self._total)
+
+
+class LatencyTotals:
+    """How long ended requests took. A stage that a request never reached is not observed."""
+
+    def __init__(self) -> None:
+        self._first_token, self._queue, self._prefill, self._decode, self._e2e = (
+            _Histogram(LATENCY_BOUNDS) for _ in range(5)
+        )
+        self._per_token = _Histogram(TOKEN_TIME_BOUNDS)
+        self._snapshot: tuple[Distribution, ...] | None = None
+
+    def observe(self, finish: Finish) -> None:
+        self._snapshot = None
+        self._e2e.observe(finish.finish_time - finish.arrival_time)
+        if finish.admitted_time is None:
+            return
+        self._queue.observe(finish.admitted_time - finish.arrival_time)
+        if finish.first_token_time is None:
+            return
+        decode = finish.finish_time - finish.first_token_time
+        self._first_token.observe(finish.first_token_time - finish.arrival_time)
+        self._prefill.observe(finish.first_token_time - finish.admitted_time)
+        self._decode.observe(decode)
+        if finish.num_output_tokens > 1:
+            self._per_token.observe(decode / (finish.num_output_tokens - 1))
+
+    def snapshot(self) -> tuple[Distribution, ...]:
+        """In the order of :data:`LATENCIES`. Made anew only when a request has ended: it is asked for every step."""
+        if self._snapshot is None:
+            histograms = (self._first_token, self._e2e, self._queue, self._prefill, self._decode, self._per_token)
+            self._snapshot = tuple(histogram.snapshot() for histogram in histograms)
+            assert len(self._snapshot) == len(LATENCIES)
+        return self._snapshot
+
+
+class TenantCounts:
+    """What each configured tenant used; all others together are :data:`OTHER_TENANTS`, so the set is bounded."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._counts = {name: [0, 0, 0, 0] for name in sorted(names)}
+        if names:
+            self._counts[OTHER_TENANTS] = [0, 0, 0, 0]
+        self._snapshot: dict[str, TenantTotals] | None = None
+
+    def _of(self, tenant: str) -> list[int]:
+        self._snapshot = None
+        return self._counts.get(tenant) or self._counts[OTHER_TENANTS]
+
+    def ended(self, finish: Finish) -> None:
+        if self._counts:
+            counts = self._of(finish.tenant)
+            counts[0] += 1
+            counts[2] += finish.num_prompt_tokens
+            counts[3] += finish.num_output_tokens
+
+    def refused(self, request: Request) -> None:
+        if self._counts:
+            self._of(request.tenant)[1] += 1
+
+    def snapshot(self) -> dict[str, TenantTotals]:
+        if self._snapshot is None:
+            self._snapshot = {name: TenantTotals(*counts) for name, counts in self._counts.items()}
+        return self._snapshot
+
+
+class Totals:
+    def __init__(self, tenants: frozenset[str] = frozenset()) -> None:
+        self.steps = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.preemptions = 0
+        self.last_step_tokens = 0
+        self.step_tokens = 0
+        self.steps_by_tokens = [0] * (len(STEP_TOKEN_BOUNDS) + 1)
+        self.model_seconds = self.sampling_seconds = self.host_seconds = 0.0
+        self.finished: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.latencies = LatencyTotals()
+        self.tenants = TenantCounts(tenants)
+
+    def count_step(self, turn: Turn) -> None:
+        """A turn whose step was computed."""
+        plan, output, load = turn.plan, turn.output, turn.load
+        assert plan is not None
+        assert output is not None
+        assert load is not None
+        self.steps += 1
+        self.prompt_tokens += load.prefill_tokens
+        self.generation_tokens += sum(len(update.token_ids) for update in turn.updates)
+        self.preemptions += len(plan.preempted)
+        self.last_step_tokens = plan.total_tokens
+        self.step_tokens += plan.total_tokens
+        self.steps_by_tokens[bisect_left(STEP_TOKEN_BOUNDS, plan.total_tokens)] += 1
+        self.model_seconds += output.timing.model
+        self.sampling_seconds += output.timing.sampling
+        self.host_seconds += output.timing.host
+        self.count_ends(turn.updates)
+
+    def count_failed_step(self, turn: Turn) -> None:
+        """A turn whose step the runner failed: nothing was computed, but victims had been chosen."""
+        assert turn.plan is not None
+        self.preemptions += len(turn.plan.preempted)
+        self.count_ends(turn.updates)
+
+    def count_ends(self, updates: list[RequestUpdate]) -> None:
+        for update in updates:
+            if update.finish is not None:
+                self.finished[update.finish.reason.value] += 1
+                self.latencies.observe(update.finish)
+                self.tenants.ended(update.finish)
+
+    def count_refusal(self, request: Request, refusal: Refusal) -> None:
+        self.refused[refusal.reason.value] += 1
+        self.tenants.refused(request)
