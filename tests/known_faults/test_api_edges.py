@@ -32,11 +32,15 @@ async def refused(http: httpx.AsyncClient, path: str, body: Any, names: str = ""
     assert names in assert_shape(response)
 
 
-@pytest.mark.parametrize("value", [None, 1, 10**12])
-async def test_pb_26_token_limits_that_are_fine(core: RealCore, value: int | None) -> None:
+NOTHING = object()
+
+
+@pytest.mark.parametrize("value", [NOTHING, None, 1, 10**12], ids=["absent", "null", "one", "huge"])
+async def test_pb_26_token_limits_that_are_fine(core: RealCore, value: object) -> None:
     before = await alive(core)
     for path in PATHS:
-        usage = (await whole(core.http, path, max_tokens=value, **FREE))["usage"]
+        limit = {} if value is NOTHING else {"max_tokens": value}
+        usage = (await whole(core.http, path, **limit, **FREE))["usage"]
         left = CONTEXT - usage["prompt_tokens"]
         assert usage["completion_tokens"] == (left if value != 1 else 1)
     assert await alive(core) == before
@@ -62,9 +66,6 @@ async def test_pb_26_a_limit_of_zero_with_echo_gives_the_prompt_back(core: RealC
 async def test_pb_26_the_newer_name_wins(core: RealCore) -> None:
     for fields in ({"max_completion_tokens": 3}, {"max_completion_tokens": 3, "max_tokens": 7}):
         assert (await whole(core.http, CHAT, **fields, **FREE))["usage"]["completion_tokens"] == 3
-
-
-NOTHING = object()
 
 
 @pytest.mark.parametrize("prompt", ["", [""], [], [[]], None, NOTHING, ["ok", ""], [[1], []]], ids=repr)

@@ -1,6 +1,7 @@
 """Neighbours, shared beginnings, requests too large for the pool, and the engine as a library."""
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -14,7 +15,7 @@ from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
 from tests.api.real_core import BLOCK, CONTEXT, RealCore, make_parts, real_core
 from tests.api.scripted import VOCAB_SIZE
-from tests.known_faults.conftest import TEXT, request_of, small, whole
+from tests.known_faults.conftest import CHAT, TEXT, request_of, small, text_of, whole
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 
@@ -32,6 +33,42 @@ async def test_pb_01_a_penalty_is_its_own_rows_wherever_it_stands(core: RealCore
         calls = [asyncio.create_task(whole(core.http, TEXT, **(penalised, plain)[which])) for which in order]
         for which, answer in zip(order, await asyncio.gather(*calls), strict=True):
             assert answer["choices"] == solo[which]
+
+
+def one_of(*words: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"k": {"enum": list(words)}}, "required": ["k"]}
+    schema["additionalProperties"] = False
+    form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": schema}}
+    return {"response_format": form, "max_tokens": 60, "logit_bias": {str(ord(space)): -100 for space in " \t\n\r"}}
+
+
+async def test_pb_03_rows_that_join_in_waves_keep_their_own_grammars(core: RealCore) -> None:
+    plain = {"max_tokens": 150, "ignore_eos": True}
+    solo = [text_of(CHAT, (await whole(core.http, CHAT, text=str(i), **plain))["choices"][0]) for i in range(2)]
+
+    async def said(**fields: Any) -> str:
+        return text_of(CHAT, (await whole(core.http, CHAT, **fields))["choices"][0])
+
+    async def joined(number: int) -> None:
+        while core.engine.stats().num_running < number:
+            await asyncio.sleep(0)
+
+    running = [asyncio.create_task(said(text=str(index), **plain)) for index in range(2)]
+    await joined(2)
+    answers = [asyncio.create_task(said(**one_of("red", "green")))]
+    await joined(3)
+    answers += [asyncio.create_task(said(**one_of(*words))) for words in (("up", "down"), ("left", "right"))]
+    told = [json.loads(answer)["k"] for answer in await asyncio.gather(*answers)]
+    assert told[0] in ("red", "green")
+    assert told[1] in ("up", "down")
+    assert told[2] in ("left", "right")
+    assert await asyncio.gather(*running) == solo
+    for cycle in range(5):
+        words = (f"a{cycle}", f"b{cycle}")
+        assert json.loads(await said(**one_of(*words)))["k"] in words
+        assert await said(text="1", **plain) == solo[1]
+        for other in (("x", "y"), ("z", "w")):
+            assert json.loads(await said(**one_of(*other)))["k"] in other
 
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 1])
@@ -90,8 +127,13 @@ def asked(name: str, prompt: int, output: int) -> Request:
 
 @pytest.mark.parametrize("prompts", [1, 4])
 def test_pb_15_and_r_14_no_stream_stands_still_while_prompts_are_computed(prompts: int) -> None:
-    """Every step that computes a prompt moves every running stream by a token."""
+    """Every step that computes a prompt moves every running stream by a token, and costs the prompts little."""
     core = make_core()
+    core.add_request(asked("alone-long", CONTEXT - 50, 1))
+    alone = 0
+    while core.has_work:
+        core.step()
+        alone += 1
     for name in ("a", "b"):
         core.add_request(asked(name, 5, 300))
     for _ in range(20):
@@ -105,6 +147,7 @@ def test_pb_15_and_r_14_no_stream_stands_still_while_prompts_are_computed(prompt
         ended += sum(update.request_id.endswith("long") for update in updates)
         steps += 1
     assert steps > 10 * prompts  # the prompts took many steps, and all of them moved the streams
+    assert steps <= 2 * alone * prompts
 
 
 def test_r_04_what_was_given_out_does_not_change_later() -> None:

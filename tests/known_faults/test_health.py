@@ -1,17 +1,21 @@
 """Health tells the truth, counters never fall, and starting and stopping work in any order."""
 
 import asyncio
+import json
 import os
 import random
 import signal
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ekiden.api import prompts
 from ekiden.api.app import create_app
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.interface import EngineDied
@@ -21,7 +25,7 @@ from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
 from tests.api.conftest import Memory, memory_client
 from tests.api.real_core import CONTEXT, real_core
-from tests.api.scripted import MODEL, TEMPLATE, make_tokenizer
+from tests.api.scripted import MODEL, TEMPLATE, ScriptedEngine, make_app, make_tokenizer
 from tests.known_faults.conftest import CHAT, TEXT, request_of, small, streamed, whole
 from tests.known_faults.engine_parts import FAULT_FILE, make_engine_parts
 
@@ -122,6 +126,47 @@ async def test_pb_37_huge_bodies_hold_up_neither_probes_nor_streams() -> None:
         assert probes >= 2
         assert (await stream)[-1]["choices"][0]["finish_reason"] == "length"
         await core.clean()
+
+
+MUCH = "word " * 2000
+CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps({"text": MUCH})}}]
+CALLED = [{"role": "user", "content": "?"}, {"role": "assistant", "content": None, "tool_calls": CALLS}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "user", "content": MUCH}]},
+        {"messages": [*CALLED, {"role": "tool", "tool_call_id": "c", "content": "ok"}]},
+        {"tools": [{"type": "function", "function": {"name": "f", "description": MUCH}}]},
+    ],
+    ids=["content", "arguments", "tools"],
+)
+@pytest.mark.parametrize("template", [TEMPLATE, TEMPLATE.replace("tool_calls", "others")], ids=["tools", "plain"])
+async def test_pb_37_long_conversations_are_written_out_off_the_event_loop(
+    fields: dict[str, Any], template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever in the conversation the length is, and whether or not the template has a place for tools."""
+    seen: list[tuple[str, int]] = []
+
+    def note(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            seen.append((name, threading.get_ident()))
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    note(ChatTemplate, "render")
+    note(prompts, "written_out")
+    note(prompts, "explained")
+    engine = ScriptedEngine(make_tokenizer())
+    async with memory_client(make_app(engine, template=template)) as http:
+        response = await http.post(CHAT, json=request_of(CHAT, **fields))
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert "render" in {name for name, _ in seen}
+    assert threading.get_ident() not in {thread for _, thread in seen}
 
 
 async def test_r_25_counters_never_fall() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.api.real_core import BLOCK, CONTEXT, RealCore, real_core
@@ -52,6 +53,19 @@ async def test_pb_12_generation_ends_when_its_client_leaves(when: str, stream: b
         assert stats.finished_total == {"abort": 1}
         assert stats.generation_tokens_total < CONTEXT // 4
         assert (await whole(core.http, TEXT, max_tokens=2))["usage"]["completion_tokens"] == 2
+
+
+async def test_pb_12_a_client_that_waited_long_enough_leaves_a_connection_it_has_used() -> None:
+    gate = Gate()
+    async with real_core(small(), before_step=gate, live=True) as core, opened(gate):
+        gate.permits.release(10)
+        assert (await start(core, "first", max_tokens=2)).status_code == 200
+        with pytest.raises(httpx.ReadTimeout):
+            await core.http.post(TEXT, json=request_of(TEXT, ignore_eos=True, max_tokens=CONTEXT // 2), timeout=0.2)
+        gate.open.set()
+        await core.clean()
+        assert core.engine.stats().finished_total == {"length": 1, "abort": 1}
+        assert core.engine.stats().generation_tokens_total < CONTEXT // 4
 
 
 async def test_pb_13_those_who_leave_the_queue_are_never_computed() -> None:

@@ -1,10 +1,15 @@
 """What the API makes of models whose files lack a key; how the files are read is tested in tests/unit/models."""
 
+from dataclasses import replace
+
 import pytest
 
+from ekiden.models.tokenizer import Tokenizer
+from tests.api import real_core as real_core_module
 from tests.api.conftest import Memory, assert_error, memory_client
-from tests.api.scripted import BOS, START, TEMPLATE, ScriptedEngine, make_app, make_tokenizer, say
-from tests.known_faults.conftest import CHAT, TEXT, request_of
+from tests.api.real_core import real_core
+from tests.api.scripted import BOS, END, START, TEMPLATE, ScriptedEngine, make_app, make_tokenizer, say
+from tests.known_faults.conftest import CHAT, PATHS, TEXT, request_of, small, whole
 
 PRINTS_BOS = "<|bos|>" + TEMPLATE
 
@@ -33,3 +38,21 @@ async def test_pb_43_without_a_template_chat_is_refused_and_text_works() -> None
         message = assert_error(await memory.chat(), 400, "messages", "unsupported_parameter")
         assert "--chat-template" in message
         assert (await memory.complete()).status_code == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_pb_43_without_an_end_token_answers_end_by_length_or_a_stop(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No token stands in for the missing one, and an answer that would have to end by it is refused."""
+    endless = Tokenizer(replace(make_tokenizer()._parts, eos_token_ids=frozenset()))
+    monkeypatch.setattr(real_core_module, "make_tokenizer", lambda: endless)
+    async with real_core(small()) as core:
+        answer = await whole(core.http, path, max_tokens=5, logit_bias={str(END): 100})
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["usage"]["completion_tokens"] == 5
+        stopped = await whole(core.http, path, max_tokens=5, logit_bias={str(ord("q")): 100}, stop="qqq")
+        assert stopped["choices"][0]["finish_reason"] == "stop"
+        response = await core.http.post(path, json=request_of(path, guided_choice=["ab"]))
+        assert "end token" in assert_error(response, 400, "guided_choice", "invalid_grammar")
+        await core.clean()

@@ -100,6 +100,34 @@ async def test_pb_40_bodies_without_end_are_refused(core: RealCore, path: str) -
     await alive(core)
 
 
+OTHER_DOORS = {
+    "/v1/responses": {"input": "x"},
+    "/v1/messages": {"max_tokens": 2, "messages": [{"role": "user", "content": "x"}]},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "x"}]},
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [1]},
+    "/v1/embeddings": {"input": "x"},
+}
+
+
+@pytest.mark.parametrize("path", OTHER_DOORS)
+async def test_pb_40_the_other_doors_refuse_them_too(core: RealCore, path: str) -> None:
+    plain = json.dumps({"model": MODEL, **OTHER_DOORS[path]})[:-1]
+    deep = BODIES["schema"]
+    fields = [
+        f'"metadata":{BODIES["metadata"]}', f'"text":{{"format":{{"type":"json_schema","name":"a","schema":{deep}}}}}',
+        f'"output_config":{{"format":{{"type":"json_schema","schema":{deep}}}}}',
+        f'"tools":[{{"name":"f","input_schema":{deep}}}]',
+        f'"tools":[{{"type":"function","name":"f","parameters":{deep}}}]',
+        f'"messages":[{{"role":"user","content":{BODIES["metadata"]}}}]', f'"input":{text_nested("[", 5000, "", "]")}',
+    ]  # fmt: skip
+    for body in [*(f"{plain},{field}}}" for field in fields), "[" * 20_000, '{"a":' * 20_000, "[" * 1_000_000]:
+        response = await core.http.post(path, content=body, headers={"content-type": "application/json"})
+        assert response.status_code == 400, response.text[:300]
+        assert len(response.json()["error"]["message"]) < 1000
+    await alive(core)
+
+
 _watching: list[tuple[str, str]] | None = None
 
 
@@ -139,6 +167,11 @@ async def test_pb_41_a_model_is_a_name_and_no_path(memory: Memory) -> None:
             for call in (memory.complete, memory.chat):
                 message = assert_error(await call(model=name), 404, "model", "model_not_found")
                 messages.add(message.replace(repr(name), "?"))
+        for name in NAMES:
+            for path, fields in OTHER_DOORS.items():
+                response = await memory.http.post(path, json={"model": name, **fields})
+                expected = 400 if path == "/v1/embeddings" else 404  # it refuses every model, unseen
+                assert response.status_code == expected, (path, response.text)
         for path in ("%2e%2e%2fetc%2fpasswd", "..%2f..%2fetc%2fhostname", "nope", MODEL.upper()):
             assert_error(await memory.http.get(f"/v1/models/{path}"), 404, "model", "model_not_found")
         for wrong in (None, 5, ["x"]):

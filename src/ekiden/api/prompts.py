@@ -127,25 +127,21 @@ async def chat_prompt(
             "This model has no chat template; use /v1/completions, or start the server with --chat-template FILE.",
         )
     prepared = [template_message(message, index) for index, message in enumerate(messages)]
-    if "tool_calls" not in template.tool_source:
-        prepared = written_out(prepared)
-    if tools and format_of(template) is None:
-        prepared, tools = explained(prepared, tools), None
-    size = sum(len(message["content"]) for message in prepared) + (len(str(tools)) if tools else 0)
-    size += len(beginning)
+    size = len(beginning) + sum(map(_size, prepared))
 
     def render() -> str:
+        written, offered = prepared, tools
+        if "tool_calls" not in template.tool_source:
+            written = written_out(written)
+        if offered and format_of(template) is None:
+            written, offered = explained(written, offered), None
         # What clients wrote stays text: it cannot open a turn with the model's special tokens.
-        rendered = template.render(
-            prepared,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            protect=context.tokenizer.protect,
-        )
-        return rendered + context.tokenizer.protect(beginning)
+        protect = context.tokenizer.protect
+        text = template.render(written, tools=offered, add_generation_prompt=add_generation_prompt, protect=protect)
+        return text + protect(beginning)
 
     try:
-        text = render() if size <= INLINE_CHARACTERS else await context.off_loop(render)
+        text = await context.off_loop(render) if tools or size > INLINE_CHARACTERS else render()
     except ChatTemplateError as error:
         raise invalid("messages", f"These messages cannot be used: {error}.") from None
     (tokens,) = await encode_texts(context, [text], "messages", add_special=False)
@@ -154,6 +150,12 @@ async def chat_prompt(
         tokens = [bos, *tokens]
     check_length(context, tokens, "messages")
     return Prompt(tuple(tokens), text)
+
+
+def _size(message: dict[str, Any]) -> int:
+    """About how many characters a message has, those of its earlier calls among them."""
+    calls = message.get("tool_calls", ())
+    return len(message["content"]) + sum(len(call["function"]["arguments"] or "") for call in calls)
 
 
 def template_message(message: ChatMessage, index: int) -> dict[str, Any]:
