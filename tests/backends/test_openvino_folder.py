@@ -45,15 +45,18 @@ def rewire_logits(model: ov.Model, change) -> ov.Model:
     return model
 
 
-def head_rows(model: ov.Model) -> str:
-    """What the gather of the logit rows feeds: the head, or something later."""
-    (gather,) = [
-        node
+def gathered(model):
+    """What reads the rows whose logits are wanted, as sorted kinds of node."""
+    return sorted(
+        target.get_node().get_type_name()
         for node in model.get_ops()
         if node.get_type_name() == "Gather" and node.input_value(1).get_node().get_friendly_name() == "logit_rows"
-    ]
-    (target,) = gather.output(0).get_target_inputs()
-    return str(target.get_node().get_type_name())
+        for target in node.output(0).get_target_inputs()
+    )
+
+
+BEHIND_THE_LAST_ATTENTION = ["Add", "MatMul"]
+"""The residual and the output projection: the last MLP and the head run for the wanted rows only."""
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
@@ -82,7 +85,17 @@ CHANGES = {
 def test_the_head_is_found_behind_element_wise_work(change, reference_dir, tmp_path):
     model = rewire_logits(stateful(reference_dir / "llama", tmp_path), CHANGES[change])
     to_paged(model)
-    assert head_rows(model) == "MatMul"
+    assert gathered(model) == BEHIND_THE_LAST_ATTENTION
+
+
+def test_what_is_not_known_to_keep_tokens_apart_is_not_skipped(reference_dir, tmp_path):
+    """Something between the last layer and the head that mixes tokens must see all of them."""
+    model = stateful(reference_dir / "llama", tmp_path)
+    head = next(r for r in model.get_results() if "logits" in r.output(0).get_names()).input_value(0).get_node()
+    source = head.input_value(0)
+    head.input(0).replace_source_output(op.cum_sum(source, op.constant(np.int64(1))).output(0))
+    to_paged(model)
+    assert gathered(model) == ["MatMul"]
 
 
 def test_logits_are_gathered_where_the_head_is_not_found(reference_dir, tmp_path):
@@ -94,7 +107,7 @@ def test_logits_are_gathered_where_the_head_is_not_found(reference_dir, tmp_path
     folder = export(reference, tmp_path / "probabilities", model)
     again = ov.Core().read_model(folder / "openvino_model.xml")
     to_paged(again)
-    assert head_rows(again) == "Result"
+    assert gathered(again) == ["Result"]
     runner = load_folder(folder, tmp_path, kv_dtype="f32", kv_cache_size="8MiB")
     vectors = np.load(reference / "logits.npz")
     found = step(runner, [(sequence(vectors["input_ids"].tolist(), [0, 1]), 40), (sequence([1, 2, 3], [2]), 3)])[0]

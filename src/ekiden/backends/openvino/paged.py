@@ -3,11 +3,14 @@
 After :func:`to_paged` the graph's inputs are the plugin's own (``input_ids [tokens]``, ``position_ids [tokens]``,
 ``past_lens [rows]``, ``subsequence_begins [rows + 1]``, ``block_indices``, ``block_indices_begins [rows + 1]``,
 ``max_context_len`` and the caches) and one of ours: ``logit_rows [n]``, the positions in the flat token axis whose
-logits are wanted. The gather stands before the head where the head is found, so the head's cost follows ``n``.
+logits are wanted. The gather stands as early as the graph allows: behind the last attention, so that the cost of the
+last layer's other half and of the head follows ``n``; else before the head; else behind it.
 """
 
+from collections.abc import Iterable
+
 import openvino as ov
-from openvino import Node, Output, Type
+from openvino import Input, Node, Output, Type
 from openvino import opset13 as op
 from openvino._offline_transformations import paged_attention_transformation
 
@@ -17,6 +20,10 @@ LOGIT_ROWS = "logit_rows"
 
 _PASSED_THROUGH = frozenset({"Convert", "Add", "Multiply", "Divide", "Tanh", "Subtract", "Clamp"})
 """What may stand between the head and the result: element-wise, so it commutes with taking rows."""
+
+_ELEMENT_WISE = _PASSED_THROUGH | {"Power", "Sqrt", "Swish", "Sigmoid", "Gelu", "Relu", "Maximum", "Minimum"}
+_TOKENS_RANK = 3
+"""Hidden states are ``[tokens, 1, hidden]`` after the transformation, or ``[1, tokens, hidden]``."""
 
 _SLIDING_WINDOW_PORT = 10
 _PAGED_ATTENTION = "PagedAttentionExtension"
@@ -52,10 +59,78 @@ def _gather_logit_rows(model: ov.Model) -> None:
     result = _logits_result(model)
     head = _find_head(result)
     target = result.input(0) if head is None else head.input(0)
-    source = target.get_source_output()
-    gathered = op.gather(source, rows, op.constant(_token_axis(source)))
-    target.replace_source_output(gathered.output(0))
+    entries = [target] if head is None else _entries_of_the_tail(model, target) or [target]
+    gathered: dict[tuple[str, int], Output] = {}
+    for entry in entries:
+        source = entry.get_source_output()
+        key = (source.get_node().get_friendly_name(), source.get_index())
+        if key not in gathered:
+            gathered[key] = op.gather(source, rows, op.constant(_token_axis(source))).output(0)
+        entry.replace_source_output(gathered[key])
     model.add_parameters([rows])
+
+
+def _entries_of_the_tail(model: ov.Model, head_input: Input) -> list[Input]:
+    """Where tokens enter what the last attention leaves to do: the last layer's output projection and MLP, the norm.
+
+    None of it mixes tokens, so only those whose logits are wanted need it. Empty when the graph has something there
+    that is not known to treat each token by itself.
+    """
+    earlier = _ancestors(node for node in model.get_ops() if node.get_type_name() == _PAGED_ATTENTION)
+    tail: dict[str, Node] = {}
+    entries: list[Input] = []
+    todo = [head_input]
+    while todo:
+        entry = todo.pop()
+        node = entry.get_source_output().get_node()
+        name = node.get_friendly_name()
+        if name in tail or _is_weight(node):
+            continue
+        if name not in earlier and _token_by_token(node):
+            tail[name] = node
+            todo += node.inputs()
+        elif len(entry.get_source_output().get_partial_shape()) == _TOKENS_RANK:
+            entries.append(entry)
+        else:
+            return []
+    inside = tail.keys() | {head_input.get_node().get_friendly_name()}
+    consumers = (
+        port.get_node() for node in tail.values() for out in node.outputs() for port in out.get_target_inputs()
+    )
+    return entries if all(consumer.get_friendly_name() in inside for consumer in consumers) else []
+
+
+def _token_by_token(node: Node) -> bool:
+    """Whether a node's output for a token depends on that token alone, whatever the others are."""
+    kind = node.get_type_name()
+    if kind == "MatMul":
+        attributes = node.get_attributes()
+        return _is_weight(node.input_value(1).get_node()) and not attributes.get("transpose_a", False)
+    if kind == "ReduceMean":
+        axes = node.input_value(1).get_node()
+        last = (-1, _TOKENS_RANK - 1)
+        return axes.get_type_name() == "Constant" and all(axis in last for axis in axes.get_vector().tolist())
+    return kind in _ELEMENT_WISE
+
+
+def _is_weight(node: Node) -> bool:
+    """A constant, or what is computed from constants alone."""
+    if node.get_type_name() == "Constant":
+        return True
+    values = node.input_values()
+    return bool(values) and all(_is_weight(value.get_node()) for value in values)
+
+
+def _ancestors(nodes: Iterable[Node]) -> set[str]:
+    """Names of the nodes and of all that they are computed from."""
+    found: set[str] = set()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        if node.get_friendly_name() not in found:
+            found.add(node.get_friendly_name())
+            todo += [value.get_node() for value in node.input_values()]
+    return found
 
 
 def _logits_result(model: ov.Model) -> Node:
