@@ -12,7 +12,7 @@ from schemathesis import GenerationMode, checks
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from tests.fuzz.strategies import body, in_http, mangled, pieces
+from tests.fuzz.strategies import body, door_body, in_http, mangled, pieces
 from tests.fuzz.target import SECONDS, Target
 
 CHECKS: list[Any] = [
@@ -31,6 +31,10 @@ LIMITS = {
 }
 """What keeps an answer short, so that an attack is many requests and not much text."""
 ROUTES = {"/v1/chat/completions": True, "/v1/completions": False}
+LAST_EVENTS = {
+    "/v1/messages": frozenset({"message_stop", "error"}),
+    "/v1/responses": frozenset({"response.completed", "response.incomplete", "error"}),
+}
 
 
 SHRINK = True
@@ -70,6 +74,36 @@ def check_stream(text: bytes) -> None:
     for event in events[:-2]:
         if not event.startswith(":"):
             json.loads(event.removeprefix("data: "))
+
+
+def doors(target: Target, examples: int) -> None:
+    """The same through the doors of other protocols, whose streams are events with names."""
+
+    @_settings(examples)
+    @given(data=st.data(), path=st.sampled_from(sorted(LAST_EVENTS)))
+    def attack(data: st.DataObject, path: str) -> None:
+        content = data.draw(door_body(target.model, path))
+        status, text = target.post(path, content)
+        if status == 200 and content["stream"]:
+            check_named_events(text, LAST_EVENTS[path])
+        elif status == 200:
+            assert json.loads(text)["id"]
+
+    attack()
+
+
+def check_named_events(text: bytes, last: frozenset[str]) -> None:
+    """Every event bears its name twice, and the last one is an end."""
+    *events, rest = text.decode().split("\n\n")
+    assert rest == ""
+    kinds = []
+    for event in events:
+        if not event.startswith(":"):
+            name, data = event.split("\n")
+            kinds.append(json.loads(data.removeprefix("data: "))["type"])
+            assert name == f"event: {kinds[-1]}"
+    assert kinds[-1] in last
+    assert not last & set(kinds[:-1])
 
 
 def leavers(target: Target, examples: int) -> None:
@@ -136,4 +170,4 @@ def _attack_operation(target: Target, operation: Any, mode: GenerationMode, exam
         return  # nothing wrong can be made of this operation
 
 
-ATTACKS = {"bodies": bodies, "leavers": leavers, "http": http, "schema": schema}
+ATTACKS = {"bodies": bodies, "doors": doors, "leavers": leavers, "http": http, "schema": schema}

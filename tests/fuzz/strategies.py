@@ -5,6 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from ekiden.api.doors.messages_request import MessagesRequest
+from ekiden.api.doors.responses_request import ResponsesRequest
 from ekiden.api.schemas import ChatRequest, CompletionRequest
 
 TEXT = st.text(max_size=12) | st.sampled_from(["", "hi", "<|im_start|>", "\x00", "日本語🌶️", "a" * 3000, "\u202eabc"])
@@ -17,6 +19,18 @@ MESSAGE = st.fixed_dictionaries(
     {"role": st.sampled_from(["system", "user", "assistant", "tool", "developer"]), "content": TEXT},
     optional={"name": TEXT, "tool_call_id": TEXT, "refusal": TEXT},
 )
+
+SCHEMA = st.sampled_from(
+    [
+        {"type": "object", "properties": {}},
+        {"type": "object", "properties": {"a": {"enum": ["x", "日"]}}, "required": ["a"]},
+        {"type": "array", "items": {"type": "integer"}, "maxItems": 3},
+        {"$defs": {"q": {"$ref": "#/$defs/q"}}, "$ref": "#/$defs/q"},
+        {"type": "string", "pattern": "^[ab]{2}$"},
+        {"enum": []},
+    ]
+)
+BLOCKS = st.lists(st.fixed_dictionaries({"type": st.sampled_from(["text", "image", "tool_result"]), "text": TEXT}))
 
 
 def right_fields(vocab_size: int) -> dict[str, st.SearchStrategy[Any]]:
@@ -42,7 +56,43 @@ def right_fields(vocab_size: int) -> dict[str, st.SearchStrategy[Any]]:
         "prompt_logprobs": st.integers(0, 5),
         "stream_options": st.fixed_dictionaries({"include_usage": st.booleans()}),
         "priority": st.integers(-5, 5),
+        "guided_choice": st.lists(TEXT, min_size=1, max_size=3),
+        "guided_regex": st.sampled_from(["[a-c]{1,4}", "日*", "(x|y)+", "(", "a{1,100000}"]),
+        "guided_json": SCHEMA,
+        "response_format": st.builds(_json_schema, SCHEMA),
     }
+
+
+def _json_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}}
+
+
+def _tool(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": schema}}
+
+
+@st.composite
+def door_body(draw: st.DrawFn, model: str, path: str) -> dict[str, Any]:
+    """A request of another protocol, with one field now and then of any kind."""
+    model_of, limit = (MessagesRequest, "max_tokens") if "messages" in path else (ResponsesRequest, "max_output_tokens")
+    made: dict[str, Any] = {"model": model, "stream": draw(st.booleans()), limit: draw(st.integers(1, 8))}
+    schema, text = draw(SCHEMA), draw(TEXT)
+    if model_of is MessagesRequest:
+        made["messages"] = [{"role": "user", "content": draw(TEXT | TEXT | BLOCKS)}]
+        tool: dict[str, Any] = {"name": "f", "input_schema": schema}
+        more = {"system": text, "tools": [tool], "stop_sequences": [text]}
+        more["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+    else:
+        made["input"] = draw(TEXT | TEXT | st.lists(MESSAGE, min_size=1, max_size=3))
+        more = {"instructions": text, "tools": [{"type": "function", "name": "f", "parameters": schema}]}
+        more["text"] = {"format": {"type": "json_schema", "name": "a", "schema": schema}}
+    for name in draw(st.lists(st.sampled_from(sorted(more)), max_size=1)):
+        made[name] = more[name]
+    if draw(st.integers(0, 3)) == 0:
+        name = draw(st.sampled_from(sorted(model_of.model_fields)) | TEXT)
+        if name not in (limit, "stream"):
+            made[name] = draw(ODD)
+    return made
 
 
 @st.composite
@@ -53,6 +103,8 @@ def body(draw: st.DrawFn, vocab_size: int, model: str, *, chat: bool, stream: bo
     if chat:
         made["messages"] = draw(st.lists(MESSAGE, min_size=1, max_size=3))
         fields |= {"logprobs": st.booleans(), "top_logprobs": st.integers(0, 5)}
+        fields |= {"tools": st.lists(SCHEMA.map(_tool), max_size=2)}
+        fields |= {"tool_choice": st.sampled_from(["none", "auto", "required"])}
     else:
         token = st.integers(0, vocab_size - 1)
         made["prompt"] = draw(TEXT | st.lists(token, min_size=1, max_size=40) | st.lists(TEXT, min_size=1, max_size=3))

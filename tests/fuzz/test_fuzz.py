@@ -14,7 +14,7 @@ from tests.api.scripted import MODEL, VOCAB_SIZE
 from tests.fuzz.attacks import ATTACKS
 from tests.fuzz.target import Target
 
-EXAMPLES = {"bodies": 150, "leavers": 80, "http": 120, "schema": 12}
+EXAMPLES = {"bodies": 150, "doors": 160, "leavers": 80, "http": 120, "schema": 12}
 
 
 @dataclass
@@ -73,6 +73,6 @@ def test_attack(attacked: Attacked, name: str):
     assert not core.app.state.context.live
     assert core.engine.stats().kv_blocks_used == 0
     gc.collect()
-    if name in ("bodies", "schema"):
+    if name in ("bodies", "doors", "schema"):
         assert answers[200] > 20, answers  # it got past the door often enough to have been worth it
         assert answers[400] > 20, answers
