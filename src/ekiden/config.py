@@ -202,10 +202,17 @@ class LedgerConfig:
     ledger_keep_prompts: bool = setting(
         False, "also store prompts and outputs, as token ids, so that a replay can run the model"
     )
+    otlp_endpoint: str | None = setting(
+        None, "send an OpenTelemetry span for each request to this OTLP/HTTP endpoint, such as http://localhost:4318"
+    )
 
     def __post_init__(self) -> None:
         _check(self.ledger_max_age_days > 0, f"ledger_max_age_days is {self.ledger_max_age_days}; it must be over 0")
         parse_size("ledger_max_size", self.ledger_max_size)
+        _check(
+            self.otlp_endpoint is None or re.fullmatch(r"https?://[^/\s]+(/\S*)?", self.otlp_endpoint) is not None,
+            f"otlp_endpoint is {self.otlp_endpoint!r}; it must be a URL such as http://localhost:4318",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ as a key.
 """
 
 import logging
+import re
 import uuid
 from typing import Final
 
@@ -18,8 +19,13 @@ REQUEST_ID: Final = "ekiden.request_id"
 EXTERNAL_ID: Final = "ekiden.external_id"
 """Key of the client's own id in the ASGI scope; absent when it sent none that can be used."""
 
+TRACEPARENT: Final = "ekiden.traceparent"
+"""Key of the client's W3C trace context in the ASGI scope; absent without a valid one."""
+
 MAX_ECHO: Final = 256
 """Longest ``x-request-id`` that is echoed, in bytes."""
+
+_TRACEPARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +42,12 @@ class IdentityMiddleware:
         scope[REQUEST_ID] = request_id
         extra = [(b"x-ekiden-request-id", request_id.encode())]
         for name, value in scope["headers"]:
-            if name == b"x-request-id" and 0 < len(value) <= MAX_ECHO and value.isascii():
+            if name == b"x-request-id" and EXTERNAL_ID not in scope and 0 < len(value) <= MAX_ECHO and value.isascii():
                 extra.append((b"x-request-id", value))
                 scope[EXTERNAL_ID] = value.decode("ascii")
                 logger.debug("request %s is the client's %s", request_id, value.decode("ascii"))
-                break
+            elif name == b"traceparent" and _TRACEPARENT.fullmatch(value):
+                scope[TRACEPARENT] = value.decode("ascii")
         started = False
 
         async def send_with_ids(message: Message) -> None:

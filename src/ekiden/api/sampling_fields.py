@@ -11,7 +11,7 @@ from starlette.types import Scope
 from ekiden.api.auth import tenant_of
 from ekiden.api.context import ApiContext
 from ekiden.api.errors import invalid, shown
-from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID
+from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID, TRACEPARENT
 from ekiden.api.prompts import Prompt
 from ekiden.api.schemas import MAX_REQUESTS, GenerationFields
 from ekiden.state.request import DEFAULT_TENANT, Request
@@ -35,6 +35,7 @@ class Call:
     extended_finish_reasons: bool
     tenant: str = DEFAULT_TENANT
     external_id: str | None = None
+    traceparent: str | None = None
 
 
 def read_call(context: ApiContext, scope: Scope) -> Call:
@@ -60,6 +61,7 @@ def read_call(context: ApiContext, scope: Scope) -> Call:
         extended_finish_reasons=headers.get(FINISH_REASONS_HEADER) == "extended",
         tenant=tenant_of(scope, context.config.server.tenant_header),
         external_id=scope.get(EXTERNAL_ID),
+        traceparent=scope.get(TRACEPARENT),
     )
 
 
@@ -166,6 +168,7 @@ def build_children(
                 priority=fields.priority or 0,
                 deadline=call.deadline,
                 external_id=call.external_id,
+                traceparent=call.traceparent,
             )
             children.append(Child(index=index, prompt=prompt, prompt_index=prompt_index, request=request))
     return children

@@ -18,7 +18,7 @@ from ekiden.ledger.records import RequestRow
 from ekiden.ledger.why import Answer, Question, why
 from ekiden.ledger.words import seconds
 
-ONLY_THE_FOLDER = ("ledger", "ledger_max_age_days", "ledger_max_size", "ledger_keep_prompts")
+ONLY_THE_FOLDER = ("ledger", "ledger_max_age_days", "ledger_max_size", "ledger_keep_prompts", "otlp_endpoint")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LIFE_LINES = 40
 

@@ -8,8 +8,10 @@ import click
 from ekiden.cli.explain import ONLY_THE_FOLDER
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import UserError, out
-from ekiden.ledger.export import ExportError, export_parquet, export_spans, otlp_exporter
+from ekiden.ledger.export import export_parquet
+from ekiden.ledger.extras import ExportError
 from ekiden.ledger.reader import LedgerReader, LedgerReadError, ledger_folder, run_named
+from ekiden.ledger.spans import export_spans, otlp_exporter, traces_endpoint
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
@@ -19,7 +21,11 @@ ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_
 @settings_options("ledger", skip=ONLY_THE_FOLDER)
 @click.option("--parquet", "parquet", metavar="DIR", help="write turns, events, requests and controls into this folder")
 @click.option("--otel", is_flag=True, help="send one span for each request to --endpoint")
-@click.option("--endpoint", metavar="URL", help="OTLP/HTTP endpoint; default: OTEL_EXPORTER_OTLP_ENDPOINT")
+@click.option(
+    "--endpoint",
+    metavar="URL",
+    help="OTLP/HTTP endpoint; default: otlp_endpoint of the settings, else OTEL_EXPORTER_OTLP_ENDPOINT",
+)
 def command(resolved: Resolved, run: str | None, parquet: str | None, otel: bool, endpoint: str | None) -> None:
     """Write a recorded run as Parquet tables or OpenTelemetry spans.
 
@@ -34,7 +40,7 @@ def command(resolved: Resolved, run: str | None, parquet: str | None, otel: bool
                 told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
                 out().print(f"{parquet}: {told}", soft_wrap=True)
             if otel:
-                target = endpoint or _endpoint()
+                target = traces_endpoint(endpoint or resolved.config.ledger.otlp_endpoint or _endpoint())
                 count = export_spans(reader, otlp_exporter(target))
                 out().print(f"{target}: {count:,} spans", soft_wrap=True)
     except (LedgerReadError, ExportError) as error:

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,8 @@ from ekiden.cli.terminal import UserError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from ekiden.config import LedgerConfig
 
 
 @click.command()
@@ -37,9 +39,15 @@ def command(resolved: Resolved) -> None:
         bind(server.host, server.port).close()
     except BindError as error:
         raise UserError(str(error)) from error
+    exporter = _span_exporter(config.ledger)
     files = find_model(config)
     engine = EngineClient(functools.partial(load_model, sources=resolved.sources), config)
     engine.spawn()
+    follower = None
+    if exporter is not None:
+        from ekiden.ledger.follow import Follower
+
+        follower = Follower(lambda: engine.ledger_path, exporter)
     # Imported while the engine's process is busy starting.
     from ekiden.api.server import serve
 
@@ -49,9 +57,13 @@ def command(resolved: Resolved) -> None:
         # The engine's process loads the model while this one reads what the API needs of it.
         _, model = await asyncio.gather(engine.start(), asyncio.to_thread(describe_files, config, files))
         described.append(model)
+        if follower is not None:
+            follower.start()
 
     async def stop() -> None:
         await engine.stop()
+        if follower is not None:
+            await asyncio.to_thread(follower.stop)
 
     def make_app() -> "FastAPI":
         from ekiden.api.app import create_app
@@ -70,3 +82,18 @@ def command(resolved: Resolved) -> None:
         tls=tls,
     )
     raise click.exceptions.Exit(status)
+
+
+def _span_exporter(settings: "LedgerConfig") -> Any | None:
+    """What sends spans, if they are to be sent."""
+    from ekiden.ledger.extras import ExportError
+    from ekiden.ledger.spans import otlp_exporter
+
+    if settings.otlp_endpoint is None:
+        return None
+    if not settings.ledger:
+        raise UserError("spans are made from the ledger; leave out --no-ledger, or --otlp-endpoint")
+    try:
+        return otlp_exporter(settings.otlp_endpoint)
+    except ExportError as error:
+        raise UserError(f"--otlp-endpoint: {error}") from error

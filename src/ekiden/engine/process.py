@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import msgspec
 
@@ -38,7 +39,10 @@ MakeParts = Callable[[Config], EngineParts]
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
+    """``ledger``: the file that the run is recorded to, if it is."""
+
     card: ModelCard
+    ledger: str | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -77,7 +81,7 @@ def engine_main(connection: Connection, make_parts: MakeParts, config: Config) -
         )
         reader = threading.Thread(target=_read_commands, args=(connection, loop), name="ekiden-reader", daemon=True)
         reader.start()
-        outbox.put(encode(Ready(parts.card)))
+        outbox.put(encode(Ready(parts.card, None if ledger is None else str(ledger.path))))
         loop.run()
     except (ModelError, LedgerError) as error:
         outbox.put(encode(Failed(str(error), permanent=True)))
@@ -137,6 +141,8 @@ class EngineClient:
         self._spawned: _Spawned | None = None
         self._child: _Child | None = None
         self._card: ModelCard | None = None
+        self.ledger_path: Path | None = None
+        """Where the newest run is recorded; None when none is."""
         self._stats = EngineStats()
         self._last_report = 0.0
         self._supervisor: asyncio.Task[None] | None = None
@@ -259,9 +265,10 @@ class EngineClient:
             case Stepped(updates, stats):
                 self._stats = stats
                 self._streams.deliver(updates)
-            case Ready(card):
+            case Ready(card, ledger):
                 child.ready = True
                 self._card = card
+                self.ledger_path = None if ledger is None else Path(ledger)
                 if self._draining:
                     self._send(Drain(True))  # an engine that was restarted is told again
                 if not first.done():

@@ -1,37 +1,21 @@
-"""A stored run for other tools: Parquet tables, and one OpenTelemetry span for each request.
+"""A stored run as Parquet tables. Spans are in :mod:`ekiden.ledger.spans`.
 
-Both need an optional package, named in the error where it is missing. What is exported is what is stored: digests and
-numbers, no prompts and no outputs.
+What is exported is what is stored: digests and numbers, no prompts and no outputs.
 """
 
-import importlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from ekiden.ledger.extras import needed
 from ekiden.ledger.reader import LedgerReader
 from ekiden.ledger.records import LEFT_OUT_REASONS, WAIT_REASONS, EndRow, EventKind, EventRow, RequestRow, TurnRow
 from ekiden.ledger.replay import decisions_of, request_detail_of
 from ekiden.ledger.words import event_words
 
 CHUNK: Final = 20_000
-SPAN_NAME: Final = "ekiden.request"
-
-
-class ExportError(RuntimeError):
-    """An export that cannot be made; the message says what is missing."""
-
-
-def _needed(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ExportError(f"this export needs {module.partition('.')[0]}: pip install 'ekiden[{extra}]'") from error
-
-
-# --- Parquet
 
 
 def export_parquet(reader: LedgerReader, folder: Path) -> dict[str, int]:
@@ -40,7 +24,7 @@ def export_parquet(reader: LedgerReader, folder: Path) -> dict[str, int]:
     Times are seconds since the run began, reasons are words. Raises :class:`ExportError` without pyarrow, OSError when
     the folder cannot be written.
     """
-    pyarrow, parquet = _needed("pyarrow", "export"), _needed("pyarrow.parquet", "export")
+    pyarrow, parquet = needed("pyarrow", "export"), needed("pyarrow.parquet", "export")
     folder.mkdir(parents=True, exist_ok=True)
     tables = {
         "turns": map(_turn, _turns(reader)),
@@ -182,112 +166,3 @@ def _request(row: RequestRow, end: EndRow | None, clock_base: int) -> dict[str, 
         "preemptions": None if end is None else end.preemptions,
         "blocks": None if end is None else end.blocks,
     }
-
-
-# --- OpenTelemetry
-
-
-def otlp_exporter(endpoint: str) -> Any:
-    """An exporter that posts spans to an OTLP/HTTP endpoint such as ``http://localhost:4318/v1/traces``."""
-    module = _needed("opentelemetry.exporter.otlp.proto.http.trace_exporter", "otel")
-    return module.OTLPSpanExporter(endpoint=endpoint)
-
-
-def export_spans(reader: LedgerReader, exporter: Any) -> int:
-    """One span for each ended request, its stages as events, handed to an OpenTelemetry span exporter.
-
-    Returns the number of spans. Raises :class:`ExportError` without the SDK, or when the exporter reports a failure.
-    """
-    sdk, resources = _needed("opentelemetry.sdk.trace", "otel"), _needed("opentelemetry.sdk.resources", "otel")
-    processors, trace = _needed("opentelemetry.sdk.trace.export", "otel"), _needed("opentelemetry.trace", "otel")
-    header = reader.header
-    resource = resources.Resource.create(
-        {"service.name": "ekiden", "service.version": header.version, "ekiden.run_id": header.run_id}
-    )
-    watched = _Watched(exporter, processors.SpanExportResult.SUCCESS)
-    provider = sdk.TracerProvider(resource=resource)
-    provider.add_span_processor(processors.BatchSpanProcessor(watched))
-    tracer = provider.get_tracer("ekiden")
-    ends = {end.request: end for end in reader.all_ends()}
-    count = 0
-    for row in reader.all_requests():
-        end = ends.get(row.request)
-        if end is None:
-            continue
-        began = _nanos(header.started, row.arrival)
-        span = tracer.start_span(
-            SPAN_NAME, kind=trace.SpanKind.SERVER, start_time=began, attributes=_attributes(reader, row, end)
-        )
-        _add_events(reader, span, row)
-        if end.reason in ("error", "refused"):
-            span.set_status(trace.Status(trace.StatusCode.ERROR, row.refusal or end.reason))
-        span.end(end_time=_nanos(header.started, end.at))
-        count += 1
-        if count % 1000 == 0:
-            provider.force_flush()
-    provider.shutdown()
-    if watched.failures:
-        raise ExportError("the exporter could not deliver all spans; see its log for the reason")
-    return count
-
-
-class _Watched:
-    """Counts an exporter's failures, which the SDK only logs."""
-
-    def __init__(self, exporter: Any, success: Any) -> None:
-        self._exporter = exporter
-        self._success = success
-        self.failures = 0
-
-    def export(self, spans: Any) -> Any:
-        result = self._exporter.export(spans)
-        self.failures += result != self._success
-        return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return bool(self._exporter.force_flush(timeout_millis))
-
-
-def _nanos(started: float, micros: int) -> int:
-    return round(started * 1e9) + micros * 1000
-
-
-def _attributes(reader: LedgerReader, row: RequestRow, end: EndRow) -> dict[str, Any]:
-    """The semantic conventions for generative AI, and our own under ``ekiden``."""
-    sampling = request_detail_of(row).sampling
-    attributes: dict[str, Any] = {
-        "gen_ai.operation.name": "text_completion",
-        "gen_ai.provider.name": "ekiden",
-        "gen_ai.request.model": reader.header.model_id,
-        "gen_ai.response.id": row.request_id,
-        "gen_ai.response.finish_reasons": [end.reason],
-        "gen_ai.usage.input_tokens": row.prompt_tokens,
-        "gen_ai.usage.output_tokens": end.output_tokens,
-        "gen_ai.request.temperature": float(sampling.get("temperature", 1.0)),
-        "gen_ai.request.top_p": float(sampling.get("top_p", 1.0)),
-        "ekiden.tenant": row.tenant,
-        "ekiden.preemptions": end.preemptions,
-        "ekiden.cached_tokens": end.cached_tokens,
-        "ekiden.fingerprint": reader.header.fingerprint,
-    }
-    if "max_tokens" in sampling:
-        attributes["gen_ai.request.max_tokens"] = sampling["max_tokens"]
-    if end.first_token is not None:
-        attributes["gen_ai.server.time_to_first_token"] = (end.first_token - row.arrival) / 1e6
-    return attributes
-
-
-def _add_events(reader: LedgerReader, span: Any, row: RequestRow) -> None:
-    events = reader.events(row.request)
-    times = reader.times(sorted({event.turn for event in events}))
-    for event in events:
-        if event.turn in times:
-            at = _nanos(reader.header.started, times[event.turn][event.late])
-            span.add_event(
-                EventKind(event.kind).name.lower(),
-                {"ekiden.turn": event.turn, "ekiden.value": event.value, "ekiden.words": event_words(event)},
-                timestamp=at,
-            )

@@ -135,6 +135,14 @@ class LedgerReader:
         )
         return [EndRow(*row) for row in rows]
 
+    def ends_after(self, turn: int, request: int, count: int) -> list[EndRow]:
+        """At most ``count`` of the ends that come after a request's in a turn, by turn and request."""
+        rows = self._all(
+            "SELECT * FROM ends WHERE turn >= ? AND (turn > ? OR request > ?) ORDER BY turn, request LIMIT ?",
+            (turn, turn, request, count),
+        )
+        return [EndRow(*row) for row in rows]
+
     def same_prompt(self, digest: bytes, other_than: int) -> RequestRow | None:
         """The newest other request with the same prompt, among the last 20,000."""
         for row in self._connection.execute("SELECT * FROM requests ORDER BY request DESC LIMIT 20000"):

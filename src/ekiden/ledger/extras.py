@@ -1,0 +1,16 @@
+"""Packages that only exports need, and that not every installation has."""
+
+import importlib
+from typing import Any
+
+
+class ExportError(RuntimeError):
+    """An export that cannot be made; the message says what is missing."""
+
+
+def needed(module: str, extra: str) -> Any:
+    """A module of an optional package. Raises :class:`ExportError` naming what to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ExportError(f"this export needs {module.partition('.')[0]}: pip install 'ekiden[{extra}]'") from error
