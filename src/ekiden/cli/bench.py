@@ -12,6 +12,7 @@ import click
 
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.cli.terminal import UserError, out, print_json, progress
+from ekiden.config import ORDERS
 from ekiden.evaluation.bench import Figures, Shape
 
 if TYPE_CHECKING:
@@ -183,15 +184,19 @@ def _refuse_server_settings(resolved: Resolved) -> None:
 @click.option("--running", type=ABOVE_ZERO, default=512, help="sequences that run  [default: 512]")
 @click.option("--waiting", type=click.IntRange(min=0), default=100_000, help="requests that wait  [default: 100000]")
 @click.option("--steps", type=ABOVE_ZERO, default=300, help="steps measured  [default: 300]")
+@click.option("--scheduling-policy", "order", type=click.Choice(ORDERS), default="fcfs", help="[default: fcfs]")
+@click.option("--tenants", type=ABOVE_ZERO, default=1, help="whose requests they are, in turns  [default: 1]")
 @click.option("--seed", type=int, default=0, help="[default: 0]")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
-def scheduler(running: int, waiting: int, steps: int, seed: int, as_json: bool) -> None:
+def scheduler(running: int, waiting: int, steps: int, order: str, tenants: int, seed: int, as_json: bool) -> None:
     """Our own work per step, on the fake model; a hundredth of the queue is shown beside it: it must cost the same."""
     from ekiden.cli.compose import fake_core
     from ekiden.evaluation.bench import bench_scheduler
 
-    few = bench_scheduler(fake_core, rows=running, waiting=waiting // 100, steps=steps, seed=seed)
-    many = bench_scheduler(fake_core, rows=running, waiting=waiting, steps=steps, seed=seed)
+    few, many = (
+        bench_scheduler(fake_core, rows=running, waiting=count, steps=steps, seed=seed, order=order, tenants=tenants)
+        for count in (waiting // 100, waiting)
+    )
     if as_json:
         print_json({**many, "with_fewer_waiting": few})
         return

@@ -8,7 +8,7 @@ from rich.table import Table
 from ekiden.evaluation.metrics import FORMULAS, LEVELS, MIN_VALUES_FOR_P99
 
 NOT_ESTIMABLE = "n. e."
-_COUNTS = ("requests", "failures", "steps", "rows", "running", "waiting", "prompt_tokens", "output_tokens")
+_COUNTS = ("requests", "failures", "steps", "rows", "running", "waiting", "tenants", "prompt_tokens", "output_tokens")
 _PATTERNS = {
     **dict.fromkeys(_COUNTS, "{:,}"),
     "duration_seconds": "{:.2f} s",
@@ -20,6 +20,7 @@ _PATTERNS = {
     "pure_decode_tokens_per_second": "{:,.0f} tok/s",
     "host_share": "{:.2%}",
     "sampling_share": "{:.2%}",
+    "cpu_seconds_per_step": "{:.4f} s",
 }
 
 

@@ -159,14 +159,17 @@ def bench_scheduler(
     waiting: int,
     steps: int,
     seed: int,
+    order: str = "fcfs",
+    tenants: int = 1,
 ) -> Figures:
-    """Wall time of a step when the model costs next to nothing: what our own work costs.
+    """Time of a step when the model costs next to nothing: what our own work costs.
 
-    ``rows`` sequences run and ``waiting`` more wait; lengths vary so that some end, and are replaced, in most steps.
+    ``rows`` sequences run and ``waiting`` more wait, of ``tenants`` in turns; lengths vary so that some end, and are
+    replaced, in most steps.
     """
     recorder = StepRecorder()
     core = make_core(
-        SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=2 * rows),
+        SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=2 * rows, scheduling_policy=order),
         CacheConfig(block_size=16),
         LimitsConfig(max_num_queued_reqs=10 * (rows + waiting), max_num_queued_tokens=1_000 * (rows + waiting)),
         recorder,
@@ -175,19 +178,30 @@ def bench_scheduler(
     for index in range(rows + waiting):
         sampling = SamplingParams(temperature=0.0, max_tokens=source.randrange(steps, 3 * steps))
         prompt = tuple(source.randrange(1000) for _ in range(4))
-        core.add_request(Request(request_id=str(index), prompt_token_ids=prompt, sampling=sampling, arrival_time=0.0))
+        core.add_request(
+            Request(
+                request_id=str(index),
+                prompt_token_ids=prompt,
+                sampling=sampling,
+                arrival_time=0.0,
+                tenant=f"tenant-{index % tenants}",
+            )
+        )
     while core.stats().num_running < rows or not recorder.steps:
         core.step()  # intake of all that wait, and the prefills
     recorder.clear()
-    begin = time.monotonic()
+    begin, begin_cpu = time.monotonic(), time.process_time()
     for _ in range(steps):
         core.step()
-    duration = time.monotonic() - begin
+    duration, cpu = time.monotonic() - begin, time.process_time() - begin_cpu
     figures = step_figures(recorder.samples())
     return {
         "running": rows,
         "waiting": waiting,
+        "scheduling_policy": order,
+        "tenants": tenants,
         "duration_seconds": duration,
         "steps": steps,
+        "cpu_seconds_per_step": cpu / steps,
         "step_seconds": figures["step_seconds"],
     }

@@ -20,6 +20,7 @@ FORMULAS = {
     "prefill_tokens_per_second": "prompt tokens / time of the steps that prefill",
     "decode_tokens_per_second": "tokens of decode rows / time of the steps that hold any",
     "pure_decode_tokens_per_second": "tokens of decode rows / their time, steps without prefill only",
+    "cpu_seconds_per_step": "processor time of this process / steps",
     "step_seconds": "wall time of a step: model, sampling and host work",
     "ttft_seconds": "first non-empty token - intended arrival",
     "tpot_seconds": "(last token - first token) / (output tokens - 1), requests of 2 tokens or more",

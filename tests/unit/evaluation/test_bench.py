@@ -127,8 +127,8 @@ def test_rows_that_do_not_fit_the_pool_are_refused_with_the_way_out(parts):
 
 
 def test_the_scheduler_bench_measures_full_steps():
-    figures = bench_scheduler(fake_core, rows=8, waiting=50, steps=5, seed=0)
-    assert (figures["running"], figures["waiting"], figures["steps"]) == (8, 50, 5)
+    figures = bench_scheduler(fake_core, rows=8, waiting=50, steps=5, seed=0, order="fair", tenants=3)
+    assert (figures["running"], figures["waiting"], figures["steps"], figures["tenants"]) == (8, 50, 5, 3)
     step = figures["step_seconds"]
     assert isinstance(step, dict)
     assert step["n"] == 5
