@@ -1,0 +1,54 @@
+"""What a batch half of which obeys a grammar loses against one that is free, on the real model, in turns.
+
+    python benchmarks/mixed_batch.py --rounds 4 --rows 32
+
+Every answer has the same number of tokens: the grammar cannot end before, and the free ones ignore the end token.
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+from ekiden.cli.compose import load_model
+from ekiden.config import Config, SchedulerConfig
+from ekiden.engine.llm import LLM
+from ekiden.evaluation.workload import synthetic_prompts
+from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--prompt-tokens", type=int, default=32)
+    parser.add_argument("--output-tokens", type=int, default=64)
+    asked = parser.parse_args()
+    llm = LLM(load_model(Config()), Config(scheduler=SchedulerConfig(max_num_seqs=asked.rows)))
+    free = SamplingParams(temperature=0.0, max_tokens=asked.output_tokens, ignore_eos=True)
+    grammar = Grammar(kind=GrammarKind.REGEX, source=r"([a-z]{1,9}[ ,.])" + f"{{{20 * asked.output_tokens}}}")
+    constrained = SamplingParams(temperature=0.0, max_tokens=asked.output_tokens, grammar=grammar)
+    samplings = {
+        "free": [free] * asked.rows,
+        "mixed": [constrained if row % 2 else free for row in range(asked.rows)],
+    }
+
+    def rate(kind: str, seed: int) -> float:
+        prompts = synthetic_prompts(asked.rows, asked.prompt_tokens, seed=seed, vocab_size=40_000)
+        start = time.monotonic()
+        made = sum(len(completion.token_ids) for completion in llm.generate(prompts, samplings[kind]))
+        assert made == asked.rows * asked.output_tokens, f"{made} tokens: an answer ended early"
+        return made / (time.monotonic() - start)
+
+    for kind in samplings:
+        rate(kind, -1)  # warm-up: the grammar is compiled here
+    ratios: list[float] = []
+    for pair in range(2 * asked.rounds):
+        order = ("free", "mixed") if pair % 2 == 0 else ("mixed", "free")
+        found = {kind: rate(kind, pair) for kind in order}
+        ratios.append(found["mixed"] / found["free"])
+    print(json.dumps({"mixed_over_free_median": statistics.median(ratios), "mixed_over_free": ratios}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
