@@ -20,6 +20,7 @@ async def test_health_tells_the_truth(memory: Memory, health):
     assert (await memory.http.head("/health")).status_code == status
     response = await memory.http.get("/ready")
     assert (response.status_code, response.json()) == (status, {"status": health.value})
+    assert (await metric_values(memory))["ekiden:engine_healthy"] == (health is Health.OK)
 
 
 async def test_draining_server_is_alive_but_not_ready(memory: Memory):
@@ -126,7 +127,7 @@ def ended(*, admitted: float | None, first_token: float | None, end: float, toke
 
 
 async def test_tenants_only_where_they_are_configured(memory: Memory):
-    assert not any("tenant" in key for key in await metric_values(memory))
+    assert not any("tenant=" in key for key in await metric_values(memory))
     memory.engine.snapshot = EngineStats(tenants={"acme": TenantTotals(2, 1, 30, 12), OTHER_TENANTS: TenantTotals()})
     values = await metric_values(memory)
     assert values["ekiden:tenant_requests_total tenant=acme"] == 2
@@ -134,6 +135,14 @@ async def test_tenants_only_where_they_are_configured(memory: Memory):
     assert values["ekiden:tenant_prompt_tokens_total tenant=acme"] == 30
     assert values["ekiden:tenant_generation_tokens_total tenant=acme"] == 12
     assert values["ekiden:tenant_requests_total tenant=(others)"] == 0
+
+
+async def test_what_has_not_happened_is_told_as_zero(memory: Memory):
+    values = await metric_values(memory)
+    for reason in FinishReason:
+        assert values[f"ekiden:request_success_total finished_reason={reason.value}"] == 0
+    for refusal in RefusalReason:
+        assert values[f"ekiden:admission_rejections_total at=intake reason={refusal.value}"] == 0
 
 
 async def test_rejections_are_counted_wherever_they_happen(memory: Memory):

@@ -36,7 +36,7 @@ from ekiden.api.schemas import ChatMessage, ChatRequest, CompletionRequest, Deto
 from ekiden.api.text_output import TokenText
 from ekiden.api.tokenize_routes import detokenize, tokenize
 from ekiden.config import Config
-from ekiden.engine.interface import Engine
+from ekiden.engine.interface import Engine, Health
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
@@ -94,7 +94,7 @@ def create_app(
         chat_template=chat_template,
         config=config,
         defaults=generation_defaults or SamplingParams(),
-        metrics=ApiMetrics(engine.stats, engine.card.model_id),
+        metrics=ApiMetrics(engine.stats, lambda: engine.health is Health.OK, engine.card.model_id),
         token_text=TokenText(tokenizer),
         keys=KeyStore.of(server),
         keep_alive_seconds=server.stream_keep_alive,

@@ -25,6 +25,7 @@ from ekiden.engine.interface import (
     EngineStats,
     TenantTotals,
 )
+from ekiden.state.request import FinishReason, RefusalReason
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 LABELS: Final = ("model_name", "engine")
@@ -66,8 +67,15 @@ class Growing:
 class EngineCollector(Collector):
     """The engine's snapshot as metric families."""
 
-    def __init__(self, stats: Callable[[], EngineStats], model_name: str, rejections: dict[str, int]) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        healthy: Callable[[], bool],
+        model_name: str,
+        rejections: dict[str, int],
+    ) -> None:
         self._stats = stats
+        self._healthy = healthy
         self._labels = [model_name, ENGINE]
         self._rejections = rejections
         self._growing: dict[str, Growing] = {}
@@ -88,9 +96,11 @@ class EngineCollector(Collector):
             bounds = TOKEN_TIME_BOUNDS if name == LATENCIES[-1] else LATENCY_BOUNDS
             values = stats.latencies[place] if stats.latencies else Distribution((), 0.0)
             yield self._histogram(f"{name}_seconds", _ABOUT[name], bounds, values)
-        finished: Labelled = {(reason,): count for reason, count in stats.finished_total.items()}
+        finished: Labelled = {(reason.value,): 0 for reason in FinishReason}
+        finished |= {(reason,): count for reason, count in stats.finished_total.items()}
         yield self._by("request_success", "Finished requests.", ("finished_reason",), finished)
-        refused: Labelled = {(INTAKE, reason): count for reason, count in stats.refused_total.items()}
+        refused: Labelled = {(INTAKE, reason.value): 0 for reason in RefusalReason}
+        refused |= {(INTAKE, reason): count for reason, count in stats.refused_total.items()}
         refused |= {(API, reason): count for reason, count in self._rejections.items()}
         yield self._by("admission_rejections", "Requests that were not admitted.", ("at", "reason"), refused)
         if stats.tenants:
@@ -99,6 +109,7 @@ class EngineCollector(Collector):
     def _gauges(self, stats: EngineStats) -> Iterator[Metric]:
         usage = stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
         for name, text, value in (
+            ("engine_healthy", "1 while tokens can move, as /health says.", float(self._healthy())),
             ("num_requests_running", "Requests in the running batch.", stats.num_running),
             ("num_requests_waiting", "Requests that wait for a place.", stats.num_waiting),
             ("kv_cache_usage_perc", "Used part of the KV pool; 1 is full.", usage),
@@ -148,6 +159,7 @@ class EngineCollector(Collector):
         return histogram
 
     def _by(self, name: str, text: str, labels: tuple[str, ...], values: Labelled) -> Metric:
+        """``values`` has a zero for what has not happened: a series that begins at one shows no rise from none."""
         counter = CounterMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, *labels])
         # Values seen before stay: a series that vanishes with an engine restart would look like a fall.
         known = {tuple(key.split("/")[1:]) for key in self._growing if key.startswith(f"{name}/")}
@@ -174,13 +186,13 @@ class EngineCollector(Collector):
 class ApiMetrics:
     """All metrics of one server, in a registry of its own."""
 
-    def __init__(self, stats: Callable[[], EngineStats], model_name: str) -> None:
+    def __init__(self, stats: Callable[[], EngineStats], healthy: Callable[[], bool], model_name: str) -> None:
         # The extra "_created" series say nothing that a dashboard reads.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the package leaves it untyped
         self.registry = CollectorRegistry(auto_describe=False)
         self.rejections: dict[str, int] = {}
         """Requests refused before they reached the engine, by reason."""
-        self.registry.register(EngineCollector(stats, model_name, self.rejections))
+        self.registry.register(EngineCollector(stats, healthy, model_name, self.rejections))
 
         gap = Histogram(
             "ekiden:inter_token_latency_seconds",
