@@ -186,7 +186,7 @@ def _spans(life: Life, now: Moment) -> Iterator[Span]:
             case EventKind.PREEMPTED:
                 phase, left_out = Phase.PREEMPTED, 0
             case EventKind.RESUMED:
-                whole = Phase.DECODE if event.value else Phase.RECOMPUTE
+                whole = Phase.DECODE if event.value > 0 else Phase.RECOMPUTE
                 phase = whole if has_token else Phase.PREFILL
             case EventKind.PAUSED:
                 pauses, left_out = event.value, 0
@@ -204,6 +204,25 @@ def _spans(life: Life, now: Moment) -> Iterator[Span]:
             yield Span(span.phase, span.begin, moment, span.left_out, span.blocked, span.pauses)
             span = after
     yield Span(span.phase, span.begin, now, span.left_out, span.blocked, span.pauses)
+
+
+def waiting_cause(
+    reason: WaitReason, own: int, *, head: int | None, holder: int | None, blocked: bool, order: str
+) -> tuple[Cause, int | None]:
+    """What one request of the queue waits for, and the request that stands for it.
+
+    ``reason`` holds ``head``, the first in line. ``holder`` is a later request that has a slot, ``order`` the
+    scheduling policy; ``blocked``: it was looked at and did not fit.
+    """
+    if blocked or (reason is WaitReason.KV_BLOCKS and head == own):
+        return Cause.KV_BLOCKS, None
+    if order in _ORDER_CAUSES:  # whoever holds it up came later
+        if reason is WaitReason.KV_BLOCKS and head is not None and head > own:
+            return _ORDER_CAUSES[order], head
+        if reason is WaitReason.SLOTS and holder is not None:
+            return _ORDER_CAUSES[order], holder
+    cause = WAIT_CAUSES[reason]
+    return cause, head if cause is Cause.BEHIND_REQUEST else None
 
 
 class _Splitter:
@@ -305,15 +324,9 @@ class _Splitter:
                 self.add(Cause.STEP_BOUNDARY, micros, turn)
             return
         reason = WAIT_REASONS[wait]
-        if span.blocked or (reason is WaitReason.KV_BLOCKS and head == own):
-            self.add(Cause.KV_BLOCKS, micros, turn)
-        elif reason is WaitReason.KV_BLOCKS and head is not None and head > own and self._order in _ORDER_CAUSES:
-            self.add(_ORDER_CAUSES[self._order], micros, turn, other=head)  # who holds it up came later
-        elif reason is WaitReason.SLOTS and (other := _holder(overtaken, turn)) is not None:
-            self.add(_ORDER_CAUSES[self._order], micros, turn, other=other)
-        else:
-            cause = WAIT_CAUSES[reason]
-            self.add(cause, micros, turn, other=head if cause is Cause.BEHIND_REQUEST else None)
+        holder = _holder(overtaken, turn) if reason is WaitReason.SLOTS else None
+        cause, other = waiting_cause(reason, own, head=head, holder=holder, blocked=span.blocked, order=self._order)
+        self.add(cause, micros, turn, other=other)
 
     def _overtaken(self, span: Span) -> list[tuple[int, int, int]]:
         """Requests that came later and hold a slot meanwhile, which only an order other than arrival's lets happen."""

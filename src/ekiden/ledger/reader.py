@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +43,37 @@ class StepSums(NamedTuple):
     swapping: int
 
 
+class BriefRequest(NamedTuple):
+    """What a request is, without its detail. Times are microseconds of the run."""
+
+    request: int
+    request_id: str
+    tenant: str
+    arrival: int
+    prompt_tokens: int
+    max_tokens: int
+    refusal: str | None
+
+
+_BRIEF = ", ".join(f"r.{name}" for name in BriefRequest._fields)
+
+
+class BriefTurn(NamedTuple):
+    """A turn's measures, in microseconds and tokens."""
+
+    turn: int
+    start: int
+    took: int
+    decode_rows: int
+    prefill_tokens: int
+    swapped: int
+    tokens: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.took
+
+
 class LedgerReader:
     """One stored run. Use as a context manager."""
 
@@ -71,6 +103,15 @@ class LedgerReader:
 
     def _all(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         return self._connection.execute(sql, values).fetchall()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All that is read inside is of one moment, whatever is being written meanwhile."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")
 
     # --- requests
 
@@ -150,6 +191,62 @@ class LedgerReader:
             if request.request != other_than and request_detail_of(request).prompt_digest == digest:
                 return request
         return None
+
+    # --- now: who is in the engine, and the last moments
+
+    def live_requests(self) -> list[BriefRequest]:
+        """The requests that are in the engine, in order of arrival."""
+        try:
+            rows = self._all(f"SELECT {_BRIEF} FROM live JOIN requests r USING (request) ORDER BY request")  # noqa: S608 - no values
+        except sqlite3.OperationalError as error:
+            raise LedgerReadError(f"{self.path} was recorded by an earlier version, without who is live") from error
+        return [BriefRequest(*row) for row in rows]
+
+    def brief_requests(self, numbers: Sequence[int]) -> list[BriefRequest]:
+        """Some requests by their numbers, in order of arrival."""
+        marks = ", ".join("?" * len(numbers))
+        sql = f"SELECT {_BRIEF} FROM requests r WHERE request IN ({marks}) ORDER BY request"  # noqa: S608 - only marks
+        return [BriefRequest(*row) for row in self._all(sql, numbers)]
+
+    def live_events(self) -> list[EventRow]:
+        """The events of the requests that are in the engine, by request and in order."""
+        sql = "SELECT e.* FROM live JOIN events e USING (request) ORDER BY e.request, e.turn, e.place"
+        return [EventRow(*row) for row in self._all(sql)]
+
+    def ended_since(self, turn: int) -> list[tuple[BriefRequest, EndRow]]:
+        """The requests that ended in or after a turn, refused ones included, in order of arrival."""
+        sql = f"SELECT {_BRIEF}, n.* FROM ends n JOIN requests r USING (request) WHERE n.turn >= ? ORDER BY request"  # noqa: S608 - no values
+        count = len(BriefRequest._fields)
+        return [(BriefRequest(*row[:count]), EndRow(*row[count:])) for row in self._all(sql, (turn,))]
+
+    def events_of_ended_since(self, turn: int) -> list[EventRow]:
+        """The events of the requests that ran and ended in or after a turn, by request and in order."""
+        sql = (
+            "SELECT e.* FROM ends n JOIN events e USING (request) WHERE n.turn >= ? AND n.admitted IS NOT NULL "
+            "ORDER BY e.request, e.turn, e.place"
+        )
+        return [EventRow(*row) for row in self._all(sql, (turn,))]
+
+    def newest_turns(self, since: int) -> list[BriefTurn]:
+        """The turns that ended at or after a time of the run, in order."""
+        found = []
+        sql = "SELECT turn, start, took, decode_rows, prefill_tokens, swapped, tokens FROM turns ORDER BY turn DESC"
+        for row in self._connection.execute(sql):
+            turn = BriefTurn(*row)
+            if turn.end < since:
+                break
+            found.append(turn)
+        return found[::-1]
+
+    def turns_backwards(self, last: int, count: int) -> Iterator[TurnRow]:
+        """At most ``count`` turns up to ``last``, newest first."""
+        sql = "SELECT * FROM turns WHERE turn <= ? ORDER BY turn DESC LIMIT ?"
+        return (TurnRow(*row) for row in self._connection.execute(sql, (last, count)))
+
+    def turns_without_decodes(self, first: int, last: int) -> list[int]:
+        """Those turns of a range that gave no running answer a token, in order."""
+        sql = "SELECT turn FROM turns WHERE turn BETWEEN ? AND ? AND (decode_rows = 0 OR tokens = 0) ORDER BY turn"
+        return [turn for (turn,) in self._all(sql, (first, last))]
 
     # --- turns
 

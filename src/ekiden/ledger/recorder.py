@@ -261,7 +261,7 @@ class Recorder:
         assert turn.plan is not None
         assert turn.load is not None
         for sequence in turn.plan.sequences[turn.load.decode_rows :]:
-            if sequence.first_token_time == turn.end and not sequence.padding:
+            if sequence.first_token_time == turn.end and self._live.get(sequence.request_id) is sequence:
                 self._event(self._number[sequence], EventKind.FIRST_TOKEN, late=1)
         caught_up = [s for s in self._recomputing if s.status is Status.RUNNING and s.num_uncomputed_tokens == 1]
         for sequence in sorted(caught_up, key=self._number.__getitem__):
@@ -285,8 +285,8 @@ class Recorder:
         for sequence in outcome.resumed:
             number = self._number[sequence]
             resumed.append(number)
-            whole = sequence.num_uncomputed_tokens <= 1
-            self._event(number, EventKind.RESUMED, int(whole), late=late)
+            whole, place = sequence.num_uncomputed_tokens <= 1, max(sequence.slot, 0) + 1  # it may have ended by now
+            self._event(number, EventKind.RESUMED, place if whole else -place, late=late)
             if not whole and sequence.num_output_tokens:
                 self._recomputing.add(sequence)
         return resumed

@@ -60,7 +60,7 @@ class EventKind(IntEnum):
     PREEMPTED = 8
     """value: blocks moved to the swap space; 0 when their content was dropped."""
     RESUMED = 9
-    """value: blocks brought back."""
+    """value: one more than its slot; negative when what it had was dropped and is to be computed again."""
     CAUGHT_UP = 10
     """What was dropped has been computed again."""
     PAUSED = 11

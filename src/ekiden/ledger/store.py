@@ -59,6 +59,7 @@ CREATE TABLE ends (
 );
 CREATE INDEX ends_by_e2e ON ends (e2e);
 CREATE INDEX ends_by_turn ON ends (turn);
+CREATE TABLE live (request INTEGER PRIMARY KEY);
 CREATE TABLE controls (
   turn INTEGER NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, set_by TEXT NOT NULL,
   who TEXT NOT NULL
@@ -153,7 +154,21 @@ class LedgerWriter:
         self._insert(_INSERT_REQUESTS, [request for rows in batch for request in rows.requests])
         self._insert(_INSERT_ENDS, [end for rows in batch for end in rows.ends])
         self._insert(_INSERT_CONTROLS, [control for rows in batch for control in rows.controls])
+        self._note_live([request.request for rows in batch for request in rows.requests], batch)
         self._connection.execute("COMMIT")
+
+    def _note_live(self, arrived: list[int], batch: list[Rows]) -> None:
+        """Keep the list of who is in the engine, so that looking at a long run needs no search for them."""
+        if arrived:
+            self._connection.execute(
+                "INSERT INTO live SELECT request FROM requests WHERE request BETWEEN ? AND ? AND refusal IS NULL",
+                (arrived[0], arrived[-1]),
+            )
+        if any(rows.ends for rows in batch):
+            self._connection.execute(
+                "DELETE FROM live WHERE request IN (SELECT request FROM ends WHERE turn BETWEEN ? AND ?)",
+                (batch[0].turn.turn, batch[-1].turn.turn),
+            )
 
     def _insert(self, statements: dict[int, str], rows: Sequence[tuple[object, ...]]) -> None:
         place = 0

@@ -148,7 +148,7 @@ def event_words(event: EventRow) -> str:
         case EventKind.PREEMPTED:
             return f"preempted, {value} blocks moved to the swap space" if value else "preempted, its blocks dropped"
         case EventKind.RESUMED:
-            return "back after preemption" if value else "back after preemption, to be computed again"
+            return "back after preemption" if value > 0 else "back after preemption, to be computed again"
         case EventKind.CAUGHT_UP:
             return "what was dropped is computed again"
         case EventKind.PAUSED:

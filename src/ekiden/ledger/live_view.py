@@ -1,0 +1,202 @@
+"""What ``ekiden top`` and ``GET /admin/live`` say: plain data, the same for both.
+
+Times are seconds. "In the window" is: in the last ``window_seconds`` before the view was taken.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+
+class SlotState(StrEnum):
+    EMPTY = "empty"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+    RECOMPUTING = "recomputing"
+    """What was dropped when it was preempted is being computed again."""
+    PREEMPTED = "preempted"
+    """It keeps the slot; its KV blocks were taken."""
+    PADDING = "padding"
+    """It has ended; the batch goes on computing its row."""
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True):
+    slot: int
+    state: SlotState = SlotState.EMPTY
+    request_id: str | None = None
+    tenant: str | None = None
+    prompt_tokens: int = 0
+    computed_tokens: int = 0
+    """Of the prompt, the tokens whose keys and values are in the KV pool or the swap space."""
+    output_tokens: int = 0
+    max_tokens: int = 0
+    seconds: float = 0.0
+    """Since it was admitted for the first time."""
+    left_out: str | None = None
+    """Why it runs and gets no tokens now."""
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    request_id: str
+    tenant: str
+    prompt_tokens: int
+    seconds: float
+    """Since it arrived."""
+    cause: str
+    """What it waits for, by the name that ``explain`` has for it."""
+    behind: str | None = None
+    """The request that stands for the cause."""
+    passed_over: bool = False
+    """It was looked at for admission and did not fit."""
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """``first`` has the first in line, then who was passed over, then the others by arrival."""
+
+    waiting: int = 0
+    by_cause: dict[str, int] = {}
+    oldest_seconds: float | None = None
+    prompt_tokens: int = 0
+    first: list[Waiting] = []
+
+
+class Away(msgspec.Struct, frozen=True, kw_only=True):
+    """A request in the engine that neither waits for admission nor has a slot. ``why``: who holds it; none when it
+    waits to come back."""
+
+    request_id: str
+    tenant: str
+    why: list[str]
+    output_tokens: int
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """In blocks. ``used`` are referenced by requests; ``free`` can be given out, cached prefixes included."""
+
+    used: int
+    free: int
+    total: int
+    block_size: int
+    swap_total: int
+    preempted: int
+    """Requests whose blocks were taken, and the blocks they have in the swap space."""
+    preempted_blocks: int
+    moved: int
+    """Blocks copied to or from the swap space in the window."""
+    preemptions: int
+    """In the window."""
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Percentiles by nearest rank; None where there is nothing to tell."""
+
+    count: int = 0
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+    @staticmethod
+    def of(micros: Iterable[tuple[int, int]]) -> "Spread":
+        """Of microseconds that each count several times."""
+        weighted = sorted(micros)
+        total = sum(count for _, count in weighted)
+        if not total:
+            return Spread()
+        found: list[float] = []
+        seen, ranks = 0, [-(-total * percent // 100) for percent in (50, 95, 99)]
+        for value, count in weighted:
+            seen += count
+            found += [value / 1e6] * sum(seen - count < rank <= seen for rank in ranks)
+        return Spread(count=total, p50=found[0], p95=found[1], p99=found[2])
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """In the window.
+
+    ``ttft``: from arrival to first token, of the requests that got it. ``itl``: one value for each token of a decode
+    row, the time from the end of the turn before to the end of its own. So it has what a step and the host cost whoever
+    ran on; the gaps of requests that sat out turns, were preempted or paused are in ``explain``. ``step``: time of a
+    turn that computed.
+    """
+
+    steps: int
+    output_tokens: int
+    prompt_tokens: int
+    """Computed, so without those found in the prefix cache."""
+    output_tokens_per_second: float
+    prompt_tokens_per_second: float
+    rows_per_step: float
+    """Decode rows, on average over the turns that computed."""
+    ttft: Spread
+    itl: Spread
+    step: Spread
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """``running``, ``waiting`` and ``away`` (paused, preempted) are now; tokens and ``ended`` are of the window."""
+
+    tenant: str
+    weight: float = 1.0
+    running: int = 0
+    waiting: int = 0
+    away: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    ended: int = 0
+    refused: int = 0
+
+    @staticmethod
+    def sum_of(tenants: "Sequence[Tenant]", name: str | None = None) -> "Tenant":
+        return Tenant(
+            tenant=name or f"{len(tenants)} others",
+            running=sum(t.running for t in tenants),
+            waiting=sum(t.waiting for t in tenants),
+            away=sum(t.away for t in tenants),
+            prompt_tokens=sum(t.prompt_tokens for t in tenants),
+            output_tokens=sum(t.output_tokens for t in tenants),
+            ended=sum(t.ended for t in tenants),
+            refused=sum(t.refused for t in tenants),
+        )
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    value: str
+    set_by: str
+    who: str
+    seconds: float
+    """Since it has been in force."""
+
+
+class LiveView(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str
+    model: str
+    version: str
+    lineage: str
+    """The digest of what makes the answers."""
+    recording: bool
+    """Whether an engine is writing to the run."""
+    turn: int
+    age_seconds: float
+    """Since the newest turn ended; an engine without work takes no turns."""
+    window_seconds: float
+    exact: bool
+    """False when turns were lost, and with them what happened in them."""
+    running: int
+    slots: list[Slot]
+    queue: Queue
+    paused: int
+    away: list[Away]
+    memory: Memory
+    pace: Pace
+    tenants: list[Tenant]
+    """Those with most tokens in the window, then with most requests."""
+    other_tenants: Tenant | None
+    """The sum over the others; its name says how many."""
+    ended: dict[str, int]
+    """In the window, by reason."""
+    refused: dict[str, int]
+    controls: list[Control]
+    order: str
+    """The scheduling policy."""
