@@ -29,6 +29,7 @@ COMMANDS = {
     "config": ("ekiden.cli.config_show", "Show the settings and where each value comes from."),
     "bench": ("ekiden.cli.bench", "Measure the backend, the engine or any OpenAI-compatible server."),
     "explain": ("ekiden.cli.explain", "Say why a request took what it took, or ended as it did."),
+    "top": ("ekiden.cli.top", "Watch a running engine: slots, queue, KV blocks, pace, tenants, rules in force."),
     "export": ("ekiden.cli.export", "Write a recorded run as Parquet tables or OpenTelemetry spans."),
     "lineage": ("ekiden.cli.lineage", "Say what made a run or a report, and what differs between two."),
     "replay": (

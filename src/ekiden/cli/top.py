@@ -1,0 +1,199 @@
+"""``ekiden top``: a running engine in one page, from its ledger or from a server's ``GET /admin/live``."""
+
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import click
+import httpx
+import msgspec
+from rich.console import Console, Group
+from rich.live import Live
+
+from ekiden.cli.explain import ONLY_THE_FOLDER
+from ekiden.cli.options import Resolved, settings_options
+from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.cli.top_page import page, printable
+from ekiden.ledger.live import WINDOW_SECONDS, live_view
+from ekiden.ledger.live_view import LiveView
+from ekiden.ledger.reader import LedgerReader, LedgerReadError, ledger_folder, run_named
+
+_KEYS = "q quits"
+_PATIENCE = 10.0
+"""Seconds that a server may take for an answer."""
+_LOWEST = 20
+"""A page needs so many lines; a lower terminal shows its upper part."""
+
+
+class Source(Protocol):
+    def view(self) -> LiveView:
+        """The view now. Raises :class:`UserError` when there is none."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@click.command()
+@click.argument("run", metavar="[RUN]", default="last")
+@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@click.option("--url", metavar="URL", help="ask this server instead of the ledger; needs a key of scope admin")
+@click.option("--api-key", "key", envvar="EKIDEN_API_KEY", help="bearer token of that server")
+@click.option(
+    "--interval", metavar="SECONDS", type=click.FloatRange(0.1, 3600.0), default=1.0, help="time between pages  [1]"
+)
+@click.option(
+    "--window",
+    metavar="SECONDS",
+    type=click.FloatRange(1.0, 600.0),
+    default=WINDOW_SECONDS,
+    help=f"figures are of so many last seconds  [{WINDOW_SECONDS:g}]",
+)
+@click.option("--once", is_flag=True, help="print one page; so it is where no terminal watches")
+@click.option("--json", "as_json", is_flag=True, help="print the view once, as one JSON object")
+def command(
+    resolved: Resolved,
+    run: str,
+    url: str | None,
+    key: str | None,
+    interval: float,
+    window: float,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Watch a running engine: slots, queue, KV blocks, pace, tenants and the rules in force.
+
+    RUN is a recorded run (its id, the beginning of it, a path); without it the newest run is followed.
+    """
+    folder = ledger_folder(resolved.config.ledger)
+    source: Source = RemoteSource(url, key, window) if url else LedgerSource(folder, run, window)
+    try:
+        first = source.view()
+        console = out()
+        if as_json:
+            print_json(msgspec.to_builtins(first))
+        elif once or not console.is_terminal:
+            for line in page(first, width=console.width):
+                console.print(line, soft_wrap=True)
+        else:
+            _follow(console, source, first, interval)
+    finally:
+        source.close()
+
+
+class LedgerSource:
+    """Reads the run's file; ``last`` goes on to the newest one when another begins."""
+
+    def __init__(self, folder: Path, run: str, window: float) -> None:
+        self._folder, self._run, self._window = folder, run, window
+        self._reader: LedgerReader | None = None
+
+    def view(self) -> LiveView:
+        try:
+            path = run_named(self._folder, self._run)
+            if self._reader is None or self._reader.path != path:
+                self.close()
+                self._reader = LedgerReader(path)
+            return live_view(self._reader, now=time.time(), window_seconds=self._window)
+        except LedgerReadError as error:
+            raise UserError(str(error)) from error
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+class RemoteSource:
+    """Asks a server for the same view."""
+
+    def __init__(self, url: str, key: str | None, window: float) -> None:
+        base = url if "://" in url else f"http://{url}"
+        self._url = f"{base.rstrip('/').removesuffix('/v1')}/admin/live"
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._window = window
+        self._client = httpx.Client(headers=headers, timeout=_PATIENCE)
+
+    def view(self) -> LiveView:
+        try:
+            answer = self._client.get(self._url, params={"window": self._window})
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UserError(f"no answer from {self._url}: {error}; is the server running?") from error
+        if answer.status_code != 200:
+            raise UserError(f"{self._url} answered {answer.status_code}: {_told(answer)}")
+        try:
+            return msgspec.json.decode(answer.content, type=LiveView)
+        except msgspec.DecodeError as error:
+            raise UserError(f"{self._url} did not answer with a view of this version: {error}") from error
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _told(answer: httpx.Response) -> str:
+    """The server's own words, and the way out."""
+    try:
+        told = str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        told = answer.text[:200]
+    if answer.status_code == 404 and "--no-ledger" not in told:
+        told += " /admin is there for keys of scope admin only: `ekiden keys --help` makes one."
+    return told
+
+
+def _follow(console: Console, source: Source, first: LiveView, interval: float) -> None:
+    """Draw until q or Ctrl-C. What goes wrong on the way is shown; a server may be on its way back."""
+    view, trouble = first, ""
+    try:
+        with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(_drawn(console, view, trouble), refresh=True)
+                if "q" in pressed(interval).lower():
+                    return
+                try:
+                    view, trouble = source.view(), ""
+                except UserError as error:
+                    trouble = str(error)
+    except KeyboardInterrupt:
+        return
+
+
+def _drawn(console: Console, view: LiveView, trouble: str) -> Group:
+    width, height = console.size
+    keys = _KEYS if not trouble else f"{_KEYS}   {printable(trouble)}"
+    return Group(*page(view, width=width, height=max(height, _LOWEST), keys=keys)[:height])
+
+
+class Pressed(Protocol):
+    def __call__(self, seconds: float) -> str: ...
+
+
+@contextmanager
+def _keys() -> Iterator[Pressed]:
+    """A callable that waits for a key and returns what was pressed, or nothing after so many seconds."""
+    if not sys.stdin.isatty():
+
+        def wait(seconds: float) -> str:
+            time.sleep(seconds)
+            return ""
+
+        yield wait
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def press(seconds: float) -> str:
+        ready, _, _ = select.select([descriptor], [], [], seconds)
+        return os.read(descriptor, 64).decode(errors="replace") if ready else ""
+
+    try:
+        tty.setcbreak(descriptor)
+        yield press
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
