@@ -1,17 +1,22 @@
 """The evidence over HTTP: the owner of a request is told where its time went; nobody else learns that it exists."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from ekiden.api.keys import new_key
 from ekiden.config import Config, LedgerConfig, LimitsConfig, ServerConfig
+from ekiden.ledger.live_view import LiveView
+from ekiden.ledger.store import LedgerWriter
 from tests.api.conftest import assert_error
 from tests.api.real_core import RealCore, real_core
 from tests.api.scripted import MODEL
+from tests.unit.ledger.directed import Directed
 
 
 class Keyed:
@@ -113,3 +118,46 @@ async def test_the_lineage_is_told_and_names_and_folders_only_to_an_administrato
     assert seen["apart"] == {}
     assert (await keyed.get("boss", "/v1/lineage")).json()["apart"] == card.lineage.apart
     assert_error(await keyed.core.http.get("/v1/lineage"), 401)
+
+
+async def test_the_engine_at_a_glance_is_for_administrators(keyed: Keyed) -> None:
+    empty = msgspec.convert((await keyed.get("boss", "/admin/live")).json(), LiveView)
+    assert (empty.turn, empty.running, empty.recording) == (0, 0, True)
+    await keyed.complete("alice", max_tokens=7)
+    await keyed.complete("bob", prompt=["one", "two"])
+    for _ in range(100):  # the ledger is written a fifth of a second behind
+        view = msgspec.convert((await keyed.get("boss", "/admin/live?window=60")).json(), LiveView)
+        if view.ended.get("length") == 3:
+            break
+        await asyncio.sleep(0.02)
+    assert {one.tenant: (one.output_tokens, one.ended) for one in view.tenants} == {"alice": (7, 1), "bob": (10, 2)}
+    assert view.window_seconds == 60.0
+    assert view.model == MODEL
+    assert view.lineage == keyed.core.engine.card.lineage.digest
+    assert view.exact
+    assert_error(await keyed.get("alice", "/admin/live"), 403)
+    assert_error(await keyed.core.http.get("/admin/live"), 401)
+    for wrong in ("0", "601", "nan", "x", ""):
+        assert_error(await keyed.get("boss", f"/admin/live?window={wrong}"), 400, "window")
+
+
+async def test_another_engines_run_in_the_same_folder_is_not_shown(keyed: Keyed, tmp_path: Path) -> None:
+    folder = tmp_path / "ledger"
+    other = Directed()
+    writer = LedgerWriter(folder / "99990101-000000-ffff.sqlite", other.header)
+    try:
+        assert (await keyed.get("boss", "/admin/live")).json()["model"] == MODEL
+        keyed.core.engine.ledger.close()  # type: ignore[union-attr]
+        assert_error(await keyed.get("boss", "/admin/live"), 503, code="ledger_unavailable")
+    finally:
+        writer.close()
+
+
+async def test_a_server_without_a_ledger_has_no_view_of_it(tmp_path: Path) -> None:
+    key, digest = new_key()
+    path = tmp_path / "keys.toml"
+    path.write_text(f'[[keys]]\nname = "boss"\nhash = "{digest}"\nscopes = ["admin"]')
+    config = Config(server=ServerConfig(api_keys_file=str(path)), ledger=LedgerConfig(ledger=False))
+    async with real_core(config) as core:
+        answer = await core.http.get("/admin/live", headers={"authorization": f"Bearer {key}"})
+        assert_error(answer, 404, code="ledger_off")

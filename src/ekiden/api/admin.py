@@ -6,17 +6,24 @@ change is logged with the name of the key that asked for it.
 
 import dataclasses
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
+from urllib.parse import parse_qs
 
+import msgspec
 from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
 from ekiden.api.auth import require_admin
 from ekiden.api.context import ApiContext
-from ekiden.api.errors import ApiError, shown
+from ekiden.api.errors import ApiError, invalid, ledger_off, ledger_unavailable, shown
 from ekiden.api.responses import send_json
 from ekiden.api.schema_base import Strict, parse
+from ekiden.ledger.live import WINDOW_SECONDS, live_view
+from ekiden.ledger.live_view import LiveView
+from ekiden.ledger.reader import LedgerReader, LedgerReadError, ledger_folder, runs_in
+from ekiden.ledger.retention import is_being_written
 
 logger = logging.getLogger(__name__)
 
@@ -91,3 +98,41 @@ async def policy(context: ApiContext, scope: Scope, receive: Receive, send: Send
         "limits": dataclasses.asdict(context.config.limits),
     }
     await send_json(send, state)
+
+
+async def live(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+    """What ``ekiden top`` shows, from the ledger; ``?window=SECONDS`` says over how long its figures are taken."""
+    require_admin(scope)
+    if not context.config.ledger.ledger:
+        raise ledger_off()
+    window = _window(scope)
+    view = await context.off_loop(lambda: _live(context, window))
+    if view is None:
+        raise ledger_unavailable()
+    await send_json(send, msgspec.to_builtins(view))
+
+
+def _window(scope: Scope) -> float:
+    asked = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("window")
+    try:
+        window = WINDOW_SECONDS if asked is None else float(asked[-1])
+    except ValueError:
+        window = 0.0
+    if not 1.0 <= window <= 600.0:
+        raise invalid("window", f"window is {shown((asked or [''])[-1])}; it must be seconds from 1 to 600.")
+    return window
+
+
+def _live(context: ApiContext, window: float) -> LiveView | None:
+    """The newest run of this engine that is being written; other servers may record to the same folder."""
+    card = context.engine.card
+    for path in runs_in(ledger_folder(context.config.ledger)):
+        if not is_being_written(path):
+            continue
+        try:
+            with LedgerReader(path) as reader:
+                if (reader.header.model_id, reader.header.fingerprint) == (card.model_id, card.fingerprint):
+                    return live_view(reader, now=time.time(), window_seconds=window)
+        except LedgerReadError:
+            continue  # another version's, or deleted meanwhile
+    return None

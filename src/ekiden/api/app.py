@@ -108,6 +108,9 @@ def create_app(
         _add_route(
             app, context, "/admin/policy", admin.policy, methods=["GET"], summary="Rules in force", tags=["admin"]
         )
+        _add_route(
+            app, context, "/admin/live", admin.live, methods=["GET"], summary="The engine at a glance", tags=["admin"]
+        )
     docs_page.add_routes(app)
     models_routes.add_routes(app, context)
     status_routes.add_routes(app, context)

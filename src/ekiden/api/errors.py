@@ -166,6 +166,20 @@ def shutting_down() -> ApiError:
     )
 
 
+def ledger_off() -> ApiError:
+    return ApiError(404, "This server records no decisions (--no-ledger).", code="ledger_off")
+
+
+def ledger_unavailable() -> ApiError:
+    return ApiError(
+        503,
+        "The engine is writing no ledger now; it may be starting again.",
+        kind=SERVER_ERROR,
+        code="ledger_unavailable",
+        headers=retry_after(1),
+    )
+
+
 def closed_to_newcomers() -> ApiError:
     return ApiError(
         503,

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from ekiden.api.auth import is_admin, tenant_of
 from ekiden.api.context import ApiContext
-from ekiden.api.errors import ApiError, shown
+from ekiden.api.errors import ApiError, ledger_off, shown
 from ekiden.api.responses import JsonBytes
 from ekiden.ledger.explain import Explanation, explain
 from ekiden.ledger.reader import LedgerReadError, find_request, ledger_folder
@@ -29,7 +29,7 @@ def add_routes(app: FastAPI, context: ApiContext) -> None:
     @app.get("/v1/explain/{request_id}", summary="Where a request's time went", tags=["evidence"])
     async def explain_request(request_id: str, request: Request) -> Response:
         if not context.config.ledger.ledger:
-            raise ApiError(404, "This server records no decisions (--no-ledger).", code="ledger_off")
+            raise ledger_off()
         viewer = None if is_admin(request.scope) else tenant_of(request.scope, context.config.server.tenant_header)
         told: list[Explanation] = []
         for pause in _PATIENCE:
