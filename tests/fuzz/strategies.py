@@ -20,7 +20,7 @@ MESSAGE = st.fixed_dictionaries(
     optional={"name": TEXT, "tool_call_id": TEXT, "refusal": TEXT},
 )
 
-SCHEMA = st.sampled_from(
+SCHEMA: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
         {"type": "object", "properties": {}},
         {"type": "object", "properties": {"a": {"enum": ["x", "日"]}}, "required": ["a"]},
@@ -80,7 +80,7 @@ def door_body(draw: st.DrawFn, model: str, path: str) -> dict[str, Any]:
     if model_of is MessagesRequest:
         made["messages"] = [{"role": "user", "content": draw(TEXT | TEXT | BLOCKS)}]
         tool: dict[str, Any] = {"name": "f", "input_schema": schema}
-        more = {"system": text, "tools": [tool], "stop_sequences": [text]}
+        more: dict[str, Any] = {"system": text, "tools": [tool], "stop_sequences": [text]}
         more["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
     else:
         made["input"] = draw(TEXT | TEXT | st.lists(MESSAGE, min_size=1, max_size=3))

@@ -36,7 +36,7 @@ async def test_pb_01_a_penalty_is_its_own_rows_wherever_it_stands(core: RealCore
 
 
 def one_of(*words: str) -> dict[str, Any]:
-    schema = {"type": "object", "properties": {"k": {"enum": list(words)}}, "required": ["k"]}
+    schema: dict[str, Any] = {"type": "object", "properties": {"k": {"enum": list(words)}}, "required": ["k"]}
     schema["additionalProperties"] = False
     form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": schema}}
     return {"response_format": form, "max_tokens": 60, "logit_bias": {str(ord(space)): -100 for space in " \t\n\r"}}

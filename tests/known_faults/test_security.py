@@ -100,7 +100,7 @@ async def test_pb_40_bodies_without_end_are_refused(core: RealCore, path: str) -
     await alive(core)
 
 
-OTHER_DOORS = {
+OTHER_DOORS: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "x"},
     "/v1/messages": {"max_tokens": 2, "messages": [{"role": "user", "content": "x"}]},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "x"}]},
