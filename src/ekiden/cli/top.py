@@ -67,7 +67,7 @@ def command(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Watch a running engine: slots, queue, KV blocks, pace, tenants and the rules in force.
+    """Watch a running engine: slots, queue, KV blocks, pace, tenants, rules in force.
 
     RUN is a recorded run (its id, the beginning of it, a path); without it the newest run is followed.
     """

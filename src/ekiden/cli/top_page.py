@@ -31,7 +31,7 @@ _HELP = "d decode p prompt r recompute x preempted ~ padding · free ! left out"
 def page(view: LiveView, *, width: int, height: int | None = None, keys: str = "") -> list[Text]:
     """The lines of one page, none wider than ``width``, and at most ``height`` of them where it is at least 20."""
     head = _head(view)
-    rules, ends = _controls(view, width), _ends(view)
+    rules, ends = _controls(view, width, 2 if height else 8), _ends(view)
     foot = [ends, *rules, *([Text(keys, "dim")] if keys else [])]
     room = (height or _PLAIN_HEIGHT) - len(head) - len(foot)
     queue_wanted, tenants_wanted = 1 + len(view.queue.first) + len(view.away), 1 + len(_all_tenants(view))
@@ -237,8 +237,8 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()) or "none"
 
 
-def _controls(view: LiveView, width: int) -> list[Text]:
-    """What people and rules put in force, on a line of their own; then the configuration, on at most two."""
+def _controls(view: LiveView, width: int, most: int) -> list[Text]:
+    """What people and rules put in force, on a line of their own; then the configuration, on at most ``most``."""
     set_now = [control for control in view.controls if control.set_by != "configuration"]
     configured = [control for control in view.controls if control.set_by == "configuration"]
     lines = []
@@ -247,13 +247,13 @@ def _controls(view: LiveView, width: int) -> list[Text]:
         lines.append(Text.assemble(("set", "bold"), f"  {_joined(told)}", style="magenta"))
     rest = [printable(f"{c.name}={c.value}") for c in configured if c.value != "None"]
     name = "rules  "
-    while rest and len(lines) < 3:
-        fitting = 1
-        while fitting < len(rest) and len(name) + len(", ".join(rest[: fitting + 1])) < width:
-            fitting += 1
-        text = ", ".join(rest if name.isspace() else rest[:fitting])
-        lines.append(Text.assemble((name, "bold"), text, style="dim"))
-        rest, name = [] if name.isspace() else rest[fitting:], " " * len(name)
+    for place in range(most):
+        fitting = len(rest)
+        while place < most - 1 and fitting > 1 and len(name) + len(", ".join(rest[:fitting])) > width:
+            fitting -= 1
+        if rest:
+            lines.append(Text.assemble((name, "bold"), ", ".join(rest[:fitting]), style="dim"))
+        rest, name = rest[fitting:], " " * len(name)
     return lines
 
 

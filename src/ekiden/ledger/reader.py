@@ -192,12 +192,14 @@ class LedgerReader:
                 return request
         return None
 
-    # --- now: who is in the engine, and the last moments
+    # --- now: who is in the engine, and the last moments. SQLite starts from the table before a CROSS JOIN, of which
+    # few rows are wanted here; by itself it would read all requests in order.
 
     def live_requests(self) -> list[BriefRequest]:
         """The requests that are in the engine, in order of arrival."""
         try:
-            rows = self._all(f"SELECT {_BRIEF} FROM live JOIN requests r USING (request) ORDER BY request")  # noqa: S608 - no values
+            sql = f"SELECT {_BRIEF} FROM live CROSS JOIN requests r USING (request) ORDER BY request"  # noqa: S608 - no values
+            rows = self._all(sql)
         except sqlite3.OperationalError as error:
             raise LedgerReadError(f"{self.path} was recorded by an earlier version, without who is live") from error
         return [BriefRequest(*row) for row in rows]
@@ -210,19 +212,20 @@ class LedgerReader:
 
     def live_events(self) -> list[EventRow]:
         """The events of the requests that are in the engine, by request and in order."""
-        sql = "SELECT e.* FROM live JOIN events e USING (request) ORDER BY e.request, e.turn, e.place"
+        sql = "SELECT e.* FROM live CROSS JOIN events e USING (request) ORDER BY e.request, e.turn, e.place"
         return [EventRow(*row) for row in self._all(sql)]
 
     def ended_since(self, turn: int) -> list[tuple[BriefRequest, EndRow]]:
         """The requests that ended in or after a turn, refused ones included, in order of arrival."""
-        sql = f"SELECT {_BRIEF}, n.* FROM ends n JOIN requests r USING (request) WHERE n.turn >= ? ORDER BY request"  # noqa: S608 - no values
+        ended = "ends n CROSS JOIN requests r USING (request) WHERE n.turn >= ?"
+        sql = f"SELECT {_BRIEF}, n.* FROM {ended} ORDER BY +n.request"  # noqa: S608 - no values
         count = len(BriefRequest._fields)
         return [(BriefRequest(*row[:count]), EndRow(*row[count:])) for row in self._all(sql, (turn,))]
 
     def events_of_ended_since(self, turn: int) -> list[EventRow]:
         """The events of the requests that ran and ended in or after a turn, by request and in order."""
         sql = (
-            "SELECT e.* FROM ends n JOIN events e USING (request) WHERE n.turn >= ? AND n.admitted IS NOT NULL "
+            "SELECT e.* FROM ends n CROSS JOIN events e USING (request) WHERE n.turn >= ? AND n.admitted IS NOT NULL "
             "ORDER BY e.request, e.turn, e.place"
         )
         return [EventRow(*row) for row in self._all(sql, (turn,))]
