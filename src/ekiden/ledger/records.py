@@ -19,7 +19,7 @@ from ekiden.state.plan import LeftOutReason
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import WaitReason
 
-FORMAT = 1
+FORMAT = 2
 REFUSED = "refused"
 """The reason in the end row of a request that was refused; those of others are of FinishReason."""
 
