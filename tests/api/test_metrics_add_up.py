@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -28,7 +29,8 @@ weight = 2.0
 [tenants.narrow]
 max_num_queued_reqs = 1
 """
-FAILING_STEP = 60
+FAILING_STEP = 100
+SLOTS = 6
 Values = dict[str, float]
 
 
@@ -36,9 +38,11 @@ def config(tmp_path: Path) -> Config:
     tenants = tmp_path / "tenants.toml"
     tenants.write_text(TENANTS)
     return Config(
-        scheduler=SchedulerConfig(max_num_seqs=6, max_num_batched_tokens=6 + 3 * BLOCK, scheduling_policy="fair"),
+        scheduler=SchedulerConfig(
+            max_num_seqs=SLOTS, max_num_batched_tokens=SLOTS + 3 * BLOCK, scheduling_policy="fair"
+        ),
         cache=CacheConfig(block_size=BLOCK),
-        limits=LimitsConfig(tenants_file=str(tenants), max_num_queued_reqs=24),
+        limits=LimitsConfig(tenants_file=str(tenants), max_num_queued_reqs=40),
         server=ServerConfig(tenant_header="x-tenant"),
         ledger=LedgerConfig(ledger_dir=str(tmp_path / "ledger")),
     )
@@ -63,21 +67,33 @@ class Load:
     async def run(self) -> None:
         shared = "the same beginning of many prompts, longer than two blocks " * 2
         calls = [
-            self.core.complete(f"{shared}{index}", max_tokens=60 + 5 * index, ignore_eos=True, n=1 + index % 3)
+            self.core.complete(f"{shared}{index}", max_tokens=120 + 10 * index, ignore_eos=True, n=1 + index % 3)
             for index in range(8)
         ]
         calls += [self.post("acme", f"{index} alone {shared}", max_tokens=40) for index in range(8)]
         calls += [self.post("narrow", shared, max_tokens=9) for _ in range(4)]
         calls += [self.post("acme", shared, max_tokens=200, stop_token_ids=list(range(VOCAB_SIZE // 2)))]
-        calls += [self.post("somebody", shared, deadline_ms=30, max_tokens=300, ignore_eos=True)]
         held = [asyncio.create_task(call) for call in calls]
-        self.gate.permits.release(2)
-        await asyncio.sleep(0.1)  # the first are running, and the deadline has passed
+        await self.arrived(held)
+        while self.core.engine.stats().num_running < SLOTS:
+            self.gate.permits.release()
+            await asyncio.sleep(0.005)
+        late = self.post("somebody", shared, deadline_ms=30, max_tokens=300, ignore_eos=True)
+        held.append(asyncio.create_task(late))
+        await self.arrived(held)
+        await asyncio.sleep(0.05)  # its deadline passes while no slot is free
         self.gate.open.set()
         # More than the queue holds, at once; they are answered, one way or another.
         flood = [self.post("flood", f"{index}", max_tokens=30, ignore_eos=True) for index in range(60)]
         await asyncio.gather(*held, *flood, self.leave(), self.be_paused())
         await self.be_refused()
+
+    async def arrived(self, calls: list[asyncio.Task[httpx.Response]]) -> None:
+        """Until all are in the engine's hands, or answered already."""
+        in_flight = self.core.app.state.context.in_flight
+        async with asyncio.timeout(20):
+            while len(in_flight) + sum(call.done() for call in calls) < len(calls):
+                await asyncio.sleep(0.002)
 
     def post(self, tenant: str, prompt: object, *, deadline_ms: int | None = None, **fields: object):
         headers = {"x-tenant": tenant}
