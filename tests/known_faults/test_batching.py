@@ -15,7 +15,9 @@ from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
 from tests.api.real_core import BLOCK, CONTEXT, RealCore, make_parts, real_core
 from tests.api.scripted import VOCAB_SIZE
+from tests.api.test_admin import Gate
 from tests.known_faults.conftest import CHAT, TEXT, request_of, small, text_of, whole
+from tests.known_faults.gates import opened
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 
@@ -35,40 +37,52 @@ async def test_pb_01_a_penalty_is_its_own_rows_wherever_it_stands(core: RealCore
             assert answer["choices"] == solo[which]
 
 
+LONG = "-" * 150
+"""Makes an answer so long that others certainly join while it is being written."""
+
+
 def one_of(*words: str) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object", "properties": {"k": {"enum": list(words)}}, "required": ["k"]}
     schema["additionalProperties"] = False
     form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": schema}}
-    return {"response_format": form, "max_tokens": 60, "logit_bias": {str(ord(space)): -100 for space in " \t\n\r"}}
+    return {"response_format": form, "max_tokens": 250, "logit_bias": {str(ord(space)): -100 for space in " \t\n\r"}}
 
 
-async def test_pb_03_rows_that_join_in_waves_keep_their_own_grammars(core: RealCore) -> None:
-    plain = {"max_tokens": 150, "ignore_eos": True}
-    solo = [text_of(CHAT, (await whole(core.http, CHAT, text=str(i), **plain))["choices"][0]) for i in range(2)]
+async def test_pb_03_rows_that_join_in_waves_keep_their_own_grammars() -> None:
+    gate = Gate()
+    async with real_core(small(), before_step=gate) as core, opened(gate):
 
-    async def said(**fields: Any) -> str:
-        return text_of(CHAT, (await whole(core.http, CHAT, **fields))["choices"][0])
+        async def said(**fields: Any) -> str:
+            return text_of(CHAT, (await whole(core.http, CHAT, **fields))["choices"][0])
 
-    async def joined(number: int) -> None:
-        while core.engine.stats().num_running < number:
-            await asyncio.sleep(0)
+        async def wave(*asked: dict[str, Any]) -> list["asyncio.Task[str]"]:
+            """Start requests, and let the engine take a step at a time until all of them run."""
+            wanted = core.engine.stats().num_running + len(asked)
+            calls = [asyncio.create_task(said(**fields)) for fields in asked]
+            async with asyncio.timeout(10):
+                while core.engine.stats().num_running < wanted:
+                    gate.permits.release()
+                    await asyncio.sleep(0.001)
+            return calls
 
-    running = [asyncio.create_task(said(text=str(index), **plain)) for index in range(2)]
-    await joined(2)
-    answers = [asyncio.create_task(said(**one_of("red", "green")))]
-    await joined(3)
-    answers += [asyncio.create_task(said(**one_of(*words))) for words in (("up", "down"), ("left", "right"))]
-    told = [json.loads(answer)["k"] for answer in await asyncio.gather(*answers)]
-    assert told[0] in ("red", "green")
-    assert told[1] in ("up", "down")
-    assert told[2] in ("left", "right")
-    assert await asyncio.gather(*running) == solo
-    for cycle in range(5):
-        words = (f"a{cycle}", f"b{cycle}")
-        assert json.loads(await said(**one_of(*words)))["k"] in words
-        assert await said(text="1", **plain) == solo[1]
-        for other in (("x", "y"), ("z", "w")):
-            assert json.loads(await said(**one_of(*other)))["k"] in other
+        plain = [{"text": str(index), "max_tokens": 900, "ignore_eos": True} for index in range(2)]
+        choices = [(left + LONG, right + LONG) for left, right in (("red", "green"), ("up", "down"), ("on", "off"))]
+        gate.open.set()
+        solo = [await said(**fields) for fields in plain]
+        for words in choices:
+            await said(**one_of(*words))  # compiled from here on, so that nothing waits for that
+        gate.open.clear()
+        running = await wave(*plain)
+        second = await wave(one_of(*choices[0]))
+        third = await wave(*(one_of(*words) for words in choices[1:]))
+        gate.open.set()
+        for words, answer in zip(choices, await asyncio.gather(*second, *third), strict=True):
+            assert json.loads(answer)["k"] in words
+        assert await asyncio.gather(*running) == solo
+        for cycle in range(5):
+            for words in ((f"a{cycle}", f"b{cycle}"), ("x", "y"), ("z", "w")):
+                assert json.loads(await said(**one_of(*words)))["k"] in words
+                assert words != ("x", "y") or await said(**plain[1]) == solo[1]
 
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 1])

@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -12,6 +10,7 @@ import pytest
 from tests.api.real_core import BLOCK, CONTEXT, RealCore, real_core
 from tests.api.test_admin import Gate
 from tests.known_faults.conftest import TEXT, request_of, small, whole
+from tests.known_faults.gates import opened
 
 
 def start(core: RealCore, text: str, **fields: Any) -> "asyncio.Task[Any]":
@@ -24,15 +23,6 @@ async def reached(core: RealCore, **wanted: int) -> None:
     async with asyncio.timeout(5):
         while {name: getattr(core.engine.stats(), name) for name in wanted} != wanted:
             await asyncio.sleep(0.001)
-
-
-@asynccontextmanager
-async def opened(gate: Gate) -> AsyncIterator[None]:
-    """Opens the gate at the end, whatever happened: the engine could not stop behind it."""
-    try:
-        yield
-    finally:
-        gate.open.set()
 
 
 @pytest.mark.parametrize("stream", [False, True])
