@@ -6,6 +6,8 @@ in the prefix cache at their own, lower rate), output tokens as they are made. W
 joins next; within a tenant, order of arrival. A tenant that comes back from idleness is lifted to the smallest counter
 among those that wait or run, so that idle time cannot be saved up.
 
+A request that does not fit is passed only by those of tenants that are not ahead of its own.
+
 Bound: while two tenants stay backlogged, the service they receive (over their weights) differs by at most
 ``2 * max(prompt_weight * longest prompt, output_weight * tokens the batch can hold)`` over the smallest weight.
 """
@@ -94,6 +96,10 @@ class FairQueue:
             self._last_to_leave = tenant
         self._length -= 1
         self._num_tokens -= sequence.num_prompt_tokens
+
+    def may_pass(self, candidate: Sequence, blocked: Sequence) -> bool:
+        """Not for a tenant that is ahead already: it would get further ahead with every small request."""
+        return self._tenant(candidate.request.tenant).counter <= self._tenant(blocked.request.tenant).counter
 
     def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
         """Service received: ``prompt`` computed and ``cached`` tokens at admission, ``output`` tokens as made."""

@@ -46,6 +46,9 @@ class KeyedQueue:
         del self._sorted[self._place.pop(sequence.request_id)]
         self._num_tokens -= sequence.num_prompt_tokens
 
+    def may_pass(self, candidate: Sequence, blocked: Sequence) -> bool:
+        return True
+
     def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
         """Service received does not matter to these orders."""
 

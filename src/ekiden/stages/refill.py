@@ -105,7 +105,10 @@ class Refill:
     def _look_past_the_blocked(self, outcome: RefillOutcome, limit: int, now: float) -> None:
         """The head does not fit. Let a few of those behind it join, each counted against whom it passes."""
         blocked: list[Sequence] = []
-        for candidate in self._population.waiting.first(_LOOKAHEAD + 1):
+        waiting = self._population.waiting
+        for candidate in waiting.first(_LOOKAHEAD + 1):
+            if blocked and not waiting.may_pass(candidate, blocked[0]):
+                continue
             if self._fits(candidate):
                 for passed in blocked:
                     passed.num_overtaken += 1

@@ -57,6 +57,10 @@ class WaitingQueue(Protocol):
         """Take a sequence out, wherever it stands. Raises KeyError when it is not here."""
         ...
 
+    def may_pass(self, candidate: Sequence, blocked: Sequence) -> bool:
+        """Whether ``candidate``, behind in line, may join before ``blocked``, for which there is no memory yet."""
+        ...
+
     def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
         """Tell the order what service the sequence received, in tokens."""
         ...

@@ -124,7 +124,7 @@ def test_an_expired_request_ends_before_its_prefill() -> None:
     max_num_seqs=st.sampled_from([1, 3, 8]),
     weight=st.sampled_from([1.0, 2.0, 3.5]),
 )
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=40)
 def test_service_of_backlogged_tenants_differs_by_at_most_the_bound(
     lengths: list[tuple[int, int]], max_num_seqs: int, weight: float
 ) -> None:
@@ -158,6 +158,26 @@ def test_service_of_backlogged_tenants_differs_by_at_most_the_bound(
     recorder.after_step = count
     while core.has_work:
         core.step()
+
+
+def test_only_tenants_that_are_not_ahead_pass_a_request_that_does_not_fit() -> None:
+    recorder = Recorder()
+    core = make_core(recorder, order="fair", max_num_seqs=8, num_blocks=20)
+    core.add_request(make_request("a long", tenant="a", prompt=40, output=30))
+    core.step()
+    core.add_request(make_request("b first", tenant="b", prompt=4, output=2))
+    for _ in range(10):
+        core.step()  # "a" goes on and gets ahead
+    core.add_request(make_request("b large", tenant="b", prompt=60, output=2))
+    core.add_request(make_request("a small", tenant="a", prompt=4, output=2))
+    core.add_request(make_request("b small", tenant="b", prompt=4, output=2))
+    core.step()
+    assert recorder.order == ["a long", "b first"]
+    core.step()
+    assert recorder.order == ["a long", "b first", "b small"], "its own tenant's, and not the one that is ahead"
+    while core.has_work:
+        core.step()
+    assert recorder.order[3:] == ["b large", "a small"]
 
 
 def test_idle_time_cannot_be_saved_up() -> None:
