@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ekiden.backends.base import ModelRunner, RunnerError
+from ekiden.backends.base import ModelRunner, RunnerError, RunnerInfo
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.step_time import StepTimeModel, load_of
@@ -97,13 +97,7 @@ class EngineCore:
         self.intake = Intake(
             population=self.population,
             kv=self.kv,
-            limits=IntakeLimits(
-                vocab_size=info.vocab_size,
-                max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
-                max_num_queued_reqs=limits.max_num_queued_reqs,
-                max_num_queued_tokens=limits.max_num_queued_tokens,
-                max_queue_seconds=limits.max_queue_seconds,
-            ),
+            limits=_intake_limits(info, limits, max_model_len),
             tenants=tenants,
             drain_rate=self.drain_rate,
             output_lengths=output_lengths,
@@ -115,12 +109,7 @@ class EngineCore:
         self.formation = Formation(
             population=self.population,
             kv=self.kv,
-            limits=FormationLimits(
-                max_num_batched_tokens=scheduler.max_num_batched_tokens,
-                max_concurrent_prefills=scheduler.max_concurrent_prefills,
-                target_seconds=scheduler.target_itl_ms / 1000 if scheduler.target_itl_ms else None,
-                prefill_first=scheduler.prefill_first,
-            ),
+            limits=_formation_limits(scheduler),
             step_time=self.step_time,
         )
         self.advance = Advance(runner=runner, sampler=sampler, clock=clock)
@@ -318,6 +307,25 @@ class EngineCore:
         """Assert the invariants of every owner of state. Called after every step in tests."""
         self.population.check_integrity()
         self.kv.check_integrity()
+
+
+def _intake_limits(info: RunnerInfo, limits: LimitsConfig, max_model_len: int | None) -> IntakeLimits:
+    return IntakeLimits(
+        vocab_size=info.vocab_size,
+        max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
+        max_num_queued_reqs=limits.max_num_queued_reqs,
+        max_num_queued_tokens=limits.max_num_queued_tokens,
+        max_queue_seconds=limits.max_queue_seconds,
+    )
+
+
+def _formation_limits(scheduler: SchedulerConfig) -> FormationLimits:
+    return FormationLimits(
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_concurrent_prefills=scheduler.max_concurrent_prefills,
+        target_seconds=scheduler.target_itl_ms / 1000 if scheduler.target_itl_ms else None,
+        prefill_first=scheduler.prefill_first,
+    )
 
 
 def _view(
