@@ -15,8 +15,9 @@ serve: setup
 demo: setup
 	@exec $(BIN)/ekiden demo $(ARGS)
 
+# Two files of tests at a time: the model's tests and the others keep both of two cores busy. ARGS="-n 0" for one.
 test: lint
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 lint: setup-test
 	$(BIN)/ruff check .

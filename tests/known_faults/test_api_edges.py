@@ -32,7 +32,14 @@ async def refused(http: httpx.AsyncClient, path: str, body: Any, names: str = ""
     assert names in assert_shape(response)
 
 
-NOTHING = object()
+class _Nothing:
+    """A field that is left out."""
+
+    def __repr__(self) -> str:
+        return "nothing"  # names of tests must be the same in every process
+
+
+NOTHING = _Nothing()
 
 
 @pytest.mark.parametrize("value", [NOTHING, None, 1, 10**12], ids=["absent", "null", "one", "huge"])
