@@ -89,6 +89,8 @@ def changes(before: Lineage, after: Lineage) -> list[Change]:
     found: list[Change] = []
     for section in (*SECTIONS, "apart"):
         old, new = getattr(before, section), getattr(after, section)
+        if section == "apart" and not (old and new):
+            continue  # a server tells them to administrators only
         for name in sorted(old.keys() | new.keys()):
             was, now = old.get(name, ABSENT), new.get(name, ABSENT)
             if was != now:
