@@ -132,18 +132,12 @@ class EngineCollector(Collector):
             ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_cache_queries_total),
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_cache_hits_total),
             ("engine_steps", "Steps of the engine.", stats.steps_total),
-        ):
-            counter = CounterMetricFamily(f"ekiden:{name}", text, labels=LABELS)
-            counter.add_metric(self._labels, self._count(name, value))
-            yield counter
-
-        for name, text, seconds in (
             ("engine_model_seconds", "Time in the model's passes.", stats.model_seconds_total),
             ("engine_sampling_seconds", "Time in the sampler.", stats.sampling_seconds_total),
             ("engine_host_seconds", "Time of steps outside model and sampler.", stats.host_seconds_total),
         ):
             counter = CounterMetricFamily(f"ekiden:{name}", text, labels=LABELS)
-            counter.add_metric(self._labels, self._count(name, seconds))
+            counter.add_metric(self._labels, self._count(name, value))
             yield counter
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float], values: Distribution) -> Metric:

@@ -164,7 +164,7 @@ class Intake:
         if self.draining:
             return Refusal(reason=RefusalReason.DRAINING, message="the server is shutting down; try another or later")
         reason, message = None, ""
-        wait = self._expected_wait(now)
+        wait = None if limits.max_queue_seconds is None else self._expected_wait(now)
         if len(waiting) >= limits.max_num_queued_reqs:
             reason = RefusalReason.QUEUE_FULL_REQUESTS
             message = f"{len(waiting)} requests are waiting and the limit is {limits.max_num_queued_reqs}; try later"
