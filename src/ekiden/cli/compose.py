@@ -6,6 +6,7 @@
 import logging
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from ekiden import __version__
 from ekiden.backends.base import RunnerInfo
 from ekiden.cli.config_sources import all_settings
 from ekiden.cli.config_sources import resolve as resolve_settings
-from ekiden.cli.provenance import make_lineage
+from ekiden.cli.provenance import Installed, make_lineage, read_installed
 from ekiden.cli.terminal import byte_progress
 from ekiden.config import CacheConfig, Config, ConfigError, LimitsConfig, SchedulerConfig
 from ekiden.engine.build import EngineParts
@@ -92,22 +93,29 @@ def load_described(config: Config, model: Described, sources: Mapping[str, str] 
     description = model.description
     for warning in description.warnings:
         logger.warning("%s", warning)
-    runner = load_runner(description, model.files, config)
+    with ThreadPoolExecutor(1) as pool:  # the disk is read while the model is compiled
+        reading = pool.submit(read_installed)
+        runner = load_runner(description, model.files, config)
+        installed = reading.result()
     return EngineParts(
         runner=runner,
         sampler=Sampler(load_reducer(config), description.tokenizer.eos_token_ids),
-        card=model_card(config, description, runner.info, sources),
+        card=model_card(config, description, runner.info, sources, installed),
         tokenizer=description.tokenizer,
         grammars=GrammarCompiler(description.tokenizer, runner.info.vocab_size),
     )
 
 
 def model_card(
-    config: Config, description: ModelDescription, info: RunnerInfo, sources: Mapping[str, str] | None = None
+    config: Config,
+    description: ModelDescription,
+    info: RunnerInfo,
+    sources: Mapping[str, str] | None = None,
+    installed: Installed | None = None,
 ) -> ModelCard:
     """What the doors tell of the model."""
     own = min(description.max_position_embeddings, info.max_model_len)
-    lineage = make_lineage(config, description, info, sources)
+    lineage = make_lineage(config, description, info, sources, installed)
     relaxed = "" if config.engine.determinism == STRICT else f"-{config.engine.determinism}"
     return ModelCard(
         model_id=config.model.served_model_name or description.name,

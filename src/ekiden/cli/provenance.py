@@ -5,6 +5,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import PurePath
+from typing import NamedTuple
 
 from ekiden.backends.base import RunnerInfo
 from ekiden.cli.config_sources import SECRET_SETTINGS
@@ -20,15 +21,31 @@ _APART = frozenset(
 )
 
 
+class Installed(NamedTuple):
+    """What is found out from the disk alone; it takes a tenth of a second."""
+
+    code: Section
+    dependencies: Section
+
+
+def read_installed() -> Installed:
+    return Installed(code_section(), dependency_section())
+
+
 def make_lineage(
-    config: Config, description: ModelDescription, info: RunnerInfo, sources: Mapping[str, str] | None = None
+    config: Config,
+    description: ModelDescription,
+    info: RunnerInfo,
+    sources: Mapping[str, str] | None = None,
+    installed: Installed | None = None,
 ) -> Lineage:
-    """``sources``: where each setting came from, by its key."""
+    """``sources``: where each setting came from, by its key. ``installed`` is read here where it is not given."""
     settings, apart = _settings(config)
     tenants = {name: str(limits) for name, limits in load_tenants(config.limits.tenants_file).by_name.items()}
+    code, dependencies = installed or read_installed()
     return Lineage(
-        code=code_section(),
-        dependencies=dependency_section(),
+        code=code,
+        dependencies=dependencies,
         model={
             "name": description.name,
             "kind": str(description.kind),

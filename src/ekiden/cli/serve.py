@@ -9,6 +9,7 @@ import click
 
 from ekiden.cli.options import ALL_ROOMS, Resolved, settings_options
 from ekiden.cli.terminal import UserError
+from ekiden.engine.spawn import spawn_engine
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 @settings_options(*ALL_ROOMS)
 def command(resolved: Resolved) -> None:
     """Serve a model over an OpenAI-compatible HTTP API."""
+    # The engine's process imports what it needs while this one looks at what it was asked for.
+    spawned = spawn_engine(needed=["ekiden.cli.compose", "ekiden.backends.openvino.loader"])
     from ekiden.api.auth import check_bind
     from ekiden.api.binding import BindError, Tls, bind
     from ekiden.api.keys import KeyStore
@@ -41,14 +44,13 @@ def command(resolved: Resolved) -> None:
         raise UserError(str(error)) from error
     exporter = _span_exporter(config.ledger)
     files = find_model(config)
-    engine = EngineClient(functools.partial(load_model, sources=resolved.sources), config)
-    engine.spawn()
+    engine = EngineClient(functools.partial(load_model, sources=resolved.sources), config, spawned=spawned)
     follower = None
     if exporter is not None:
         from ekiden.ledger.follow import Follower
 
         follower = Follower(lambda: engine.ledger_path, exporter)
-    # Imported while the engine's process is busy starting.
+    # Imported while the engine's process is busy loading.
     from ekiden.api.server import serve
 
     described: list[Described] = []

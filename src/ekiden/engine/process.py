@@ -10,14 +10,11 @@ The supervisor restarts an engine that died, with a growing pause, and one that 
 
 import asyncio
 import contextlib
-import multiprocessing
 import queue
-import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import msgspec
@@ -28,6 +25,7 @@ from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
 from ekiden.engine.loop import Abort, Command, Drain, EngineLoop, Pause, Stop
 from ekiden.engine.recording import LedgerError, recorded_core
+from ekiden.engine.spawn import Spawned, spawn_engine
 from ekiden.engine.streams import Stream, Streams
 from ekiden.ledger.store import LedgerWriter
 from ekiden.models.errors import ModelError
@@ -65,7 +63,6 @@ Report = Ready | Failed | Stepped
 
 def engine_main(connection: Connection, make_parts: MakeParts, config: Config) -> None:
     """The child process: load the model, then run the loop until told to stop or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     writer = threading.Thread(target=_write_all, args=(connection, outbox), name="ekiden-writer", daemon=True)
     writer.start()
@@ -120,13 +117,17 @@ def _write_all(connection: Connection, outbox: "queue.SimpleQueue[bytes | None]"
 
 
 class EngineClient:
-    """Implements :class:`ekiden.engine.interface.Engine` over a supervised child process."""
+    """Implements :class:`ekiden.engine.interface.Engine` over a supervised child process.
+
+    The first child is ``spawned`` where that is given, and begins to load at once; else :meth:`start` spawns it.
+    """
 
     def __init__(
         self,
         make_parts: MakeParts,
         config: Config,
         *,
+        spawned: Spawned | None = None,
         stall_timeout: float = 10.0,
         wedge_timeout: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
@@ -138,7 +139,7 @@ class EngineClient:
         self._clock = clock
         self._streams = Streams(self._send)
         self._encode = msgspec.msgpack.Encoder().encode
-        self._spawned: _Spawned | None = None
+        self._spawned = None if spawned is None else self._begin(spawned)
         self._child: _Child | None = None
         self._card: ModelCard | None = None
         self.ledger_path: Path | None = None
@@ -151,10 +152,6 @@ class EngineClient:
         self._draining = False
         self._stopped = asyncio.Event()
         self.restarts = 0
-
-    def spawn(self) -> None:
-        """Start the child ahead of :meth:`start`, so that it loads while the caller does other things."""
-        self._spawned = _spawn(self._make_parts, self._config)
 
     async def start(self) -> ModelCard:
         """Start the child and wait until it can answer. Raises :class:`ModelError` or :class:`EngineDied`."""
@@ -247,8 +244,8 @@ class EngineClient:
 
     async def _run_child(self, first: "asyncio.Future[ModelCard]") -> None:
         """One child from start to end; every stream it leaves open fails."""
-        spawned, self._spawned = self._spawned or _spawn(self._make_parts, self._config), None
-        child = self._child = _Child(*spawned)
+        spawned, self._spawned = self._spawned or self._begin(spawn_engine()), None
+        child = self._child = _Child(spawned)
         try:
             async for report in child.reports(wedged=lambda: self._silent_for() > self._wedge_timeout):
                 self._take(child, report, first)
@@ -258,6 +255,12 @@ class EngineClient:
             if not child.failed:
                 self._failure = f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
             self._streams.fail_all("the server is shutting down" if self._stopping else str(self._failure))
+
+    def _begin(self, spawned: Spawned) -> Spawned:
+        """Tell a process what to load."""
+        with contextlib.suppress(OSError):  # it died already; whoever reads from it will notice
+            spawned.connection.send((self._make_parts, self._config))
+        return spawned
 
     def _take(self, child: "_Child", report: Report, first: "asyncio.Future[ModelCard]") -> None:
         self._last_report = self._clock()
@@ -280,25 +283,11 @@ class EngineClient:
                     first.set_exception(ModelError(message) if permanent else EngineDied(message))
 
 
-_Spawned = tuple[Connection, BaseProcess]
-
-
-def _spawn(make_parts: MakeParts, config: Config) -> _Spawned:
-    """A started child, and our end of its pipe."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=engine_main, args=(theirs, make_parts, config), name="ekiden-engine", daemon=True)
-    process.start()
-    theirs.close()
-    return ours, process
-
-
 class _Child:
     """One engine process with the two threads that serve its pipe."""
 
-    def __init__(self, connection: Connection, process: BaseProcess) -> None:
-        self._connection = connection
-        self.process = process
+    def __init__(self, spawned: Spawned) -> None:
+        self._connection, self.process = spawned
         self.ready = False
         self.failed = False
         """Whether it said why it ends."""

@@ -30,7 +30,7 @@ from ekiden.models.errors import ModelError
 
 log = logging.getLogger(__name__)
 
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 """Raise it whenever ``graph.py`` builds something else from the same weights."""
 
 _GRAPH, _CONSTANTS, _MANIFEST = "model.xml", "model.bin", "manifest.json"

@@ -7,7 +7,7 @@ Rules:
   weights; an equivalent formula spelt differently runs several times slower;
 - weights are asked for one at a time and dropped at once, so that the peak stays at one float32 tensor.
 
-Weight formats: ``int8`` is symmetric with one float16 scale an output channel; ``fp16`` and ``fp32`` are plain.
+Weight formats: ``int8`` is symmetric with a scale an output channel, rounded to float16; ``fp16``, ``fp32`` are plain.
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from openvino import Node, Output, Type
 from openvino import opset13 as op
 from openvino.op.util import Variable, VariableInfo
 
+from ekiden.backends.openvino.constants import share_small_constants
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
 
 FloatArray = npt.NDArray[np.float32]
@@ -65,7 +66,9 @@ def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: str) -> ov.Mod
     result = op.result(op.matmul(hidden, head, False, True))
     result.output(0).set_names({"logits"})
     inputs = [input_ids, attention_mask, position_ids, beam_idx]
-    return ov.Model([result], build.assignments, inputs, spec.family)
+    model = ov.Model([result], build.assignments, inputs, spec.family)
+    share_small_constants(model)
+    return model
 
 
 def quantise_per_channel(weight: FloatArray) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
@@ -197,8 +200,7 @@ def _weight(weight: FloatArray, weights: str) -> Node:
     """A constant ``[out, in]`` in the given format, followed by what turns it back into float32."""
     if weights == "int8":
         values, scale = quantise_per_channel(weight)
-        scaled = op.multiply(op.convert(op.constant(values), Type.f16), op.constant(scale))
-        return op.convert(scaled, Type.f32)
+        return op.multiply(op.convert(op.constant(values), Type.f32), op.constant(scale.astype(np.float32)))
     if weights == "fp16":
         return op.convert(op.constant(weight.astype(np.float16)), Type.f32)
     return op.constant(weight)

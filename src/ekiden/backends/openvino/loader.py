@@ -5,9 +5,9 @@ import json
 import logging
 import os
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import openvino as ov
 
 from ekiden.backends.base import RunnerInfo
@@ -146,18 +146,17 @@ def _self_test(
 
 def _read_result(path: Path) -> SelfTestResult | None:
     try:
-        limit = json.loads(path.read_bytes())["pass_limit"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return msgspec.json.decode(path.read_bytes(), type=SelfTestResult)
+    except (OSError, msgspec.DecodeError):
         return None  # never tested, or unreadable: test again
-    return SelfTestResult(pass_limit=limit) if limit is None or isinstance(limit, int) else None
 
 
 def _write_result(path: Path, result: SelfTestResult) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w") as file:
-            json.dump(asdict(result), file)
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.encode(result))
         Path(temporary).replace(path)
     except OSError as error:
         log.warning("the self-test's result cannot be kept in %s: %s; the next start tests again", path, error)

@@ -14,6 +14,7 @@ from openvino import Input, Node, Output, Type
 from openvino import opset13 as op
 from openvino._offline_transformations import paged_attention_transformation
 
+from ekiden.backends.openvino.constants import share_small_constants
 from ekiden.models.errors import ModelError
 
 LOGIT_ROWS = "logit_rows"
@@ -50,6 +51,7 @@ def to_paged(model: ov.Model, sliding_window: int | None = None) -> None:
         for node in attentions:
             node.input(_SLIDING_WINDOW_PORT).replace_source_output(op.constant(sliding_window, Type.i32).output(0))
     _gather_logit_rows(model)
+    share_small_constants(model)
     model.validate_nodes_and_infer_types()
 
 
