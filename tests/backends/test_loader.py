@@ -40,17 +40,25 @@ def test_info_tells_the_engine_and_the_lineage(reference_dir: Path, tmp_path: Pa
     assert info.details["weights"] == "fp32"
     assert info.details["threads"] == "1"
     assert info.details["self_test"] == "passed"
-    assert set(info.details) >= {"openvino", "cpu", "instruction_set", "kv_dtype", "determinism", "pass_limit"}
+    assert set(info.details) >= {
+        "openvino",
+        "cpu",
+        "instruction_set",
+        "kv_dtype",
+        "determinism",
+        "pass_limit",
+        "logit_limit",
+    }
 
 
 def test_the_second_start_looks_only_briefly(reference_dir: Path, tmp_path: Path, monkeypatch):
     first = load_folder(reference_dir / "llama", tmp_path, **SMALL)
     monkeypatch.setattr(SelfTest, "calibrate", None)
     second = load_folder(reference_dir / "llama", tmp_path, **SMALL)
-    assert second.pass_limit == first.pass_limit
+    assert second.limits == first.limits
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"pass_limit": "80"}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"limits": {"tokens": "80"}}'])
 def test_an_unreadable_earlier_result_is_found_anew(text: str, reference_dir: Path, tmp_path: Path):
     load_folder(reference_dir / "llama", tmp_path, **SMALL)
     (kept,) = (tmp_path / "self_test").iterdir()
@@ -61,7 +69,7 @@ def test_an_unreadable_earlier_result_is_found_anew(text: str, reference_dir: Pa
 
 
 def test_a_failed_self_test_is_told_and_not_kept(reference_dir: Path, tmp_path: Path, monkeypatch, caplog):
-    failed = SelfTestResult(pass_limit=None, failure="it rounds differently")
+    failed = SelfTestResult(failure="it rounds differently")
     monkeypatch.setattr(SelfTest, "calibrate", lambda self, strict: failed)
     with caplog.at_level(logging.WARNING):
         runner = load_folder(reference_dir / "llama", tmp_path, **SMALL)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekiden.backends.openvino.passes import DUMMY, least_limit, split
+from ekiden.backends.openvino.passes import DUMMY, PassLimits, least_limit, split
 
 BLOCK = 32
 
@@ -24,14 +24,15 @@ def steps(draw):
     return starts, counts, wanted
 
 
-@given(steps(), st.one_of(st.none(), st.integers(least_limit(BLOCK), 400)))
-def test_passes_compute_every_token_once_and_keep_the_rules(step, limit):
+@given(steps(), st.one_of(st.none(), st.integers(least_limit(BLOCK), 400)), st.one_of(st.none(), st.integers(1, 40)))
+def test_passes_compute_every_token_once_and_keep_the_rules(step, limit, most_logits):
     starts, counts, wanted = step
     reached = list(starts)
     seen_wanted = []
-    for each in split(starts, counts, wanted, limit=limit, block_size=BLOCK):
+    for each in split(starts, counts, wanted, limits=PassLimits(limit, most_logits), block_size=BLOCK):
         assert each.tokens == sum(each.counts) >= 2
         assert limit is None or each.tokens <= limit
+        assert most_logits is None or len(each.wanted) <= most_logits
         assert each.padding_rows == each.rows.count(DUMMY)
         assert len(set(each.rows)) == len(each.rows), "a row appears once in a pass"
         for row, start, count in zip(each.rows, each.starts, each.counts, strict=True):
@@ -52,7 +53,7 @@ def test_passes_compute_every_token_once_and_keep_the_rules(step, limit):
 
 @pytest.mark.parametrize(("start", "count"), [(31, 34), (31, 2), (30, 35), (5, 100)])
 def test_a_chunk_that_starts_inside_a_block_has_no_lone_token(start, count):
-    pieces = split([start, 0], [count, 40], [True, True], limit=least_limit(BLOCK), block_size=BLOCK)
+    pieces = split([start, 0], [count, 40], [True, True], limits=PassLimits(least_limit(BLOCK)), block_size=BLOCK)
     assert sum(each.tokens for each in pieces) == count + 40
     assert all(part > 1 for each in pieces for part in each.counts)
 
@@ -60,13 +61,19 @@ def test_a_chunk_that_starts_inside_a_block_has_no_lone_token(start, count):
 def test_decodes_fill_what_the_blocks_of_prefills_leave():
     starts = [100] * 64 + [0]
     counts = [1] * 64 + [448]
-    passes = split(starts, counts, [True] * 65, limit=80, block_size=BLOCK)
+    passes = split(starts, counts, [True] * 65, limits=PassLimits(80), block_size=BLOCK)
     assert len(passes) == 7  # 512 tokens need at least 6.4 passes of 80
     assert max(each.tokens for each in passes) == 80
 
 
+def test_a_limit_of_logits_alone_divides_decodes_and_leaves_prompts_whole():
+    starts, counts = [100] * 100 + [0], [1] * 100 + [300]
+    passes = split(starts, counts, [True] * 101, limits=PassLimits(None, 80), block_size=BLOCK)
+    assert [(each.tokens, len(each.wanted)) for each in passes] == [(379, 80), (21, 21)]
+
+
 def test_a_step_within_the_limit_is_one_pass_in_plan_order():
-    passes = split([7, 0, 9], [1, 40, 1], [True, False, True], limit=80, block_size=BLOCK)
+    passes = split([7, 0, 9], [1, 40, 1], [True, False, True], limits=PassLimits(80), block_size=BLOCK)
     assert len(passes) == 1
     assert passes[0].rows == [0, 1, 2]
     assert passes[0].wanted == [0, 2]
@@ -74,11 +81,11 @@ def test_a_step_within_the_limit_is_one_pass_in_plan_order():
 
 def test_padding_leaves_the_plan_alone():
     starts, counts = [5], [1]
-    (only,) = split(starts, counts, [True], limit=80, block_size=BLOCK)
+    (only,) = split(starts, counts, [True], limits=PassLimits(80), block_size=BLOCK)
     assert only.rows == [0, DUMMY]
     assert (starts, counts) == ([5], [1])
 
 
 def test_a_limit_that_cannot_hold_a_block_is_refused():
     with pytest.raises(ValueError, match="cannot hold a block"):
-        split([0], [100], [True], limit=BLOCK, block_size=BLOCK)
+        split([0], [100], [True], limits=PassLimits(BLOCK), block_size=BLOCK)

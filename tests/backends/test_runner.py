@@ -6,6 +6,7 @@ import pytest
 from ekiden.backends.base import RunnerInfo
 from ekiden.backends.openvino.kv_pool import KVPool
 from ekiden.backends.openvino.paged_model import Inputs
+from ekiden.backends.openvino.passes import PassLimits
 from ekiden.backends.openvino.runner import OpenVINORunner
 from ekiden.state.plan import BatchPlan
 from tests.backends.driving import sequence, step
@@ -49,7 +50,7 @@ def runner(model):
         num_swap_blocks=3,
         bytes_per_block=4,
     )
-    return OpenVINORunner(model, info, pass_limit=80)
+    return OpenVINORunner(model, info, limits=PassLimits(80))
 
 
 def test_a_lone_decode_gets_a_dummy_row_and_two_logit_rows(runner, model):

@@ -1,7 +1,8 @@
 """OpenVINO GenAI's continuous batching on our own converted weights: the peer of ``ekiden bench peer``.
 
-It is given the graph that our runner compiles, from before the paged transformation (it applies its own), the same
-memory and threads, and prompts as token ids. The rest is as it comes, or set as ours is: kernels, rows, token budget.
+It is given a graph from before the paged transformation (it applies its own), the same memory and threads, and prompts
+as token ids. The rest is as it comes (the weights in the format that was asked for), or set as ours is: the very graph
+that our runner compiles, kernels, rows, token budget.
 """
 
 import tempfile
@@ -13,7 +14,7 @@ import openvino as ov
 
 from ekiden.backends.openvino import machine
 from ekiden.backends.openvino.conversion import constants_path, conversion_key
-from ekiden.backends.openvino.loader import DYNAMIC_QUANTISATION_GROUP
+from ekiden.backends.openvino.loader import DYNAMIC_QUANTISATION_GROUP, convert, weight_format
 from ekiden.config import Config, parse_size
 from ekiden.models.errors import ModelError
 from ekiden.models.load import ModelDescription
@@ -29,7 +30,7 @@ class GenAIPeer:
     def __init__(self, description: ModelDescription, files: ModelFiles, config: Config, *, tuned: bool) -> None:
         """``tuned`` sets it as ours is; otherwise its own defaults hold.
 
-        Raises :class:`ModelError` when GenAI is not installed, or the model was not converted yet.
+        Raises :class:`ModelError` when GenAI is not installed.
         """
         try:
             import openvino_genai
@@ -37,7 +38,8 @@ class GenAIPeer:
             raise ModelError("openvino-genai is not installed; `make bench-peer` installs it") from error
         self._genai = openvino_genai
         self._folder = tempfile.TemporaryDirectory(prefix="ekiden-peer-")
-        graph = _graph(description, files, config)
+        weights = weight_format(config, description) if tuned else config.model.weights
+        graph = _graph(description, files, weights)
         folder = Path(self._folder.name)
         (folder / "openvino_model.xml").symlink_to(graph)
         (folder / "openvino_model.bin").symlink_to(graph.with_suffix(".bin"))
@@ -58,6 +60,7 @@ class GenAIPeer:
             "name": "openvino-genai ContinuousBatchingPipeline",
             "version": str(openvino_genai.__version__),
             "settings": "as ours" if tuned else "its defaults",
+            "weights": weights,
             "max_num_batched_tokens": scheduler.max_num_batched_tokens,
             "max_num_seqs": scheduler.max_num_seqs,
             **properties,
@@ -85,11 +88,9 @@ class GenAIPeer:
         self._folder.cleanup()
 
 
-def _graph(description: ModelDescription, files: ModelFiles, config: Config) -> Path:
+def _graph(description: ModelDescription, files: ModelFiles, weights: str) -> Path:
     if files.kind == "openvino":
         return files.weights[0].resolve()
-    key = conversion_key(description.digests, config.model.weights)
-    graph = constants_path(files.cache_dir, key).with_suffix(".xml")
-    if not graph.is_file():
-        raise ModelError(f"{graph}: the converted model is not there; `ekiden pull` makes it")
-    return graph.resolve()
+    convert(ov.Core(), description, files, weights)
+    key = conversion_key(description.digests, weights)
+    return constants_path(files.cache_dir, key).with_suffix(".xml").resolve()

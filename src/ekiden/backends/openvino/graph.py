@@ -7,7 +7,8 @@ Rules:
   weights; an equivalent formula spelt differently runs several times slower;
 - weights are asked for one at a time and dropped at once, so that the peak stays at one float32 tensor.
 
-Weight formats: ``int8`` is symmetric with a scale an output channel, rounded to float16; ``fp16``, ``fp32`` are plain.
+Weight formats: ``int8`` is symmetric with a scale an output channel, rounded to float16; ``fp16``, ``fp32`` are plain;
+``int8-float32`` holds int8's values multiplied out in the layers, and int8 in the embedding and the head.
 """
 
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from ekiden.backends.openvino.constants import share_small_constants
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
 
 FloatArray = npt.NDArray[np.float32]
+
+EXPANDED = "int8-float32"
 
 _TO_THE_END = 2**62
 _MASKED = -65504.0
@@ -46,7 +49,7 @@ class _Build:
 def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: str) -> ov.Model:
     """The stateful graph of a Llama, Mistral, Qwen2 or Qwen3 model; output ``logits`` is ``[batch, length, vocab]``.
 
-    ``weights`` is ``int8``, ``fp16`` or ``fp32``. Raises what ``checkpoint.tensor`` raises.
+    ``weights`` is a weight format (see above). Raises what ``checkpoint.tensor`` raises.
     """
     input_ids = _input("input_ids", [-1, -1], Type.i64)
     attention_mask = _input("attention_mask", [-1, -1], Type.i64)
@@ -57,12 +60,13 @@ def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: str) -> ov.Mod
     cosine, sine = _rotary_tables(spec, position_ids, batch)
     build = _Build(spec, checkpoint, weights, beam_idx, batch, cosine, sine, _additive_mask(attention_mask))
 
-    embedding = _weight(checkpoint.tensor("model.embed_tokens.weight"), weights)
+    tables = "int8" if weights == EXPANDED else weights
+    embedding = _weight(checkpoint.tensor("model.embed_tokens.weight"), tables)
     hidden = op.gather(embedding, op.convert(input_ids, Type.i32), op.constant(np.int32(0)))
     for index in range(spec.num_layers):
         hidden = _layer(build, hidden, index)
     hidden = _rms_norm(hidden, checkpoint.tensor("model.norm.weight"), spec.rms_norm_eps)
-    head = embedding if spec.tie_word_embeddings else _weight(checkpoint.tensor("lm_head.weight"), weights)
+    head = embedding if spec.tie_word_embeddings else _weight(checkpoint.tensor("lm_head.weight"), tables)
     result = op.result(op.matmul(hidden, head, False, True))
     result.output(0).set_names({"logits"})
     inputs = [input_ids, attention_mask, position_ids, beam_idx]
@@ -115,9 +119,13 @@ def _attention(build: _Build, x: Node, index: int) -> Node:
 
 def _mlp(build: _Build, x: Node, prefix: str) -> Node:
     bias = build.spec.mlp_bias
-    gate = op.swish(_linear(build, x, prefix + "gate_proj", bias))
-    up = _linear(build, x, prefix + "up_proj", bias)
-    return _linear(build, op.multiply(gate, up), prefix + "down_proj", bias)
+    gate, up = _linear(build, x, prefix + "gate_proj", bias), _linear(build, x, prefix + "up_proj", bias)
+    if build.weights == "int8":
+        gated = op.multiply(op.swish(gate), up)
+    else:
+        # Spelt so that no activation is fused into the product: the fastest float32 kernel takes it alone.
+        gated = op.multiply(op.multiply(up, gate), op.sigmoid(gate))
+    return _linear(build, gated, prefix + "down_proj", bias)
 
 
 def _heads(build: _Build, x: Node, heads: int, norm_name: str | None) -> Node:
@@ -198,8 +206,10 @@ def _linear(build: _Build, x: Node, name: str, bias: bool) -> Node:
 
 def _weight(weight: FloatArray, weights: str) -> Node:
     """A constant ``[out, in]`` in the given format, followed by what turns it back into float32."""
-    if weights == "int8":
+    if weights in ("int8", EXPANDED):
         values, scale = quantise_per_channel(weight)
+        if weights == EXPANDED:
+            return op.constant(values.astype(np.float32) * scale.astype(np.float32))
         return op.multiply(op.convert(op.constant(values), Type.f32), op.constant(scale.astype(np.float32)))
     if weights == "fp16":
         return op.convert(op.constant(weight.astype(np.float16)), Type.f32)

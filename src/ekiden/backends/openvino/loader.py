@@ -8,17 +8,18 @@ import tempfile
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import openvino as ov
 
 from ekiden.backends.base import RunnerInfo
 from ekiden.backends.openvino import machine
 from ekiden.backends.openvino.conversion import constants_path, conversion_key, converted
-from ekiden.backends.openvino.graph import build_model
+from ekiden.backends.openvino.graph import EXPANDED, build_model
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
 from ekiden.backends.openvino.paged import to_paged
 from ekiden.backends.openvino.paged_model import CompiledPagedModel, PagedModel
 from ekiden.backends.openvino.reduction import OpenVINOReducer
-from ekiden.backends.openvino.runner import OpenVINORunner
+from ekiden.backends.openvino.runner import PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
 from ekiden.config import Config, ConfigError, parse_size
 from ekiden.models.errors import ModelError
@@ -28,6 +29,9 @@ from ekiden.models.resolve import ModelFiles
 log = logging.getLogger(__name__)
 
 DYNAMIC_QUANTISATION_GROUP = 64
+
+EXPANDED_SHARE = 1 / 8
+"""Of the machine's memory: the most that expanded weights may take without being asked for."""
 
 
 def load_runner(description: ModelDescription, files: ModelFiles, config: Config) -> OpenVINORunner:
@@ -40,8 +44,9 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
     _check(description, config)
     threads = config.engine.threads or machine.usable_threads()
     core = ov.Core()
-    key = conversion_key(description.digests, config.model.weights)
-    compiled = _compile(core, description, files, config, key, threads)
+    weights = weight_format(config, description)
+    key = conversion_key(description.digests, weights)
+    compiled = _compile(core, description, _graph(core, description, files, weights), config, weights, threads)
     pool = allocate(
         read_layouts(compiled),
         kv_cache_bytes=parse_size("kv_cache_size", config.cache.kv_cache_size),
@@ -53,7 +58,7 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         "cpu": machine.cpu_name(core),
         "instruction_set": machine.instruction_set(compiled),
         "threads": str(threads),
-        "weights": config.model.weights if description.spec is not None else "as exported",
+        "weights": weights if description.spec is not None else "as exported",
         "kv_dtype": config.cache.kv_dtype,
         "determinism": config.engine.determinism,
     }
@@ -69,12 +74,13 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         bytes_per_block=pool.bytes_per_block,
         details={
             **settings,
-            "pass_limit": "none" if tested.pass_limit is None else str(tested.pass_limit),
+            "pass_limit": str(tested.limits.tokens or "none"),
+            "logit_limit": str(tested.limits.logits or "none"),
             "self_test": tested.failure or "passed",
             "cpu_flags": machine.cpu_flags(),
         },
     )
-    return OpenVINORunner(model, info, pass_limit=tested.pass_limit)
+    return OpenVINORunner(model, info, limits=tested.limits)
 
 
 def load_reducer(config: Config) -> OpenVINOReducer:
@@ -93,19 +99,41 @@ def _check(description: ModelDescription, config: Config) -> None:
         raise ConfigError(f"max_model_len is {asked}; {description.name} has {has} positions: give at most {has}")
 
 
-def _compile(
-    core: ov.Core, description: ModelDescription, files: ModelFiles, config: Config, key: str, threads: int
-) -> ov.CompiledModel:
-    spec, weights = description.spec, config.model.weights
+def weight_format(config: Config, description: ModelDescription) -> str:
+    """The format in which weights are computed with; see :mod:`ekiden.backends.openvino.graph`."""
+    weights, expand, spec = config.model.weights, config.model.expand_weights, description.spec
+    if weights != "int8" or spec is None or expand == "never":
+        return weights
+    fits = spec.layer_weights * np.dtype(np.float32).itemsize <= machine.memory_bytes() * EXPANDED_SHARE
+    return EXPANDED if expand == "always" or (machine.lacks_integer_dot_products() and fits) else weights
+
+
+def convert(core: ov.Core, description: ModelDescription, files: ModelFiles, weights: str) -> ov.Model:
+    """The graph with its weights in the given format, from the cache or built. Raises :class:`ModelError`."""
+    spec = description.spec
+    assert spec is not None, "an OpenVINO folder has its graph"
+    key = conversion_key(description.digests, weights)
+    return converted(core, files.cache_dir, key, lambda: build_model(spec, open_checkpoint(files), weights))
+
+
+def _graph(core: ov.Core, description: ModelDescription, files: ModelFiles, weights: str) -> ov.Model:
+    """The graph in its paged form."""
+    spec = description.spec
     if spec is not None:
-        graph = converted(core, files.cache_dir, key, lambda: build_model(spec, open_checkpoint(files), weights))
+        graph = convert(core, description, files, weights)
     else:
         try:
             graph = core.read_model(files.weights[0])
         except RuntimeError as error:
             raise ModelError(f"{files.weights[0]}: OpenVINO cannot read it; export or fetch the model again") from error
     to_paged(graph, None if spec is None else spec.sliding_window)
-    plain = spec is not None and weights != "int8"
+    return graph
+
+
+def _compile(
+    core: ov.Core, description: ModelDescription, graph: ov.Model, config: Config, weights: str, threads: int
+) -> ov.CompiledModel:
+    plain = description.spec is not None and weights != "int8"
     properties = {
         "KV_CACHE_PRECISION": config.cache.kv_dtype,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0" if plain else str(DYNAMIC_QUANTISATION_GROUP),
@@ -124,11 +152,15 @@ def _self_test(
     model: PagedModel, description: ModelDescription, cache_dir: Path, config: Config, settings: dict[str, str]
 ) -> SelfTestResult:
     """An earlier result on the same machine and settings, checked; otherwise a new one, kept for the next start."""
-    largest, strict = config.scheduler.max_num_batched_tokens, config.engine.determinism == "strict"
-    identity = {**settings, "flags": machine.cpu_flags(), "largest": largest, "version": SELF_TEST_VERSION}
+    strict = config.engine.determinism == "strict"
+    most = {
+        "most_tokens": config.scheduler.max_num_batched_tokens,
+        "most_logits": max(config.scheduler.max_num_seqs, PROMPT_LOGITS_LIMIT),
+    }
+    identity = {**settings, **most, "flags": machine.cpu_flags(), "version": SELF_TEST_VERSION}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     path = cache_dir / "self_test" / f"{digest}.json"
-    test = SelfTest(model, vocab_size=description.vocab_size, max_num_batched_tokens=largest)
+    test = SelfTest(model, vocab_size=description.vocab_size, **most)
     known = _read_result(path)
     if known is not None and (not strict or test.holds(known)):
         return known

@@ -1,4 +1,4 @@
-"""The machine as the kernels see it: what a self-test's result depends on, and how many threads to use."""
+"""The machine as the kernels see it: what a self-test's result depends on, how many threads to use, what fits."""
 
 import ctypes
 import os
@@ -8,6 +8,7 @@ import openvino as ov
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _MEMORY_MAPS = Path("/proc/self/maps")
 _DONT_NEED = 4
 
@@ -22,6 +23,21 @@ def usable_threads() -> int:
     except (OSError, ValueError):
         return cores  # no control group, or one that says something else: affinity alone decides
     return cores
+
+
+def memory_bytes() -> int:
+    """The memory this process may use: the machine's, or the control group's limit."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(memory, int(_MEMORY_LIMIT.read_text()))
+    except (OSError, ValueError):
+        return memory  # no control group, or no limit
+
+
+def lacks_integer_dot_products() -> bool:
+    """True for a processor known to have AVX2 and nothing that multiplies and adds bytes at once."""
+    flags = set(cpu_flags().split())
+    return "avx2" in flags and not flags & {"avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8"}
 
 
 def cpu_name(core: ov.Core) -> str:

@@ -1,8 +1,9 @@
 """Divides a step into passes of the compiled model.
 
 Rules, each of them a condition for the same request to give the same bits whatever runs beside it:
-- a pass holds at most ``limit`` tokens (above it a kernel may round differently) and at least two, a dummy row
-  filling up a lone token: one token alone takes another kernel;
+- a pass holds at most as many tokens, and computes the logits of at most as many rows, as :class:`PassLimits` says
+  (above that a kernel may round differently), and holds at least two, a dummy row filling up a lone token: one token
+  alone takes another kernel;
 - a prefill chunk is cut only where the distance from the start of its sequence is a multiple of the block size;
 - no chunk of a longer prefill is a single token, because that row would take the decode kernel of attention.
 
@@ -11,9 +12,24 @@ Pure functions over lists; nothing here knows OpenVINO.
 
 import itertools
 from dataclasses import dataclass, field
+from typing import Final
 
 DUMMY = -1
 """The row of a padding token."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassLimits:
+    """The most ``tokens`` of a pass, and the most ``logits`` (rows of them); None where only the step sets a limit."""
+
+    tokens: int | None = None
+    logits: int | None = None
+
+    def hold(self, tokens: int, logits: int) -> bool:
+        return (self.tokens is None or tokens <= self.tokens) and (self.logits is None or logits <= self.logits)
+
+
+NO_LIMITS: Final = PassLimits()
 
 
 @dataclass(slots=True)
@@ -40,6 +56,10 @@ class Pass:
             self.wanted.append(len(self.rows) - 1)
         self.tokens += count
 
+    def takes(self, count: int, wanted: bool, limits: PassLimits) -> bool:
+        """Whether there is room for ``count`` tokens more."""
+        return limits.hold(self.tokens + count, len(self.wanted) + wanted)
+
     def pad(self) -> None:
         """Bring a lone token's pass to two tokens."""
         if self.tokens == 1:
@@ -48,28 +68,26 @@ class Pass:
 
 
 def split(
-    starts: list[int], counts: list[int], wanted: list[bool], *, limit: int | None, block_size: int
+    starts: list[int], counts: list[int], wanted: list[bool], *, limits: PassLimits, block_size: int
 ) -> list[Pass]:
     """The fewest passes that a first fit finds; row ``i`` computes ``counts[i]`` tokens from ``starts[i]`` on.
 
     Prefill chunks are placed first, block by block, and decode rows fill what the blocks leave over, so that a limit
-    that is no multiple of the block size is still used in full. ``limit`` None means one pass; otherwise it must be at
-    least :func:`least_limit`.
+    that is no multiple of the block size is still used in full. A limit of tokens must be at least :func:`least_limit`.
     """
-    total = sum(counts)
-    if limit is None or total <= limit:
+    if limits.hold(sum(counts), sum(wanted)):
         wanted_rows = [i for i, want in enumerate(wanted) if want]
-        whole = Pass(list(range(len(counts))), list(starts), list(counts), wanted_rows, total)
+        whole = Pass(list(range(len(counts))), list(starts), list(counts), wanted_rows, sum(counts))
         whole.pad()
         return [whole]
-    if limit < least_limit(block_size):
-        raise ValueError(f"a pass limit of {limit} tokens cannot hold a block of {block_size} and its neighbours")
+    if not limits.hold(least_limit(block_size), 1):
+        raise ValueError(f"passes of {limits} cannot hold a block of {block_size} and its neighbours")
     passes: list[Pass] = []
     for row, count in enumerate(counts):
         if count > 1:
-            _place_prefill(passes, row, _pieces(starts[row], count, block_size), wanted[row], limit)
+            _place_prefill(passes, row, _pieces(starts[row], count, block_size), wanted[row], limits)
     decodes = [row for row, count in enumerate(counts) if count == 1]
-    _place_decodes(passes, decodes, starts, wanted, limit)
+    _place_decodes(passes, decodes, starts, wanted, limits)
     for filled in passes:
         filled.pad()
     return passes
@@ -91,21 +109,26 @@ def _pieces(start: int, count: int, block_size: int) -> list[tuple[int, int]]:
     return [(first, after - first) for first, after in itertools.pairwise(borders)]
 
 
-def _place_prefill(passes: list[Pass], row: int, pieces: list[tuple[int, int]], wanted: bool, limit: int) -> None:
+def _place_prefill(
+    passes: list[Pass], row: int, pieces: list[tuple[int, int]], wanted: bool, limits: PassLimits
+) -> None:
     """First fit, never before the pass that holds the row's previous piece: a chunk reads the keys before it."""
     at = 0
     for index, (start, count) in enumerate(pieces):
-        while at < len(passes) and passes[at].tokens + count > limit:
+        want = wanted and index == len(pieces) - 1
+        while at < len(passes) and not passes[at].takes(count, want, limits):
             at += 1
         if at == len(passes):
             passes.append(Pass())
-        passes[at].add(row, start, count, wanted and index == len(pieces) - 1)
+        passes[at].add(row, start, count, want)
 
 
-def _place_decodes(passes: list[Pass], decodes: list[int], starts: list[int], wanted: list[bool], limit: int) -> None:
+def _place_decodes(
+    passes: list[Pass], decodes: list[int], starts: list[int], wanted: list[bool], limits: PassLimits
+) -> None:
     at = 0
     for row in decodes:
-        while at < len(passes) and passes[at].tokens >= limit:
+        while at < len(passes) and not passes[at].takes(1, wanted[row], limits):
             at += 1
         if at == len(passes):
             passes.append(Pass())

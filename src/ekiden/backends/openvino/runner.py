@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ekiden.backends.base import PassOutput, RunnerInfo
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE
 from ekiden.backends.openvino.paged_model import Inputs, PagedModel, flat_inputs
-from ekiden.backends.openvino.passes import DUMMY, Pass, split
+from ekiden.backends.openvino.passes import DUMMY, NO_LIMITS, Pass, PassLimits, split
 from ekiden.state.plan import BatchPlan
 from ekiden.state.sequence import Sequence
 
@@ -17,14 +17,14 @@ PROMPT_LOGITS_LIMIT = 128
 
 
 class OpenVINORunner:
-    """A :class:`ekiden.backends.base.ModelRunner` on OpenVINO. Not thread-safe: one step at a time.
+    """A :class:`ekiden.backends.base.ModelRunner` on OpenVINO. Not thread-safe: one step at a time."""
 
-    ``pass_limit`` is the most tokens a pass may hold; None when nothing but the plan limits it.
-    """
-
-    def __init__(self, model: PagedModel, info: RunnerInfo, *, pass_limit: int | None = None) -> None:
+    def __init__(self, model: PagedModel, info: RunnerInfo, *, limits: PassLimits = NO_LIMITS) -> None:
         self.model = model
-        self.pass_limit = pass_limit
+        self.limits = limits
+        # Any token may then want logits.
+        bounds = (PROMPT_LOGITS_LIMIT, limits.tokens, limits.logits)
+        self._limits_with_prompt_logits = PassLimits(tokens=min(bound for bound in bounds if bound is not None))
         self._info = info
 
     @property
@@ -47,10 +47,8 @@ class OpenVINORunner:
             sequence.prompt_logit_positions(count)
             for sequence, count in zip(plan.sequences, plan.num_tokens, strict=True)
         ]
-        limit = self.pass_limit
-        if any(asked):
-            limit = PROMPT_LOGITS_LIMIT if limit is None else min(limit, PROMPT_LOGITS_LIMIT)
-        for piece in split(starts, plan.num_tokens, wanted, limit=limit, block_size=BLOCK_SIZE):
+        limits = self._limits_with_prompt_logits if any(asked) else self.limits
+        for piece in split(starts, plan.num_tokens, wanted, limits=limits, block_size=BLOCK_SIZE):
             positions, places = _prompt_places(piece, asked)
             inputs = _inputs_of(piece, plan.sequences, pool.scratch_block, places)
             logits, seconds = self.model.compute(inputs)

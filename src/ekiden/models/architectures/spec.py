@@ -45,6 +45,12 @@ class ModelSpec:
     tie_word_embeddings: bool = False
     sliding_window: int | None = None
 
+    @property
+    def layer_weights(self) -> int:
+        """Numbers in the layers' matrices, without embedding and head."""
+        attention = 2 * self.hidden_size * self.head_dim * (self.num_heads + self.num_kv_heads)
+        return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+
 
 class Checkpoint(Protocol):
     """Lazily read weights."""
