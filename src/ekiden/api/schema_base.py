@@ -41,6 +41,21 @@ def rule(text: str, at: str = "") -> PydanticCustomError:
     return PydanticCustomError(RULE, "{text}", {"text": text, "at": at})
 
 
+def only_fields(item: dict[str, Any], fields: Sequence[str], at: str) -> None:
+    """For objects that are checked by hand: raises a :func:`rule` for a field that is not among ``fields``."""
+    unknown = next((key for key in item if key not in fields), None)
+    if unknown is not None:
+        raise rule(f"has the unknown field {shown(unknown)}", at)
+
+
+def string_field(item: dict[str, Any], key: str, at: str) -> str:
+    """The same for a field that must be a string."""
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise rule(f"is {shown(value)}; it must be a string", f"{at}.{key}")
+    return value
+
+
 def parse(model: type[Model], body: bytes, refused: Mapping[str, str] | None = None) -> Model:
     """The body as ``model``; raises :class:`ApiError` 400. ``refused`` tells why known fields are not taken."""
     try:

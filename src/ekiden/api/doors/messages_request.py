@@ -8,7 +8,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from ekiden.api.doors.renaming import as_chat
 from ekiden.api.errors import invalid, shown
-from ekiden.api.schema_base import Strict, rule
+from ekiden.api.schema_base import Strict, only_fields, rule, string_field
 from ekiden.api.schemas import MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STOPS, ChatRequest
 from ekiden.api.tool_schemas import MAX_TOOLS, FunctionName
 
@@ -43,7 +43,7 @@ def _check_messages(value: Any) -> list[dict[str, Any]]:
         where = f"[{index}]"
         if not isinstance(message, dict):
             raise rule(f"is {shown(message)}; it must be an object", where)
-        _known(message, ("role", "content"), where)
+        only_fields(message, ("role", "content"), where)
         role = message.get("role")
         if role not in ("user", "assistant"):
             raise rule(f"is {shown(role)}; it must be 'user' or 'assistant'", f"{where}.role")
@@ -65,8 +65,8 @@ def _blocks(role: str, content: list[Any], where: str) -> list[dict[str, Any]]:
         at = f"{where}[{index}]"
         kind = block.get("type") if isinstance(block, dict) else block
         if kind == "text":
-            _known(block, ("type", "text", "cache_control", "citations"), at)
-            texts.append(_string(block, "text", at))
+            only_fields(block, ("type", "text", "cache_control", "citations"), at)
+            texts.append(string_field(block, "text", at))
         elif kind == "tool_use" and role == "assistant":
             calls.append(_call(block, at))
         elif kind == "tool_result" and role == "user":
@@ -80,21 +80,21 @@ def _blocks(role: str, content: list[Any], where: str) -> list[dict[str, Any]]:
 
 
 def _call(block: dict[str, Any], where: str) -> dict[str, Any]:
-    _known(block, ("type", "id", "name", "input", "cache_control", "caller"), where)
+    only_fields(block, ("type", "id", "name", "input", "cache_control", "caller"), where)
     arguments = block.get("input")
     if not isinstance(arguments, dict):
         raise rule(f"is {shown(arguments)}; it must be an object", f"{where}.input")
-    function = {"name": _string(block, "name", where), "arguments": json.dumps(arguments, ensure_ascii=False)}
-    return {"id": _string(block, "id", where), "type": "function", "function": function}
+    function = {"name": string_field(block, "name", where), "arguments": json.dumps(arguments, ensure_ascii=False)}
+    return {"id": string_field(block, "id", where), "type": "function", "function": function}
 
 
 def _result(block: dict[str, Any], where: str) -> dict[str, Any]:
-    _known(block, ("type", "tool_use_id", "content", "is_error", "cache_control"), where)
+    only_fields(block, ("type", "tool_use_id", "content", "is_error", "cache_control"), where)
     content = block.get("content")
     text = "" if content is None else content if isinstance(content, str) else _text(content, f"{where}.content")
     if block.get("is_error"):
         text = f"Error: {text}"
-    return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", where), "content": text}
+    return {"role": "tool", "tool_call_id": string_field(block, "tool_use_id", where), "content": text}
 
 
 def _text(value: Any, where: str) -> str:
@@ -106,22 +106,9 @@ def _text(value: Any, where: str) -> str:
         kind = block.get("type") if isinstance(block, dict) else block
         if kind != "text":
             raise rule(f"is {shown(kind)}; the model takes 'text' blocks only", f"{at}.type")
-        _known(block, ("type", "text", "cache_control", "citations"), at)
-        texts.append(_string(block, "text", at))
+        only_fields(block, ("type", "text", "cache_control", "citations"), at)
+        texts.append(string_field(block, "text", at))
     return "\n".join(texts)
-
-
-def _known(item: dict[str, Any], fields: tuple[str, ...], where: str) -> None:
-    unknown = next((key for key in item if key not in fields), None)
-    if unknown is not None:
-        raise rule(f"has the unknown field {shown(unknown)}", where)
-
-
-def _string(item: dict[str, Any], key: str, where: str) -> str:
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise rule(f"is {shown(value)}; it must be a string", f"{where}.{key}")
-    return value
 
 
 _BLOCKS_SCHEMA: Final = {

@@ -9,7 +9,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from ekiden.api.doors.renaming import as_chat
 from ekiden.api.errors import invalid, shown
-from ekiden.api.schema_base import Strict, rule
+from ekiden.api.schema_base import Strict, only_fields, rule, string_field
 from ekiden.api.schemas import MAX_MESSAGES, ChatRequest, Metadata
 from ekiden.api.tool_schemas import MAX_TOOLS, FunctionName, refuse_allowed_tools
 
@@ -72,9 +72,9 @@ def _check_input(value: Any) -> list[dict[str, Any]]:
         elif kind == "function_call":
             _add_call(messages, item, where)
         elif kind == "function_call_output":
-            _known(item, ("type", "id", "status", "call_id", "output"), where)
+            only_fields(item, ("type", "id", "status", "call_id", "output"), where)
             content = _text(item.get("output"), f"{where}.output")
-            messages.append({"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": content})
+            messages.append({"role": "tool", "tool_call_id": string_field(item, "call_id", where), "content": content})
         else:
             raise rule(
                 f"is {shown(kind)}; 'message', 'function_call' and 'function_call_output' are taken", f"{where}.type"
@@ -83,7 +83,7 @@ def _check_input(value: Any) -> list[dict[str, Any]]:
 
 
 def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
-    _known(item, ("type", "id", "status", "role", "content", "phase"), where)
+    only_fields(item, ("type", "id", "status", "role", "content", "phase"), where)
     role = item.get("role")
     if role not in ("user", "assistant", "system", "developer"):
         raise rule(f"is {shown(role)}; it must be 'user', 'assistant', 'system' or 'developer'", f"{where}.role")
@@ -92,26 +92,13 @@ def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _add_call(messages: list[dict[str, Any]], item: dict[str, Any], where: str) -> None:
     """Calls that follow one another, or what the assistant said, belong to one message of the chat."""
-    _known(item, ("type", "id", "status", "call_id", "name", "arguments"), where)
-    function = {"name": _string(item, "name", where), "arguments": _string(item, "arguments", where)}
-    call = {"id": _string(item, "call_id", where), "type": "function", "function": function}
+    only_fields(item, ("type", "id", "status", "call_id", "name", "arguments"), where)
+    function = {"name": string_field(item, "name", where), "arguments": string_field(item, "arguments", where)}
+    call = {"id": string_field(item, "call_id", where), "type": "function", "function": function}
     if messages and messages[-1]["role"] == "assistant":
         messages[-1].setdefault("tool_calls", []).append(call)
     else:
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-
-
-def _known(item: dict[str, Any], fields: tuple[str, ...], where: str) -> None:
-    unknown = next((key for key in item if key not in fields), None)
-    if unknown is not None:
-        raise rule(f"has the unknown field {shown(unknown)}", where)
-
-
-def _string(item: dict[str, Any], key: str, where: str) -> str:
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise rule(f"is {shown(value)}; it must be a string", f"{where}.{key}")
-    return value
 
 
 def _text(value: Any, where: str) -> str:
@@ -125,8 +112,8 @@ def _text(value: Any, where: str) -> str:
         if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS:
             kind = part.get("type") if isinstance(part, dict) else part
             raise rule(f"is {shown(kind)}; the model takes text parts only", f"{at}.type")
-        _known(part, ("type", "text", "annotations", "logprobs"), at)
-        texts.append(_string(part, "text", at))
+        only_fields(part, ("type", "text", "annotations", "logprobs"), at)
+        texts.append(string_field(part, "text", at))
     return "\n".join(texts)
 
 
@@ -136,7 +123,7 @@ def _check_format(value: Any) -> dict[str, Any]:
         raise rule(f"is {shown(value)}; it must be an object")
     kind = value.get("type")
     if kind != "json_schema":
-        _known(value, ("type",), "")
+        only_fields(value, ("type",), "")
         if kind not in ("text", "json_object"):
             raise rule(f"is {shown(kind)}; it must be 'text', 'json_object' or 'json_schema'", ".type")
         return {"type": kind}
@@ -147,8 +134,8 @@ def _check_choice(value: Any) -> Any:
     """``tool_choice`` of the chat request."""
     refuse_allowed_tools(value)
     if isinstance(value, dict) and value.get("type") == "function":
-        _known(value, ("type", "name"), "")
-        return {"type": "function", "function": {"name": _string(value, "name", "")}}
+        only_fields(value, ("type", "name"), "")
+        return {"type": "function", "function": {"name": string_field(value, "name", "")}}
     if value not in ("none", "auto", "required"):
         raise rule(f"is {shown(value)}; it must be 'none', 'auto', 'required' or one function by its name")
     return value
