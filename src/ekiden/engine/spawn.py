@@ -3,6 +3,7 @@
 This module is imported before all others of a start, so it imports none of them.
 """
 
+import contextlib
 import importlib
 import multiprocessing
 import signal
@@ -31,10 +32,12 @@ def spawn_engine(needed: Iterable[str] = ()) -> Spawned:
 
 def _wait_for_work(connection: Connection, needed: tuple[str, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
-    for module in ("ekiden.engine.process", *needed):
-        importlib.import_module(module)
+    engine = importlib.import_module("ekiden.engine.process")
+    with contextlib.suppress(Exception):  # loading meets it again, and tells
+        for module in needed:
+            importlib.import_module(module)
     try:
         make_parts, config = connection.recv()
     except EOFError:
         return  # the parent found that there is nothing to serve
-    importlib.import_module("ekiden.engine.process").engine_main(connection, make_parts, config)
+    engine.engine_main(connection, make_parts, config)

@@ -9,7 +9,7 @@ from tests.unit.engine.fake_parts import make_config, make_fake_parts
 
 
 async def test_it_becomes_the_first_engine() -> None:
-    spawned = spawn_engine(needed=["tests.unit.engine.fake_parts"])
+    spawned = spawn_engine(needed=["tests.unit.engine.fake_parts", "ekiden.no_such_module"])
     client = EngineClient(make_fake_parts, make_config(), spawned=spawned)
     await client.start()
     try:
