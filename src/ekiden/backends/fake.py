@@ -79,7 +79,8 @@ class FakeRunner:
             if sequence.num_computed_tokens + count == len(sequence.token_ids):
                 rows.append(index)
                 chosen.append(state % self._info.vocab_size)
-            positions += [(index, position) for position in sequence.prompt_logit_positions(count)]
+            if asked := sequence.prompt_logit_positions(count):
+                positions += [(index, position) for position in asked]
         chosen += [
             self._state_at(plan.sequences[row].block_table, position) % self._info.vocab_size
             for row, position in positions

@@ -10,6 +10,7 @@ The supervisor restarts an engine that died, with a growing pause, and one that 
 
 import asyncio
 import contextlib
+import gc
 import queue
 import threading
 import time
@@ -78,6 +79,8 @@ def engine_main(connection: Connection, make_parts: MakeParts, config: Config) -
         )
         reader = threading.Thread(target=_read_commands, args=(connection, loop), name="ekiden-reader", daemon=True)
         reader.start()
+        gc.collect()
+        gc.freeze()  # what is loaded stays: a full collection walking over it would hold up a step
         outbox.put(encode(Ready(parts.card, None if ledger is None else str(ledger.path))))
         loop.run()
     except (ModelError, LedgerError) as error:

@@ -21,14 +21,14 @@ class GrammarKind(StrEnum):
     """The grammars of llama.cpp."""
 
 
-class Grammar(msgspec.Struct, frozen=True, kw_only=True):
+class Grammar(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the text of an answer must match as a whole."""
 
     kind: GrammarKind
     source: str
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How to choose each token and when to stop.
 
     ``temperature`` 0 is greedy. ``top_p`` in (0, 1], ``min_p`` in [0, 1], ``top_k`` 0 means all.
