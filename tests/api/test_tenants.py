@@ -50,16 +50,19 @@ async def test_queues_of_one_tenant_and_of_all(tmp_path: Path):
     async with real_core(config(tmp_path, max_num_queued_reqs=2), before_step=gate) as core:
         try:
             core.http.headers["x-tenant"] = "narrow"
-            first = asyncio.create_task(core.complete("a", max_tokens=1))
-            gate.permits.release()
-            waiting = asyncio.create_task(core.complete("b", max_tokens=1))
-            calls = [asyncio.create_task(core.complete("c", max_tokens=1)) for _ in range(4)]
-            gate.open.set()
-            answers = [await call for call in (first, waiting, *calls)]
+            running = asyncio.create_task(core.complete("a", max_tokens=1))
+            while not core.runner.steps:
+                await asyncio.sleep(0.001)
+            # The step of the first is held; all the others are there before the next one begins.
+            others = [asyncio.create_task(core.complete("b", max_tokens=1)) for _ in range(5)]
+            while len(core.app.state.context.in_flight) < 6:
+                await asyncio.sleep(0.001)
         finally:
             gate.open.set()
+        assert (await running).status_code == 200
+        answers = [await call for call in others]
         refused = [answer for answer in answers if answer.status_code != 200]
-        assert refused
+        assert len(refused) == 4
         for answer in refused:
             assert_error(answer, 429, code="tenant_queue_full")
             assert int(answer.headers["retry-after"]) >= 1
