@@ -22,10 +22,10 @@ from ekiden.backends.base import PassOutput, RunnerInfo
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.recording import controls_of, make_header
-from ekiden.engine.replay import replay
+from ekiden.evidence.decision_replay import replay
+from ekiden.evidence.explain import explain, worst
+from ekiden.evidence.reader import LedgerReader
 from ekiden.guardrails.limits import Tenants
-from ekiden.ledger.explain import explain, worst
-from ekiden.ledger.reader import LedgerReader
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
 from ekiden.state.plan import BatchPlan

@@ -17,10 +17,10 @@ from ekiden.config import Config
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.build import EngineParts
 from ekiden.engine.interface import ModelCard
-from ekiden.ledger.lineage import Lineage
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.sampling.sampler import Sampler
 from ekiden.sampling.structured import GrammarCompiler
+from ekiden.state.lineage import Lineage
 from tests.api.conftest import memory_client
 from tests.api.scripted import MODEL, TEMPLATE, VOCAB_SIZE, make_tokenizer
 

@@ -11,7 +11,7 @@ import pytest
 
 from ekiden.api.keys import new_key
 from ekiden.config import Config, LedgerConfig, LimitsConfig, ServerConfig
-from ekiden.ledger.live_view import LiveView
+from ekiden.evidence.live_view import LiveView
 from ekiden.ledger.store import LedgerWriter
 from tests.api.conftest import assert_error
 from tests.api.real_core import RealCore, real_core

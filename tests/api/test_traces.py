@@ -7,8 +7,8 @@ import pytest
 
 from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
 from ekiden.engine.process import EngineClient
-from ekiden.ledger.follow import Follower
-from ekiden.ledger.spans import otlp_exporter
+from ekiden.evidence.follow import Follower
+from ekiden.evidence.spans import otlp_exporter
 from tests.api.conftest import Memory
 from tests.api.real_core import BLOCK, real_core
 from tests.unit.engine.fake_parts import make_fake_parts, make_request

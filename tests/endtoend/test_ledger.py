@@ -17,11 +17,11 @@ import pytest
 from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
 from ekiden.engine.build import EngineParts
 from ekiden.engine.recording import recorded_core
-from ekiden.engine.token_replay import replay_tokens
 from ekiden.evaluation.offline import Answer, run_batch
-from ekiden.ledger.explain import explain
-from ekiden.ledger.life import Cause
-from ekiden.ledger.reader import LedgerReader
+from ekiden.evidence.explain import explain
+from ekiden.evidence.life import Cause
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.token_replay import replay_tokens
 from ekiden.state.request import FinishReason, Request
 from ekiden.state.sampling_params import SamplingParams
 from tests.endtoend.conftest import SmallPool

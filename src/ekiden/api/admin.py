@@ -20,10 +20,10 @@ from ekiden.api.context import ApiContext
 from ekiden.api.errors import ApiError, invalid, ledger_off, ledger_unavailable, shown
 from ekiden.api.responses import send_json
 from ekiden.api.schema_base import Strict, parse
-from ekiden.ledger.live import WINDOW_SECONDS, live_view
-from ekiden.ledger.live_view import LiveView
-from ekiden.ledger.reader import LedgerReader, LedgerReadError, ledger_folder, runs_in
-from ekiden.ledger.retention import is_being_written
+from ekiden.evidence.live import WINDOW_SECONDS, live_view
+from ekiden.evidence.live_view import LiveView
+from ekiden.evidence.reader import LedgerReader, LedgerReadError
+from ekiden.ledger.retention import is_being_written, ledger_folder, runs_in
 
 logger = logging.getLogger(__name__)
 

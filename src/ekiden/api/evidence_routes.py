@@ -17,9 +17,10 @@ from ekiden.api.auth import is_admin, tenant_of
 from ekiden.api.context import ApiContext
 from ekiden.api.errors import ApiError, ledger_off, shown
 from ekiden.api.responses import JsonBytes
-from ekiden.ledger.explain import Explanation, explain
-from ekiden.ledger.reader import LedgerReadError, find_request, ledger_folder
+from ekiden.evidence.explain import Explanation, explain
+from ekiden.evidence.reader import LedgerReadError, find_request
 from ekiden.ledger.records import RequestRow
+from ekiden.ledger.retention import ledger_folder
 
 _PATIENCE: Final = (0.0, 0.15, 0.3)
 """Seconds between looks: the ledger is written a fifth of a second behind the engine."""

@@ -12,11 +12,12 @@ from rich.table import Table
 
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import UserError, out, print_json
-from ekiden.ledger.explain import CauseShare, Explanation, explain, worst
-from ekiden.ledger.reader import LedgerReader, LedgerReadError, find_request, ledger_folder, run_named
+from ekiden.evidence.explain import CauseShare, Explanation, explain, worst
+from ekiden.evidence.reader import LedgerReader, LedgerReadError, find_request, run_named
+from ekiden.evidence.why import Answer, Question, why
+from ekiden.evidence.words import seconds
 from ekiden.ledger.records import RequestRow
-from ekiden.ledger.why import Answer, Question, why
-from ekiden.ledger.words import seconds
+from ekiden.ledger.retention import ledger_folder
 
 ONLY_THE_FOLDER = ("ledger", "ledger_max_age_days", "ledger_max_size", "ledger_keep_prompts", "otlp_endpoint")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

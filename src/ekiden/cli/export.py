@@ -8,10 +8,11 @@ import click
 from ekiden.cli.explain import ONLY_THE_FOLDER
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import UserError, out
-from ekiden.ledger.export import export_parquet
-from ekiden.ledger.extras import ExportError
-from ekiden.ledger.reader import LedgerReader, LedgerReadError, ledger_folder, run_named
-from ekiden.ledger.spans import export_spans, otlp_exporter, traces_endpoint
+from ekiden.evidence.export import export_parquet
+from ekiden.evidence.extras import ExportError
+from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named
+from ekiden.evidence.spans import export_spans, otlp_exporter, traces_endpoint
+from ekiden.ledger.retention import ledger_folder
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 

@@ -12,8 +12,10 @@ from ekiden.cli.terminal import UserError, out, print_json
 from ekiden.evaluation.bench import WHOLE
 from ekiden.evaluation.bench_serve import get_json
 from ekiden.evaluation.sse_client import Target, TargetError
-from ekiden.ledger.lineage import SECTIONS, Lineage, Value, changes, lineage_of
-from ekiden.ledger.reader import LedgerReader, LedgerReadError, ledger_folder, run_named
+from ekiden.evidence.lineage import changes, lineage_of
+from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named
+from ekiden.ledger.retention import ledger_folder
+from ekiden.state.lineage import SECTIONS, Lineage, Value
 
 _SHOW = "show"
 _OF = "a run's id (or the beginning of it), a ledger file, `last`, a bench report (.json), or a server's URL"

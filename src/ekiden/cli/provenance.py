@@ -1,4 +1,4 @@
-"""Puts together what made a run (:mod:`ekiden.ledger.lineage`) from the configuration and the loaded model."""
+"""Puts together what made a run (:mod:`ekiden.state.lineage`) from the configuration and the loaded model."""
 
 import os
 import platform
@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from ekiden.backends.base import RunnerInfo
 from ekiden.cli.config_sources import SECRET_SETTINGS
+from ekiden.cli.installation import code_section, dependency_section, settings_digest
 from ekiden.config import Config
 from ekiden.guardrails.limits import load_tenants
-from ekiden.ledger.lineage import Lineage, Section, code_section, dependency_section, settings_digest
 from ekiden.models.load import ModelDescription
+from ekiden.state.lineage import Lineage, Section
 
 _DECIDING_ROOMS = ("model", "cache", "scheduler", "limits", "engine")
 _APART = frozenset(

@@ -17,8 +17,9 @@ from ekiden.cli.explain import ONLY_THE_FOLDER
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import UserError, out, print_json
 from ekiden.config import BATCHING, ORDERS
-from ekiden.ledger.reader import LedgerReader, LedgerReadError, ledger_folder, run_named, runs_in
-from ekiden.ledger.words import seconds
+from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named
+from ekiden.evidence.words import seconds
+from ekiden.ledger.retention import ledger_folder, runs_in
 
 _CHANGES = (
     ("--batching", click.Choice(BATCHING), "what if the batching policy had been this one"),
@@ -95,7 +96,7 @@ def _list(folder: Path, as_json: bool) -> int:
 
 
 def _decisions(reader: LedgerReader, as_json: bool) -> int:
-    from ekiden.engine.replay import ReplayError, replay
+    from ekiden.evidence.decision_replay import ReplayError, replay
 
     began = time.perf_counter()
     try:
@@ -126,7 +127,7 @@ def _decisions(reader: LedgerReader, as_json: bool) -> int:
 
 
 def _what_if(reader: LedgerReader, changed: dict[str, Any], num_blocks: int | None, as_json: bool) -> int:
-    from ekiden.engine.what_if import what_if
+    from ekiden.evidence.what_if import what_if
 
     told = what_if(reader, changed, num_blocks=num_blocks)
     settings = changed | ({} if num_blocks is None else {"num_blocks": num_blocks})
@@ -159,7 +160,7 @@ def _tokens(reader: LedgerReader, resolved: Resolved, model: str, as_json: bool)
 
     from ekiden.cli.compose import load_model
     from ekiden.config import CacheConfig, SchedulerConfig
-    from ekiden.engine.token_replay import replay_tokens
+    from ekiden.evidence.token_replay import replay_tokens
 
     header = reader.header
     if not header.prompts_kept:

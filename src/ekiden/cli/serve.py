@@ -47,7 +47,7 @@ def command(resolved: Resolved) -> None:
     engine = EngineClient(functools.partial(load_model, sources=resolved.sources), config, spawned=spawned)
     follower = None
     if exporter is not None:
-        from ekiden.ledger.follow import Follower
+        from ekiden.evidence.follow import Follower
 
         follower = Follower(lambda: engine.ledger_path, exporter)
     # Imported while the engine's process is busy loading.
@@ -88,8 +88,8 @@ def command(resolved: Resolved) -> None:
 
 def _span_exporter(settings: "LedgerConfig") -> Any | None:
     """What sends spans, if they are to be sent."""
-    from ekiden.ledger.extras import ExportError
-    from ekiden.ledger.spans import otlp_exporter
+    from ekiden.evidence.extras import ExportError
+    from ekiden.evidence.spans import otlp_exporter
 
     if settings.otlp_endpoint is None:
         return None

@@ -21,9 +21,10 @@ from ekiden.cli.explain import ONLY_THE_FOLDER
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import UserError, out, print_json
 from ekiden.cli.top_page import page, printable
-from ekiden.ledger.live import WINDOW_SECONDS, live_view
-from ekiden.ledger.live_view import LiveView
-from ekiden.ledger.reader import LedgerReader, LedgerReadError, ledger_folder, run_named
+from ekiden.evidence.live import WINDOW_SECONDS, live_view
+from ekiden.evidence.live_view import LiveView
+from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named
+from ekiden.ledger.retention import ledger_folder
 
 _KEYS = "q quits"
 _PATIENCE = 10.0

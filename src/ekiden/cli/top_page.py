@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from ekiden.ledger.live_view import LiveView, Slot, SlotState, Spread, Tenant
-from ekiden.ledger.words import seconds
+from ekiden.evidence.live_view import LiveView, Slot, SlotState, Spread, Tenant
+from ekiden.evidence.words import seconds
 
 _STYLES = {
     SlotState.EMPTY: ("·", "dim"),

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ekiden.ledger.lineage import Lineage
+from ekiden.state.lineage import Lineage
 from ekiden.state.request import Request, RequestUpdate
 
 

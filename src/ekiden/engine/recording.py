@@ -12,12 +12,11 @@ from ekiden.config import Config, parse_size
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
 from ekiden.guardrails.limits import Tenants, load_tenants
-from ekiden.ledger.lineage import Lineage
-from ekiden.ledger.reader import ledger_folder
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.records import FORMAT, RunHeader
-from ekiden.ledger.retention import SUFFIX, Retention
+from ekiden.ledger.retention import SUFFIX, Retention, ledger_folder
 from ekiden.ledger.store import LedgerWriter
+from ekiden.state.lineage import Lineage
 
 DAY_SECONDS = 86_400
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ekiden.ledger.lineage import Lineage
+from ekiden.state.lineage import Lineage
 from ekiden.state.plan import LeftOutReason
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import WaitReason

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ekiden.config import LedgerConfig
+
 SUFFIX: Final = ".sqlite"
 CHUNK_TURNS: Final = 2_000
 """Turns deleted in one go."""
@@ -109,3 +111,16 @@ def _modified(path: Path) -> float:
         with contextlib.suppress(FileNotFoundError):  # another process may be tidying up too
             times.append(part.stat().st_mtime)
     return max(times)
+
+
+def ledger_folder(config: LedgerConfig) -> Path:
+    """Where runs are recorded."""
+    if config.ledger_dir is not None:
+        return Path(config.ledger_dir).expanduser()
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "ekiden" / "ledger"
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The stored runs of a folder, newest first."""
+    return sorted(folder.glob("*" + SUFFIX), reverse=True) if folder.is_dir() else []

@@ -14,9 +14,9 @@ from ekiden.cli.compose import model_card
 from ekiden.cli.main import main
 from ekiden.cli.provenance import make_lineage
 from ekiden.config import CacheConfig, Config, EngineConfig, LimitsConfig, ModelConfig, SchedulerConfig, ServerConfig
-from ekiden.ledger.lineage import Lineage
 from ekiden.ledger.store import LedgerWriter
 from ekiden.models.load import ModelDescription
+from ekiden.state.lineage import Lineage
 from tests.api.scripted import make_tokenizer
 from tests.unit.ledger.directed import Directed
 

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from ekiden.cli.main import main
 from ekiden.cli.top_page import page
-from ekiden.ledger.live import live_view
-from ekiden.ledger.live_view import (
+from ekiden.evidence.live import live_view
+from ekiden.evidence.live_view import (
     Away,
     Control,
     LiveView,

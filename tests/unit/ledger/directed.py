@@ -9,8 +9,8 @@ from ekiden.backends.fake import FakeRunner, GreedySampler
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.recording import controls_of, make_header
+from ekiden.evidence.reader import LedgerReader
 from ekiden.guardrails.limits import Tenants
-from ekiden.ledger.reader import LedgerReader
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
 from ekiden.state.plan import BatchPlan

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ekiden.config import LimitsConfig
-from ekiden.ledger.explain import Explanation, explain
-from ekiden.ledger.life import Cause
-from ekiden.ledger.words import OWN_WORK
+from ekiden.evidence.explain import Explanation, explain
+from ekiden.evidence.life import Cause
+from ekiden.evidence.words import OWN_WORK
 from ekiden.state.sequence import PauseReason
 from tests.unit.ledger.directed import Directed
 

@@ -9,10 +9,10 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from ekiden.cli.main import main
-from ekiden.ledger.export import export_parquet
-from ekiden.ledger.extras import ExportError
-from ekiden.ledger.reader import LedgerReader
-from ekiden.ledger.spans import export_spans
+from ekiden.evidence.export import export_parquet
+from ekiden.evidence.extras import ExportError
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.spans import export_spans
 from tests.unit.ledger.directed import Directed
 from tests.unit.ledger.recorded import RecordedSimulation, stored
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from ekiden.evidence.recorded_requests import decisions_of, inputs_of
 from ekiden.ledger.records import EventKind, Rows
-from ekiden.ledger.replay import decisions_of, inputs_of
 from tests.unit.ledger.recorded import RecordedSimulation
 
 SEEDS = 250

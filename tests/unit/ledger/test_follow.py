@@ -11,9 +11,9 @@ import pytest
 
 from ekiden.cli.main import main
 from ekiden.config import ConfigError, LedgerConfig
-from ekiden.ledger.follow import Follower
-from ekiden.ledger.reader import LedgerReader
-from ekiden.ledger.spans import BATCH, SpanMaker, export_spans, otlp_exporter, traces_endpoint
+from ekiden.evidence.follow import Follower
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.spans import BATCH, SpanMaker, export_spans, otlp_exporter, traces_endpoint
 from ekiden.ledger.store import LedgerWriter
 from tests.unit.ledger.collector import Collector, attributes_of, collecting
 from tests.unit.ledger.directed import Directed

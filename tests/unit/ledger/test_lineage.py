@@ -7,17 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ekiden.ledger import lineage as lineage_module
-from ekiden.ledger.lineage import (
-    ABSENT,
-    SECTIONS,
-    Change,
-    Lineage,
-    changes,
-    code_section,
-    dependency_section,
-    lineage_of,
-)
+from ekiden.cli import installation
+from ekiden.cli.installation import code_section, dependency_section
+from ekiden.evidence.lineage import ABSENT, Change, changes, lineage_of
+from ekiden.state.lineage import SECTIONS, Lineage
 
 MADE = Lineage(
     code={"version": "1"},
@@ -56,7 +49,7 @@ def test_the_source_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     package = tmp_path / "site" / "ekiden"
     package.mkdir(parents=True)
     (package / "core.py").write_text("x = 1\n")
-    monkeypatch.setattr(lineage_module, "_PACKAGE", package)
+    monkeypatch.setattr(installation, "_PACKAGE", package)
     before = code_section()
     (package / "core.py").write_text("x = 2\n")
     after = code_section()
@@ -82,7 +75,7 @@ def test_a_checkout_tells_its_commit_and_whether_it_was_changed(
     run("init")
     run("add", ".")
     run("commit", "-m", "one")
-    monkeypatch.setattr(lineage_module, "_PACKAGE", package)
+    monkeypatch.setattr(installation, "_PACKAGE", package)
     clean = code_section()
     assert isinstance(clean["commit"], str)
     assert len(clean["commit"]) == 40

@@ -8,9 +8,9 @@ import pytest
 
 from ekiden.config import LimitsConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.ledger.live import SHOWN_TENANTS, live_view
-from ekiden.ledger.live_view import LiveView, SlotState, Spread
-from ekiden.ledger.reader import LedgerReader
+from ekiden.evidence.live import SHOWN_TENANTS, live_view
+from ekiden.evidence.live_view import LiveView, SlotState, Spread
+from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.store import LedgerWriter
 from ekiden.state.sequence import PauseReason, Sequence

@@ -11,10 +11,11 @@ from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.llm import LLM
 from ekiden.engine.process import EngineClient
 from ekiden.engine.recording import LedgerError, recorded_core
-from ekiden.engine.replay import replay
-from ekiden.ledger.explain import explain
-from ekiden.ledger.life import Cause
-from ekiden.ledger.reader import LedgerReader, ledger_folder, runs_in
+from ekiden.evidence.decision_replay import replay
+from ekiden.evidence.explain import explain
+from ekiden.evidence.life import Cause
+from ekiden.evidence.reader import LedgerReader
+from ekiden.ledger.retention import ledger_folder, runs_in
 from ekiden.models.errors import ModelError
 from ekiden.state.request import FinishReason
 from ekiden.state.sampling_params import SamplingParams

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ekiden.engine.build import EngineParts
-from ekiden.engine.replay import Replay, ReplayError, replay
-from ekiden.engine.token_replay import replay_tokens
-from ekiden.ledger.explain import explain
-from ekiden.ledger.life import Cause
-from ekiden.ledger.reader import LedgerReader
+from ekiden.evidence.decision_replay import Replay, ReplayError, replay
+from ekiden.evidence.explain import explain
+from ekiden.evidence.life import Cause
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.recorded_requests import decisions_of, same_decisions
+from ekiden.evidence.token_replay import replay_tokens
 from ekiden.ledger.records import LEFT_OUT_CODES, EventKind
-from ekiden.ledger.replay import decisions_of, same_decisions
 from ekiden.policies.ordering import KeyedQueue
 from ekiden.state.plan import LeftOutReason
 from ekiden.state.request import FinishReason, RefusalReason, Request

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ekiden.ledger.reader import LedgerReader, LedgerReadError, find_request, run_named, runs_in
+from ekiden.evidence.reader import LedgerReader, LedgerReadError, find_request, run_named
 from ekiden.ledger.records import Rows, RunHeader
-from ekiden.ledger.retention import Retention, is_being_written, size_of
+from ekiden.ledger.retention import Retention, is_being_written, runs_in, size_of
 from ekiden.ledger.store import LedgerWriter
 from tests.unit.ledger.directed import Directed
 

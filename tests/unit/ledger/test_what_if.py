@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ekiden.config import ConfigError
-from ekiden.engine.what_if import WhatIf, what_if
+from ekiden.evidence.what_if import WhatIf, what_if
 from tests.unit.ledger.directed import Directed
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from ekiden.config import LimitsConfig
+from ekiden.evidence.explain import explain, worst
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.why import Answer, Question, why
 from ekiden.guardrails.limits import TenantLimits, Tenants
-from ekiden.ledger.explain import explain, worst
-from ekiden.ledger.reader import LedgerReader
-from ekiden.ledger.why import Answer, Question, why
 from ekiden.state.request import RefusalReason
 from tests.unit.ledger.directed import Directed
 

@@ -15,11 +15,7 @@ import numpy.typing as npt
 from ekiden.backends.base import PassOutput, RunnerError, RunnerInfo
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.guardrails.limits import TenantLimits, Tenants
-from ekiden.ledger.details import FAILED_RULES, STOP_STRING
-from ekiden.ledger.recorder import Recorder
-from ekiden.ledger.records import PAUSE_BITS, EndRow, RequestRow, Rows, RunHeader, TurnInputs
-from ekiden.ledger.replay import (
+from ekiden.evidence.recorded_requests import (
     Difference,
     PromptMaker,
     decisions_of,
@@ -30,6 +26,10 @@ from ekiden.ledger.replay import (
     request_of,
     same_decisions,
 )
+from ekiden.guardrails.limits import TenantLimits, Tenants
+from ekiden.ledger.details import FAILED_RULES, STOP_STRING
+from ekiden.ledger.recorder import Recorder
+from ekiden.ledger.records import PAUSE_BITS, EndRow, RequestRow, Rows, RunHeader, TurnInputs
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.plan import BatchPlan
 from ekiden.state.request import RefusalReason, Request

@@ -10,10 +10,10 @@ import msgspec
 
 from ekiden.config import Config, LimitsConfig
 from ekiden.engine.build import EngineParts, build_core
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.recorded_requests import end_detail_of, kept_request_of, request_detail_of
 from ekiden.ledger.details import digest
-from ekiden.ledger.reader import LedgerReader
 from ekiden.ledger.records import REFUSED
-from ekiden.ledger.replay import end_detail_of, kept_request_of, request_detail_of
 from ekiden.state.request import FinishReason
 
 _ANY_NUMBER = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)

@@ -11,11 +11,11 @@ from hashlib import blake2b
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ekiden.ledger.extras import ExportError, needed
-from ekiden.ledger.reader import LedgerReader
+from ekiden.evidence.extras import ExportError, needed
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.recorded_requests import request_detail_of
+from ekiden.evidence.words import event_words
 from ekiden.ledger.records import EndRow, EventKind, RequestDetail, RequestRow
-from ekiden.ledger.replay import request_detail_of
-from ekiden.ledger.words import event_words
 
 SPAN_NAME: Final = "ekiden.request"
 BATCH: Final = 256

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from ekiden.ledger.life import Cause, CauseTime, Life, life_of
-from ekiden.ledger.reader import LedgerReader
+from ekiden.evidence.life import Cause, CauseTime, Life, life_of
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.recorded_requests import decisions_of, end_detail_of, request_detail_of
+from ekiden.evidence.words import MEANINGS, OWN_WORK, event_words, seconds
 from ekiden.ledger.records import REFUSED, EventKind, RequestDetail, RequestRow
-from ekiden.ledger.replay import decisions_of, end_detail_of, request_detail_of
-from ekiden.ledger.words import MEANINGS, OWN_WORK, event_words, seconds
 
 _NAMED = 3
 """How many other requests are named for one cause."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from ekiden.ledger.life import Phase
-from ekiden.ledger.reader import BriefRequest
+from ekiden.evidence.life import Phase
+from ekiden.evidence.reader import BriefRequest
 from ekiden.ledger.records import EventKind, EventRow
 
 

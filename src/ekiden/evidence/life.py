@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 
-from ekiden.ledger.reader import LedgerReader
+from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.records import (
     LEFT_OUT_REASONS,
     PAUSE_BITS,

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from ekiden.ledger.explain import explain
-from ekiden.ledger.life import life_of
-from ekiden.ledger.reader import LedgerReader
+from ekiden.evidence.explain import explain
+from ekiden.evidence.life import life_of
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.recorded_requests import decisions_of, end_detail_of, request_detail_of
+from ekiden.evidence.words import seconds
 from ekiden.ledger.records import EventKind, RequestRow
-from ekiden.ledger.replay import decisions_of, end_detail_of, request_detail_of
-from ekiden.ledger.words import seconds
 from ekiden.state.request import FinishReason, RefusalReason
 
 

@@ -19,11 +19,11 @@ import numpy.typing as npt
 from ekiden.backends.base import PassOutput, RunnerInfo
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.replay import runner_info, tenants_of
 from ekiden.engine.step_time import load_of
-from ekiden.ledger.reader import LedgerReader
+from ekiden.evidence.decision_replay import runner_info, tenants_of
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.recorded_requests import PromptMaker, request_detail_of
 from ekiden.ledger.records import REFUSED, EndRow, RequestRow, RunHeader, TurnRow
-from ekiden.ledger.replay import PromptMaker, request_detail_of
 from ekiden.state.plan import BatchPlan
 from ekiden.state.policy import StepLoad
 from ekiden.state.request import Finish, FinishReason, Request

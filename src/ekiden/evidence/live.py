@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ekiden.ledger.life import Cause, Phase, waiting_cause
-from ekiden.ledger.live_view import (
+from ekiden.evidence.life import Cause, Phase, waiting_cause
+from ekiden.evidence.live_view import (
     Away,
     Control,
     LiveView,
@@ -23,11 +23,11 @@ from ekiden.ledger.live_view import (
     Tenant,
     Waiting,
 )
-from ekiden.ledger.reader import BriefRequest, BriefTurn, LedgerReader
+from ekiden.evidence.reader import BriefRequest, BriefTurn, LedgerReader
+from ekiden.evidence.recorded_requests import decisions_of
+from ekiden.evidence.standing import Standing, merged, standings, within
 from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, WAIT_REASONS, TurnRow
-from ekiden.ledger.replay import decisions_of
 from ekiden.ledger.retention import is_being_written
-from ekiden.ledger.standing import Standing, merged, standings, within
 
 WINDOW_SECONDS = 10.0
 SHOWN_WAITING = 12

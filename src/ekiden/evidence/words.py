@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ekiden.ledger.life import Cause
+from ekiden.evidence.life import Cause
 from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EventKind, EventRow
 
 _LARGER_POOL = "with a larger KV pool: none of it"

@@ -1,6 +1,5 @@
 """Reads stored runs. Opens files read-only, also while an engine is writing to them."""
 
-import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ekiden.config import LedgerConfig
+from ekiden.evidence.recorded_requests import request_detail_of
 from ekiden.ledger.records import (
     FORMAT,
     REFUSED,
@@ -24,8 +23,7 @@ from ekiden.ledger.records import (
     RunHeader,
     TurnRow,
 )
-from ekiden.ledger.replay import request_detail_of
-from ekiden.ledger.retention import SUFFIX
+from ekiden.ledger.retention import runs_in
 
 _CHUNK = 2_000
 
@@ -321,19 +319,6 @@ class LedgerReader:
 def _by_turn(rows: Iterator[Any], column: int) -> Iterator[tuple[int, list[Any]]]:
     for turn, group in groupby(rows, key=lambda row: row[column]):
         yield turn, list(group)
-
-
-def ledger_folder(config: LedgerConfig) -> Path:
-    """Where runs are recorded."""
-    if config.ledger_dir is not None:
-        return Path(config.ledger_dir).expanduser()
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "ekiden" / "ledger"
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """The stored runs of a folder, newest first."""
-    return sorted(folder.glob("*" + SUFFIX), reverse=True) if folder.is_dir() else []
 
 
 def run_named(folder: Path, run: str) -> Path:

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from ekiden.ledger.reader import LedgerReader, LedgerReadError
-from ekiden.ledger.spans import BATCH, SpanMaker, delivered
+from ekiden.evidence.reader import LedgerReader, LedgerReadError
+from ekiden.evidence.spans import BATCH, SpanMaker, delivered
 
 logger = logging.getLogger(__name__)
 

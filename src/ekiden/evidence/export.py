@@ -1,4 +1,4 @@
-"""A stored run as Parquet tables. Spans are in :mod:`ekiden.ledger.spans`.
+"""A stored run as Parquet tables. Spans are in :mod:`ekiden.evidence.spans`.
 
 What is exported is what is stored: digests and numbers, no prompts and no outputs.
 """
@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from ekiden.ledger.extras import needed
-from ekiden.ledger.reader import LedgerReader
+from ekiden.evidence.extras import needed
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.recorded_requests import decisions_of, request_detail_of
+from ekiden.evidence.words import event_words
 from ekiden.ledger.records import LEFT_OUT_REASONS, WAIT_REASONS, EndRow, EventKind, EventRow, RequestRow, TurnRow
-from ekiden.ledger.replay import decisions_of, request_detail_of
-from ekiden.ledger.words import event_words
 
 CHUNK: Final = 20_000
 

@@ -1,11 +1,4 @@
-"""What made a run: versions, digests, settings and machine, as plain values in sections, and one digest over them.
-
-Rules:
-- whatever can change a token or a decision is in a section, and so in the digest; where a value came from, names,
-  addresses and folders are not (``sources``, ``apart``);
-- no secret is ever in it;
-- what cannot be found out is None, and never a reason not to serve.
-"""
+"""The parts of a lineage that are read from the installation: our code and what it stands on."""
 
 import hashlib
 import importlib.metadata
@@ -15,87 +8,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
-
-import msgspec
 
 from ekiden import __version__
-
-Value = str | int | float | bool | None
-Section = dict[str, Value]
+from ekiden.state.lineage import Section
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _GIT_SECONDS = 5.0
-
-
-class Lineage(msgspec.Struct, frozen=True, kw_only=True):
-    """``code``, ``dependencies``, ``model``, ``settings``, ``backend`` and ``machine`` are what the digest covers."""
-
-    code: Section = {}
-    dependencies: Section = {}
-    model: Section = {}
-    settings: Section = {}
-    backend: Section = {}
-    machine: Section = {}
-    sources: dict[str, str] = {}
-    """Where each setting came from: a flag, a variable, a file, or ``default``."""
-    apart: Section = {}
-    """Names, addresses and folders."""
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 in hexadecimal."""
-        return hashlib.sha256(json.dumps(self.sections(), sort_keys=True).encode()).hexdigest()
-
-    def sections(self) -> dict[str, Section]:
-        return {name: getattr(self, name) for name in SECTIONS}
-
-    def as_object(self) -> dict[str, object]:
-        """As JSON shows it."""
-        return {"digest": self.digest, **self.sections(), "sources": self.sources, "apart": self.apart}
-
-
-SECTIONS = tuple(name for name in Lineage.__struct_fields__ if name not in ("sources", "apart"))
-
-
-class Change(NamedTuple):
-    """``before`` or ``after`` is ``ABSENT`` where only one of the two has the value."""
-
-    section: str
-    name: str
-    before: Value
-    after: Value
-
-
-ABSENT = "(absent)"
-
-
-def lineage_of(value: object) -> Lineage:
-    """Read back what :meth:`Lineage.as_object` wrote. Raises ``ValueError`` for anything else, altered digests too."""
-    if not isinstance(value, dict) or "digest" not in value:
-        raise ValueError("it holds no lineage")
-    try:
-        lineage = msgspec.convert({name: each for name, each in value.items() if name != "digest"}, Lineage)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"its lineage cannot be read: {error}") from error
-    if lineage.digest != value["digest"]:
-        raise ValueError(f"its lineage was altered: the digest is {lineage.digest[:8]}, not {value['digest']!s:.8}")
-    return lineage
-
-
-def changes(before: Lineage, after: Lineage) -> list[Change]:
-    """What differs, section by section; names and folders last, though they decide nothing."""
-    found: list[Change] = []
-    for section in (*SECTIONS, "apart"):
-        old, new = getattr(before, section), getattr(after, section)
-        if section == "apart" and not (old and new):
-            continue  # a server tells them to administrators only
-        for name in sorted(old.keys() | new.keys()):
-            was, now = old.get(name, ABSENT), new.get(name, ABSENT)
-            if was != now:
-                found.append(Change(section, name, was, now))
-    return found
 
 
 def code_section() -> Section:

@@ -2,7 +2,7 @@
 
 Prompts need not be kept for that. What the engine sees of a prompt is its length and which blocks it shares with
 others, so a prompt is made of token ids that share blocks exactly as the recorded keys do (:class:`PromptMaker`).
-The engine itself is driven by :mod:`ekiden.engine.replay`.
+The engine itself is driven by :mod:`ekiden.evidence.decision_replay`.
 """
 
 from collections.abc import Iterator
