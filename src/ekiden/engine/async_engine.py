@@ -3,16 +3,17 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import StepObserver
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Abort, Drain, EngineLoop, Pause, Stop
+from ekiden.engine.loop import Abort, Drain, EngineLoop, NoteRefusal, Pause, Stop
 from ekiden.engine.recording import recorded_core
 from ekiden.engine.streams import Stream, Streams
 from ekiden.ledger.store import LedgerWriter
-from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.request import RefusedCall, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
 
@@ -64,6 +65,10 @@ class AsyncEngine:
             return Health.DEAD
         return Health.STOPPED if self._thread is None else Health.OK
 
+    @property
+    def ledger_path(self) -> Path | None:
+        return None if self.ledger is None or self._thread is None else self.ledger.path
+
     def stats(self) -> EngineStats:
         return self._stats
 
@@ -71,6 +76,9 @@ class AsyncEngine:
         if self._error is not None or self._thread is None:
             raise EngineDied(self._error or "the engine is not running")
         return self._streams.open(request)
+
+    def note_refusal(self, refused: RefusedCall) -> None:
+        self._loop.send(NoteRefusal(refused))
 
     async def abort(self, request_id: str) -> None:
         self._loop.inbox.put(Abort(request_id))

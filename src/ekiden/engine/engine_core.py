@@ -7,7 +7,7 @@ boundary between steps. Every request ends in exactly one terminal update.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from ekiden.backends.base import ModelRunner, RunnerError, RunnerInfo
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
@@ -26,11 +26,14 @@ from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
 from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.population import Population
-from ekiden.state.request import FinishReason, Refusal, Request, RequestUpdate
+from ekiden.state.request import FinishReason, Refusal, RefusedCall, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason, Sequence
 from ekiden.state.turn import Arrival, PauseChange, RefillOutcome, Turn, TurnRecorder
 
 Clock = Callable[[], float]
+
+MAX_NOTED_REFUSALS: Final = 32
+"""Most refusals of the HTTP layer that one turn records; more than that are counted and not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +133,8 @@ class EngineCore:
         self._clock = clock
         self._observer = observer
         self.recorder = recorder
-        self._arrivals: deque[Request] = deque()
+        self._arrivals: deque[Request | RefusedCall] = deque()
+        self._num_noted = 0
         self._aborts: deque[str] = deque()
         self._pauses: list[PauseChange] = []
         self._held_pauses: list[PauseChange] = []
@@ -144,6 +148,14 @@ class EngineCore:
 
     def add_request(self, request: Request) -> None:
         self._arrivals.append(request)
+
+    def note_refusal(self, refused: RefusedCall) -> None:
+        """Record what the HTTP layer refused, as an arrival that intake had refused for the same reason."""
+        if self._num_noted < MAX_NOTED_REFUSALS:
+            self._num_noted += 1
+            self._arrivals.append(refused)
+        else:
+            self._totals.count_refusal(refused.request, refused.refusal)
 
     def abort(self, request_id: str) -> None:
         """End a request; an id that is not in the engine (any more) is ignored."""
@@ -214,11 +226,16 @@ class EngineCore:
         while self._arrivals:
             request = self._arrivals.popleft()
             found = len(waiting), waiting.num_tokens
+            if isinstance(request, RefusedCall):  # nobody waits for an update: its client has its answer
+                turn.arrivals.append(Arrival(request.request, request.refusal, *found))
+                self._totals.count_refusal(request.request, request.refusal)
+                continue
             accepted = self.intake.accept(request, now)
             turn.arrivals.append(Arrival(request, accepted, *found))
             if isinstance(accepted, Refusal):
                 self._totals.count_refusal(request, accepted)
                 updates.append(RequestUpdate(request.request_id, (), None, accepted))
+        self._num_noted = 0
         while self._aborts:
             turn.aborts.append(self._aborts.popleft())
             sequence = self.population.by_id.get(turn.aborts[-1])
@@ -293,6 +310,7 @@ class EngineCore:
             prefix_cache_hits_total=self.kv.prefix_hits,
             finished_total=dict(totals.finished),
             refused_total=dict(totals.refused),
+            refused_by_door_total=dict(totals.refused_by_door),
             model_seconds_total=totals.model_seconds,
             sampling_seconds_total=totals.sampling_seconds,
             host_seconds_total=totals.host_seconds,

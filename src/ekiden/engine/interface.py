@@ -6,12 +6,13 @@ Two things implement it: :class:`ekiden.engine.async_engine.AsyncEngine` (the en
 
 from collections.abc import AsyncIterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
 from ekiden.state.lineage import Lineage
-from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.request import RefusedCall, Request, RequestUpdate
 
 
 class Health(StrEnum):
@@ -47,7 +48,8 @@ OTHER_TENANTS: Final = "(others)"
 
 
 class Distribution(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds: how many values are at most each bound (and beyond those before it), how many more, and their sum."""
+    """A histogram of seconds. ``counts`` has one entry for each bound, the values over the bound before and at most
+    this one, and a last entry for the values over all bounds; ``total`` is the sum of all values."""
 
     counts: tuple[int, ...]
     total: float
@@ -81,6 +83,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache_hits_total: int = 0
     finished_total: dict[str, int] = {}
     refused_total: dict[str, int] = {}
+    """By intake, and by reason, as those of the next."""
+    refused_by_door_total: dict[str, int] = {}
+    """By the HTTP layer, which had :meth:`Engine.note_refusal` record it."""
     model_seconds_total: float = 0.0
     sampling_seconds_total: float = 0.0
     host_seconds_total: float = 0.0
@@ -138,12 +143,24 @@ class Engine(Protocol):
     @property
     def health(self) -> Health: ...
 
+    @property
+    def ledger_path(self) -> Path | None:
+        """The file that the engine writes its ledger to now; None while it writes none."""
+        ...
+
     def stats(self) -> EngineStats:
         """The latest snapshot; never waits for the engine."""
         ...
 
     def generate(self, request: Request) -> UpdateIterator:
         """Submit the request now and stream what comes of it. Raises :class:`EngineDied` when there is no engine."""
+        ...
+
+    def note_refusal(self, refused: RefusedCall) -> None:
+        """Have a refusal of the HTTP layer recorded and counted at the next step boundary; returns at once.
+
+        Without an engine, and while very many of them wait for it, the note is dropped.
+        """
         ...
 
     async def abort(self, request_id: str) -> None:

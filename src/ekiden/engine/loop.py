@@ -13,15 +13,24 @@ from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.preparing import Prepared, Preparing
 from ekiden.sampling.structured import GrammarCompiler
-from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.request import RefusedCall, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
 HEARTBEAT_SECONDS = 1.0
 """How often an engine reports whose requests are all paused."""
 
+MAX_QUEUED_NOTES = 10_000
+"""A note of a refusal that finds this many commands waiting for the engine is dropped."""
+
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
     request: Request
+
+
+class NoteRefusal(msgspec.Struct, frozen=True, tag=True):
+    """Record what the HTTP layer refused."""
+
+    refused: RefusedCall
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -49,7 +58,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     drain_seconds: float = 0.0
 
 
-Command = Submit | Abort | Pause | Drain | Stop
+Command = Submit | NoteRefusal | Abort | Pause | Drain | Stop
 Deliver = Callable[[list[RequestUpdate], EngineStats], None]
 
 
@@ -63,6 +72,11 @@ class EngineLoop:
         self._draining = False
         self.inbox: queue.SimpleQueue[Command | Prepared] = queue.SimpleQueue()
         self._preparing = Preparing(grammars, self.inbox.put)
+
+    def send(self, command: Command) -> None:
+        """Put a command in the inbox, from any thread. Notes of refusals do not pile up while the engine stands."""
+        if not isinstance(command, NoteRefusal) or self.inbox.qsize() < MAX_QUEUED_NOTES:
+            self.inbox.put(command)
 
     def run(self) -> None:
         """Until a :class:`Stop` has been obeyed. What is still running then is aborted, and its updates delivered."""
@@ -113,6 +127,8 @@ class EngineLoop:
                 self._core.add_request(request)
                 if self._preparing.release(command):
                     self._core.abort(request.request_id)
+            case NoteRefusal(refused):
+                self._core.note_refusal(refused)
             case Abort(request_id):
                 if not self._preparing.abort(request_id):
                     self._core.abort(request_id)

@@ -24,13 +24,13 @@ from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Abort, Command, Drain, EngineLoop, Pause, Stop
+from ekiden.engine.loop import MAX_QUEUED_NOTES, Abort, Command, Drain, EngineLoop, NoteRefusal, Pause, Stop
 from ekiden.engine.recording import LedgerError, recorded_core
 from ekiden.engine.spawn import Spawned, spawn_engine
 from ekiden.engine.streams import Stream, Streams
 from ekiden.ledger.store import LedgerWriter
 from ekiden.models.errors import ModelError
-from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.request import RefusedCall, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
 MakeParts = Callable[[Config], EngineParts]
@@ -103,7 +103,7 @@ def _read_commands(connection: Connection, loop: EngineLoop) -> None:
     decoder = msgspec.msgpack.Decoder(Command)
     try:
         while True:
-            loop.inbox.put(decoder.decode(connection.recv_bytes()))
+            loop.send(decoder.decode(connection.recv_bytes()))
     except (EOFError, OSError):
         loop.inbox.put(Stop())  # the parent is gone
 
@@ -146,7 +146,6 @@ class EngineClient:
         self._child: _Child | None = None
         self._card: ModelCard | None = None
         self.ledger_path: Path | None = None
-        """Where the newest run is recorded; None when none is."""
         self._stats = EngineStats()
         self._last_report = 0.0
         self._supervisor: asyncio.Task[None] | None = None
@@ -207,6 +206,11 @@ class EngineClient:
         if len(self._streams) == 0:
             self._last_report = self._clock()  # an idle engine is silent by right
         return self._streams.open(request)
+
+    def note_refusal(self, refused: RefusedCall) -> None:
+        child = self._child
+        if child is not None and child.ready and child.outbox.qsize() < MAX_QUEUED_NOTES:
+            self._send(NoteRefusal(refused))
 
     async def abort(self, request_id: str) -> None:
         self._send(Abort(request_id))

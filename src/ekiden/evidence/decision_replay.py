@@ -29,10 +29,10 @@ from ekiden.evidence.recorded_requests import (
 from ekiden.guardrails.limits import TenantLimits, Tenants
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder
-from ekiden.ledger.records import PAUSE_BITS, EndRow, RequestRow, Rows, RunHeader, TurnInputs
+from ekiden.ledger.records import PAUSE_BITS, EndRow, RequestDetail, RequestRow, Rows, RunHeader, TurnInputs
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.plan import BatchPlan
-from ekiden.state.request import RefusalReason, Request
+from ekiden.state.request import Refusal, RefusalReason, RefusedCall, Request
 from ekiden.state.sampling_params import Grammar
 from ekiden.state.sequence import Sequence, StopText
 
@@ -210,7 +210,11 @@ class Replay:
         computes = decisions_of(row).budget > 0
         self._world.begin(row.start, row.took, inputs, recorded.ends, computes=computes)
         for request in recorded.requests:
-            core.add_request(self._request(request))
+            detail = request_detail_of(request)
+            if request.refusal is not None and detail.by_door:
+                core.note_refusal(self._refused(request, detail))
+            else:
+                core.add_request(self._request(request, detail))
         for number in inputs.aborts:
             core.abort(self._ids[number])
         for number, bit, paused, by in inputs.pauses:
@@ -228,8 +232,22 @@ class Replay:
         if self._world.number_of.get(request_id) == number:
             del self._world.number_of[request_id]
 
-    def _request(self, row: RequestRow) -> Request:
-        detail, world = request_detail_of(row), self._world
+    def _refused(self, row: RequestRow, detail: RequestDetail) -> RefusedCall:
+        """What the HTTP layer refused is no decision of the engine's: it is noted again, and not submitted."""
+        self._ids[row.request] = row.request_id
+        return RefusedCall(
+            request=request_of(row, detail, ()),
+            refusal=Refusal(
+                reason=RefusalReason(row.refusal),
+                message=detail.message or "",
+                param=detail.param,
+                retry_after=detail.retry_after,
+                by_door=True,
+            ),
+        )
+
+    def _request(self, row: RequestRow, detail: RequestDetail) -> Request:
+        world = self._world
         self._ids[row.request] = row.request_id
         if row.refusal != RefusalReason.DUPLICATE_ID:
             world.number_of[row.request_id] = row.request
