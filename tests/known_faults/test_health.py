@@ -209,7 +209,7 @@ async def test_r_25_counters_never_fall() -> None:
 
 
 async def test_r_25_metrics_that_fail_end_nothing(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory.app.state.context.metrics, "render", lambda: 1 / 0)
+    monkeypatch.setattr(memory.app.state.metrics, "render", lambda: 1 / 0)
     assert (await memory.http.get("/metrics")).status_code == 500
     assert (await memory.http.get("/health")).status_code == 200
     assert (await memory.complete()).status_code == 200

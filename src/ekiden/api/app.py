@@ -5,6 +5,7 @@ from elsewhere cannot read an answer), the API key, the routes.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -16,25 +17,22 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 import ekiden
-from ekiden.api import admin, docs_page, evidence_routes, models_routes, status_routes
+from ekiden.api import docs_page, evidence_routes, models_routes, status_routes
+from ekiden.api.admin import AdminRoutes, DrainAction, RequestAction
+from ekiden.api.asgi import AsgiResponse, ErrorResponse, Run
 from ekiden.api.auth import ApiKeyMiddleware
-from ekiden.api.chat import chat_completions
-from ekiden.api.completions import completions
-from ekiden.api.context import ApiContext
+from ekiden.api.doors import chat, completions, messages, responses
+from ekiden.api.doors.door import Door, Doors
 from ekiden.api.doors.embeddings import EmbeddingsRequest, embeddings
-from ekiden.api.doors.messages import count_tokens, messages
-from ekiden.api.doors.messages_request import CountRequest, MessagesRequest
-from ekiden.api.doors.responses import responses
-from ekiden.api.doors.responses_request import ResponsesRequest
 from ekiden.api.errors import ApiError, ClientGone, not_found, shaped, speaks_messages
+from ekiden.api.flight import Flight
+from ekiden.api.generation import Generation
 from ekiden.api.identity import IdentityMiddleware
 from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
-from ekiden.api.responses import AsgiResponse, ErrorResponse
 from ekiden.api.schema_base import Strict
-from ekiden.api.schemas import ChatMessage, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from ekiden.api.text_output import TokenText
-from ekiden.api.tokenize_routes import detokenize, tokenize
+from ekiden.api.text import ModelText
+from ekiden.api.tokenize_routes import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 from ekiden.config import Config
 from ekiden.engine.interface import Engine, Health
 from ekiden.models.chat_template import ChatTemplate
@@ -42,14 +40,18 @@ from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.sampling_params import SamplingParams
 
-Handler = Callable[[ApiContext, Scope, Receive, Send], Awaitable[None]]
+Handler = Callable[[Doors, Scope, Receive, Send], Awaitable[None]]
+Post = tuple[str, str, str, Run, type[Strict]]
+"""Path, summary, tag, what answers it, and the model of its body."""
 
-_POSTS: Final[tuple[tuple[str, str, str, Handler, type[Strict]], ...]] = (
-    ("/v1/chat/completions", "Chat", "generation", chat_completions, ChatRequest),
-    ("/v1/completions", "Completions", "generation", completions, CompletionRequest),
-    ("/v1/responses", "Responses", "generation", responses, ResponsesRequest),
-    ("/v1/messages", "Messages", "generation", messages, MessagesRequest),
-    ("/v1/messages/count_tokens", "Tokens of messages", "tokens", count_tokens, CountRequest),
+_DOORS: Final[tuple[tuple[str, str, Door[Any]], ...]] = (
+    ("/v1/chat/completions", "Chat", chat.DOOR),
+    ("/v1/completions", "Completions", completions.DOOR),
+    ("/v1/responses", "Responses", responses.DOOR),
+    ("/v1/messages", "Messages", messages.DOOR),
+)
+_OTHERS: Final[tuple[tuple[str, str, str, Handler, type[Strict]], ...]] = (
+    ("/v1/messages/count_tokens", "Tokens of messages", "tokens", messages.count_tokens, messages.COUNTING.fields),
     ("/v1/embeddings", "Embeddings: refused with the reason", "generation", embeddings, EmbeddingsRequest),
     ("/tokenize", "Text to token ids", "tokens", tokenize, TokenizeRequest),
     ("/detokenize", "Token ids to text", "tokens", detokenize, DetokenizeRequest),
@@ -65,12 +67,6 @@ _ERRORS: Final = {
     "429": "The tenant is over its own limits; see Retry-After",
     "503": "No capacity now; see Retry-After",
 }
-_ADMIN_POSTS: Final[tuple[tuple[str, str, Handler, type[Strict]], ...]] = (
-    ("/admin/pause", "Pause a request", admin.pause, admin.RequestAction),
-    ("/admin/resume", "Let a paused request go on", admin.resume, admin.RequestAction),
-    ("/admin/abort", "End a request", admin.abort, admin.RequestAction),
-    ("/admin/drain", "Close the server to new requests, or open it", admin.drain, admin.DrainAction),
-)
 
 
 def create_app(
@@ -83,42 +79,48 @@ def create_app(
     """The server's application over a running engine.
 
     ``chat_template`` is None for models without one. ``generation_defaults`` are the sampling values for what requests
-    leave out (the model's ``generation_config``). ``app.state.context`` is the :class:`ApiContext`.
+    leave out (the model's ``generation_config``). ``app.state`` has the :class:`Doors`, the keys and the metrics.
     """
     app = FastAPI(title="Ekiden", version=ekiden.__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
-    server = config.server
-    context = ApiContext(
-        engine=engine,
+    server, card = config.server, engine.card
+    keys = KeyStore.of(server)
+    metrics = ApiMetrics(engine.stats, lambda: engine.health is Health.OK, card.model_id)
+    text = ModelText(
         tokenizer=tokenizer,
-        grammars=GrammarCompiler(tokenizer, engine.card.vocab_size),
         chat_template=chat_template,
-        config=config,
-        defaults=generation_defaults or SamplingParams(),
-        metrics=ApiMetrics(engine.stats, lambda: engine.health is Health.OK, engine.card.model_id),
-        token_text=TokenText(tokenizer),
-        keys=KeyStore.of(server),
-        keep_alive_seconds=server.stream_keep_alive,
+        grammars=GrammarCompiler(tokenizer, card.vocab_size),
+        max_model_len=card.max_model_len,
+        vocab_size=card.vocab_size,
     )
-    app.state.context = context
-    for path, summary, tag, handler, model in _POSTS:
-        _add_post(app, context, path, summary, tag, handler, model)
-    if context.keys.may_hold_admins:
-        for path, summary, handler, model in _ADMIN_POSTS:
-            _add_post(app, context, path, summary, "admin", handler, model)
-        _add_route(
-            app, context, "/admin/policy", admin.policy, methods=["GET"], summary="Rules in force", tags=["admin"]
-        )
-        _add_route(
-            app, context, "/admin/live", admin.live, methods=["GET"], summary="The engine at a glance", tags=["admin"]
-        )
+    flight = Flight()
+    doors = Doors(
+        generation=Generation(
+            engine=engine,
+            text=text,
+            flight=flight,
+            observe_gap=metrics.observe_gap,
+            keep_alive_seconds=server.stream_keep_alive,
+        ),
+        limits=config.limits,
+        tenant_header=server.tenant_header,
+        defaults=generation_defaults or SamplingParams(),
+    )
+    app.state.doors, app.state.keys, app.state.metrics = doors, keys, metrics
+    admin = AdminRoutes(doors, config) if keys.may_hold_admins else None
+    posts = _posts(doors, admin)
+    for post in posts:
+        _add_post(app, *post)
+    if admin is not None:
+        _add_route(app, "/admin/policy", admin.policy, methods=["GET"], summary="Rules in force", tags=["admin"])
+        _add_route(app, "/admin/live", admin.live, methods=["GET"], summary="The engine at a glance", tags=["admin"])
     docs_page.add_routes(app)
-    models_routes.add_routes(app, context)
-    status_routes.add_routes(app, context)
-    evidence_routes.add_routes(app, context)
+    models_routes.add_routes(app, doors)
+    status_routes.add_routes(app, engine, flight, metrics)
+    evidence_routes.add_routes(app, doors.generation, config)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
-    if context.keys.required:
-        app.add_middleware(ApiKeyMiddleware, store=context.keys)
+    if keys.required:
+        app.add_middleware(ApiKeyMiddleware, store=keys)
     if server.cors_origin_list:
         app.add_middleware(
             CORSMiddleware,
@@ -128,20 +130,33 @@ def create_app(
             expose_headers=["x-ekiden-request-id", "x-request-id", "retry-after", "retry-after-ms"],
         )
     app.add_middleware(IdentityMiddleware)  # added last, so it is outermost
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # the way FastAPI documents
+    models: list[type[Strict]] = [chat.ChatMessage, *(model for *_, model in posts)]
+    app.openapi = lambda: _openapi(app, models)  # type: ignore[method-assign]  # the way FastAPI documents
     return app
 
 
-def _add_post(
-    app: FastAPI, context: ApiContext, path: str, summary: str, tag: str, handler: Handler, model: type[Strict]
-) -> None:
+def _posts(doors: Doors, admin: AdminRoutes | None) -> list[Post]:
+    posts: list[Post] = [
+        (path, summary, "generation", partial(doors.answer, door), door.fields) for path, summary, door in _DOORS
+    ]
+    posts += [(path, summary, tag, partial(handler, doors), model) for path, summary, tag, handler, model in _OTHERS]
+    if admin is not None:
+        posts += [
+            ("/admin/pause", "Pause a request", "admin", admin.pause, RequestAction),
+            ("/admin/resume", "Let a paused request go on", "admin", admin.resume, RequestAction),
+            ("/admin/abort", "End a request", "admin", admin.abort, RequestAction),
+            ("/admin/drain", "Close the server to new requests, or open it", "admin", admin.drain, DrainAction),
+        ]
+    return posts
+
+
+def _add_post(app: FastAPI, path: str, summary: str, tag: str, run: Run, model: type[Strict]) -> None:
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     streamed: dict[str, Any] = {"text/event-stream": {"schema": {}}} if "stream" in model.model_fields else {}
     _add_route(
         app,
-        context,
         path,
-        handler,
+        run,
         methods=["POST"],
         summary=summary,
         tags=[tag],
@@ -150,18 +165,18 @@ def _add_post(
     )
 
 
-def _add_route(app: FastAPI, context: ApiContext, path: str, handler: Handler, **options: Any) -> None:
-    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+def _add_route(app: FastAPI, path: str, run: Run, **options: Any) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await handler(context, scope, receive, send)
+            await run(scope, receive, send)
         except ClientGone:
             # Nobody is left to answer; the exchange has closed what was being generated.
             return
 
     async def route() -> Response:
-        return AsgiResponse(run)
+        return AsgiResponse(answer)
 
-    app.add_api_route(path, route, name=handler.__name__, **options)
+    app.add_api_route(path, route, name=path, **options)
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
@@ -183,13 +198,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return ErrorResponse(shaped(request.url.path, told))
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
+def _openapi(app: FastAPI, models: list[type[Strict]]) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        models: list[type[Strict]] = [ChatMessage, *(model for *_, model in _POSTS)]
-        models += [model for path, _, _, model in _ADMIN_POSTS if path in document["paths"]]
         _, definitions = models_json_schema(
-            [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
+            [(model, "validation") for model in models],
+            ref_template="#/components/schemas/{model}",
         )
         error = {"type": "string"}
         nullable = {"anyOf": [error, {"type": "null"}]}

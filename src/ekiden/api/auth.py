@@ -11,9 +11,9 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ekiden.api import keys
+from ekiden.api.asgi import send_error
 from ekiden.api.errors import ApiError, invalid, not_found, shaped, shown
 from ekiden.api.keys import TENANT_NAME, TENANT_RULE, KeyStore, Principal
-from ekiden.api.responses import send_error
 from ekiden.config import ConfigError, ServerConfig
 from ekiden.state.request import DEFAULT_TENANT
 
@@ -25,7 +25,7 @@ PRINCIPAL: Final = "ekiden.principal"
 
 
 class ApiKeyMiddleware:
-    """Refuses with 401 whoever does not send a stored key, and with 403 whose key is not for this."""
+    """Answers 401 to a request without a stored key, and 403 to one whose key lacks the scope that its path needs."""
 
     def __init__(self, app: ASGIApp, store: KeyStore) -> None:
         self._app = app

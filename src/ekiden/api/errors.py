@@ -116,17 +116,6 @@ def model_not_found(name: str, served: str) -> ApiError:
     )
 
 
-def context_length_exceeded(param: str, num_tokens: int, limit: int, *, at_least: bool = False) -> ApiError:
-    count = f"at least {num_tokens}" if at_least else str(num_tokens)
-    return ApiError(
-        400,
-        f"The prompt has {count} tokens; the context of this model is {limit} tokens, prompt and answer together, so "
-        f"a prompt may have at most {limit - 1}. Shorten the prompt.",
-        param=param,
-        code="context_length_exceeded",
-    )
-
-
 def not_found(path: str) -> ApiError:
     return ApiError(404, f"There is nothing at {path[:200]}; see /docs.", code="not_found")
 
@@ -190,15 +179,6 @@ def closed_to_newcomers() -> ApiError:
     )
 
 
-_CLIENT_FAULTS: Final = frozenset(
-    {
-        RefusalReason.INVALID,
-        RefusalReason.PROMPT_EMPTY,
-        RefusalReason.TOKEN_OUT_OF_VOCABULARY,
-        RefusalReason.CONTEXT_LENGTH_EXCEEDED,
-        RefusalReason.EXCEEDS_KV_CACHE,
-    }
-)
 _NO_CAPACITY: Final = frozenset(
     {
         RefusalReason.QUEUE_FULL_REQUESTS,
@@ -213,19 +193,28 @@ _TENANTS_LIMITS: Final = frozenset({RefusalReason.TENANT_QUEUE_FULL, RefusalReas
 def refused(refusal: Refusal, retry_seconds: float) -> ApiError:
     """The engine's refusal as the client sees it. ``retry_seconds`` is used where waiting helps and the refusal does
     not say for how long."""
-    if refusal.reason in _CLIENT_FAULTS:
-        return ApiError(400, refusal.message, param=refusal.param, code=refusal.reason.value)
-    seconds = retry_seconds if refusal.retry_after is None else refusal.retry_after
-    if refusal.reason in _TENANTS_LIMITS:
-        return ApiError(
-            429, refusal.message, kind="rate_limit_error", code=refusal.reason.value, headers=retry_after(seconds)
-        )
-    if refusal.reason in _NO_CAPACITY:
-        return ApiError(
-            503, refusal.message, kind=SERVER_ERROR, code=refusal.reason.value, headers=retry_after(seconds)
-        )
-    # A duplicate id: the ids are ours, so the fault is too.
-    return ApiError(500, refusal.message, kind=SERVER_ERROR, code=refusal.reason.value)
+    reason, message = refusal.reason, refusal.message
+    after = retry_after(retry_seconds if refusal.retry_after is None else refusal.retry_after)
+    if reason in _TENANTS_LIMITS:
+        return ApiError(429, message, kind="rate_limit_error", code=reason.value, headers=after)
+    if reason in _NO_CAPACITY:
+        return ApiError(503, message, kind=SERVER_ERROR, code=reason.value, headers=after)
+    if reason is RefusalReason.DUPLICATE_ID:  # the ids are ours, so the fault is too
+        return ApiError(500, message, kind=SERVER_ERROR, code=reason.value)
+    return ApiError(400, message, param=refusal.param, code=reason.value)
+
+
+_REASONS: Final = {reason.value: reason for reason in RefusalReason} | {
+    "unsupported_parameter": RefusalReason.UNSUPPORTED,
+    "headers_too_large": RefusalReason.INVALID_HTTP,
+    "headers_timeout": RefusalReason.INVALID_HTTP,
+}
+
+
+def refusal_of(error: ApiError) -> Refusal:
+    """An error that the HTTP layer answered with before the engine saw the request, as the ledger keeps it."""
+    reason = _REASONS.get(error.code or "", RefusalReason.INVALID)
+    return Refusal(reason=reason, message=error.message.removesuffix("."), param=error.param, by_door=True)
 
 
 def unfinished(finish: Finish) -> ApiError:

@@ -11,8 +11,8 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ekiden.api.asgi import send_error
 from ekiden.api.errors import internal, shaped
-from ekiden.api.responses import send_error
 
 REQUEST_ID: Final = "ekiden.request_id"
 """Key of the request's id in the ASGI scope."""
@@ -30,6 +30,11 @@ _TRACEPARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0
 logger = logging.getLogger(__name__)
 
 
+def new_id() -> str:
+    """An id for a request: unique, and saying nothing."""
+    return uuid.uuid4().hex
+
+
 class IdentityMiddleware:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -38,7 +43,7 @@ class IdentityMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = uuid.uuid4().hex
+        request_id = new_id()
         scope[REQUEST_ID] = request_id
         extra = [(b"x-ekiden-request-id", request_id.encode())]
         for name, value in scope["headers"]:

@@ -7,10 +7,12 @@ API keys again. Requests whose head is too large or does not arrive are refused 
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
 from typing import Any, Final
@@ -21,9 +23,12 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ekiden.api.binding import BindError, Tls, bind, url_of
-from ekiden.api.context import ApiContext
-from ekiden.api.errors import ApiError, shutting_down
-from ekiden.api.exchange import Exchange
+from ekiden.api.call import Origin
+from ekiden.api.doors.door import Doors
+from ekiden.api.errors import ApiError
+from ekiden.api.flight import Flight
+from ekiden.api.identity import new_id
+from ekiden.api.keys import KeyStore
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Largest request line and headers together."""
@@ -49,10 +54,14 @@ logger = logging.getLogger(__name__)
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with limits on a request's head, and its own refusals in JSON."""
+    """uvicorn's protocol with limits on a request's head, and its own refusals in JSON.
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    ``note`` has a refusal recorded.
+    """
+
+    def __init__(self, *arguments: Any, note: Callable[[Origin, ApiError], None], **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._note = note
         self._head_bytes = 0
         self._in_head = True
         self._head_timer: asyncio.TimerHandle | None = None
@@ -134,10 +143,13 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.transport.close()
                 return
         reasons = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+        origin = Origin(request_id=new_id(), arrival_time=time.monotonic(), created=int(time.time()))
         body = error.body()
+        self._note(origin, error)
         self.transport.write(
-            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-            % (error.status, reasons[error.status], len(body), body)
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
+            b"x-ekiden-request-id: %s\r\n\r\n%s"
+            % (error.status, reasons[error.status], len(body), origin.request_id.encode(), body)
         )
         if self._in_head and self._linger_timer is None and self.transport.can_write_eof():
             # What comes now is dropped. Closing at once would reset the connection under a client that is still
@@ -151,16 +163,16 @@ class LimitedProtocol(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """uvicorn's server with our end: clients of unfinished answers are told."""
 
-    def __init__(self, config: uvicorn.Config, context: ApiContext, shutdown_timeout: float) -> None:
+    def __init__(self, config: uvicorn.Config, flight: Flight, shutdown_timeout: float) -> None:
         super().__init__(config)
-        self._context = context
+        self._flight = flight
         self._shutdown_timeout = shutdown_timeout
 
     def ask_to_stop(self) -> None:
         """Called on a signal: the first drains, the second ends at once."""
         self.force_exit = self.should_exit
         self.should_exit = True
-        self._context.draining = True
+        self._flight.draining = True
         if self.force_exit:
             self._end_live()
 
@@ -173,7 +185,7 @@ class Server(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._context.draining = True
+        self._flight.draining = True
         timer = asyncio.get_running_loop().call_later(self._shutdown_timeout, self._end_live)
         try:
             await super().shutdown(sockets)
@@ -181,18 +193,16 @@ class Server(uvicorn.Server):
             timer.cancel()
 
     def _end_live(self) -> None:
-        live: list[Exchange] = list(self._context.live)
-        if live:
-            logger.warning("%d answers were not finished in time and end with an error", len(live))
-        for exchange in live:
-            exchange.cut(shutting_down())
+        if count := self._flight.cut_all():
+            logger.warning("%d answers were not finished in time and end with an error", count)
 
 
 def make_server(app: FastAPI, *, shutdown_timeout: float, log_level: str, tls: Tls | None = None) -> Server:
     """A server for ``app``, for :func:`serve` and for tests."""
+    doors: Doors = app.state.doors
     config = uvicorn.Config(
         app,
-        http=LimitedProtocol,
+        http=functools.partial(LimitedProtocol, note=doors.note_refusal),  # type: ignore[arg-type]  # it is only called
         ws="none",
         lifespan="off",
         log_config=None,
@@ -204,7 +214,7 @@ def make_server(app: FastAPI, *, shutdown_timeout: float, log_level: str, tls: T
         ssl_certfile=None if tls is None else tls.certfile,
         ssl_keyfile=None if tls is None else tls.keyfile,
     )
-    return Server(config, app.state.context, shutdown_timeout)
+    return Server(config, doors.generation.flight, shutdown_timeout)
 
 
 def serve(
@@ -268,9 +278,9 @@ async def _run(
         except asyncio.CancelledError:
             return EXIT_DONE
         app = make_app()
-        context: ApiContext = app.state.context
-        if context.keys.may_hold_admins:
-            loop.add_signal_handler(signal.SIGHUP, context.keys.reload)
+        keys: KeyStore = app.state.keys
+        if keys.may_hold_admins:
+            loop.add_signal_handler(signal.SIGHUP, keys.reload)
         server = make_server(app, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         ready(url_of(listener, tls=tls is not None))

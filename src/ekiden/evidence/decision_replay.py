@@ -238,7 +238,7 @@ class Replay:
         return RefusedCall(
             request=request_of(row, detail, ()),
             refusal=Refusal(
-                reason=RefusalReason(row.refusal),
+                reason=RefusalReason(row.refusal or ""),
                 message=detail.message or "",
                 param=detail.param,
                 retry_after=detail.retry_after,

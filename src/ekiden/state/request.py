@@ -98,15 +98,20 @@ def check_prompt(
     if not token_ids:
         message = f"{param} has no tokens; it must have at least one"
         return Refusal(reason=RefusalReason.PROMPT_EMPTY, message=message, param=param)
-    if min(token_ids) < 0 or max(token_ids) >= vocab_size:
-        index, token = next(
-            (index, token) for index, token in enumerate(token_ids) if token < 0 or token >= vocab_size
-        )
-        message = f"{param}[{index}] is {token}; token ids are between 0 and {vocab_size - 1}"
-        return Refusal(reason=RefusalReason.TOKEN_OUT_OF_VOCABULARY, message=message, param=param)
+    if refusal := check_vocabulary(token_ids, vocab_size=vocab_size, param=param):
+        return refusal
     if len(token_ids) >= max_model_len:
         return prompt_too_long(param, str(len(token_ids)), max_model_len)
     return None
+
+
+def check_vocabulary(token_ids: Sequence[int], *, vocab_size: int, param: str = "prompt") -> Refusal | None:
+    """The first token id that the model does not have, as a refusal; None when it has all."""
+    if not token_ids or (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+        return None
+    index = next(index for index, token in enumerate(token_ids) if not 0 <= token < vocab_size)
+    message = f"{param}[{index}] is {token_ids[index]}; token ids are between 0 and {vocab_size - 1}"
+    return Refusal(reason=RefusalReason.TOKEN_OUT_OF_VOCABULARY, message=message, param=param)
 
 
 def prompt_too_long(param: str, num_tokens: str, max_model_len: int) -> Refusal:
