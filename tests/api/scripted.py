@@ -15,7 +15,7 @@ from ekiden.config import Config
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.text import IncrementalText
-from ekiden.models.tokenizer import PieceKind, Tokenizer, TokenizerParts
+from ekiden.models.tokenizer import Tokenizer, TokenizerParts
 from ekiden.state.request import Finish, FinishReason, Refusal, Request, RequestUpdate, TokenLogprobs
 
 START, END, BOS = 256, 257, 258
@@ -53,7 +53,7 @@ def make_tokenizer(*, adds_bos: bool = False) -> Tokenizer:
         TokenizerParts(
             backend=backend,
             rest=backend,
-            kind=PieceKind.BYTE_LEVEL,
+            byte_level=True,
             byte_fallback=False,
             strips_space=False,
             added={token: text for text, token in special.items()},
