@@ -1,15 +1,15 @@
-"""The conversion cache: a model's graph with its weights in the chosen format, built once.
+"""The cache of converted models: each is a graph with its weights in the chosen format, built once.
 
 Rules:
-- an entry's folder name is a digest of all that made it (weights, configuration, format, converter, OpenVINO), so an
-  entry is never stale, only unused;
-- an entry is written to a folder of its own, its manifest last, then renamed into place: a half-written one is never
-  mistaken for a whole one;
+- an entry's folder name is a digest of everything it depends on (weights, configuration, format, converter, OpenVINO),
+  so an entry can become unused but never stale;
+- an entry is written to a temporary folder, its manifest last, and then renamed, so that an incomplete one is never
+  taken for a complete one;
 - an entry whose files do not match its manifest is built again;
-- a cache that cannot be written costs the next start its speed, and this one nothing.
+- if the cache cannot be written, this start goes on with the graph in memory and the next one converts again.
 
-What is kept is the graph *before* the paged transformation: its operations cannot be read back from a file, and
-applying it takes a fraction of a second.
+The cache holds the graph *before* the paged transformation, because that transformation's operations cannot be read
+back from a file. Applying it takes a fraction of a second.
 """
 
 import contextlib
