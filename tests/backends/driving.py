@@ -1,4 +1,4 @@
-"""Drives a runner by hand: sequences, plans of (sequence, tokens) pairs, and the logits that come of them."""
+"""Drives a runner directly: sequences, plans of (sequence, tokens) pairs, and their logits."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def sequence(token_ids: list[int], blocks: list[int], computed: int = 0, **sampl
 
 
 def step(runner: ModelRunner, rows: list[tuple[Sequence, int]], **swaps: Any) -> Logits:
-    """Compute the rows, move each sequence on, and give copies of the logits by row."""
+    """Compute the rows and advance each sequence; returns copies of the logits by row."""
     plan = BatchPlan(**swaps)
     for each, count in rows:
         plan.add(each, count)
@@ -49,7 +49,7 @@ def step(runner: ModelRunner, rows: list[tuple[Sequence, int]], **swaps: Any) ->
 
 
 def configuration(**settings: Any) -> Config:
-    """Small pools; everything else as served unless said otherwise (by its flag's name)."""
+    """A configuration with small pools; ``settings`` are named as their flags, and others have their defaults."""
     rooms: dict[str, Any] = {
         "model": ModelConfig,
         "cache": CacheConfig,
