@@ -18,7 +18,7 @@ from ekiden.ledger.store import LedgerWriter
 from ekiden.models.load import ModelDescription
 from ekiden.state.lineage import Lineage
 from tests.api.scripted import make_tokenizer
-from tests.unit.ledger.directed import Directed
+from tests.unit.evidence.directed import Directed
 
 INFO = RunnerInfo(
     backend="fake", vocab_size=300, max_model_len=64, block_size=16, num_blocks=8, num_swap_blocks=0, bytes_per_block=1

@@ -22,8 +22,8 @@ from ekiden.state.plan import LeftOutReason
 from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sequence import StopText
 from tests.unit.engine.fake_parts import make_fake_parts
-from tests.unit.ledger.directed import Directed
-from tests.unit.ledger.recorded import RecordedSimulation, stored
+from tests.unit.evidence.directed import Directed
+from tests.unit.evidence.recorded import RecordedSimulation, stored
 
 SEEDS = 150
 

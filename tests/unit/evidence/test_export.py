@@ -13,8 +13,8 @@ from ekiden.evidence.export import export_parquet
 from ekiden.evidence.extras import ExportError
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.spans import export_spans
-from tests.unit.ledger.directed import Directed
-from tests.unit.ledger.recorded import RecordedSimulation, stored
+from tests.unit.evidence.directed import Directed
+from tests.unit.evidence.recorded import RecordedSimulation, stored
 
 
 def run(folder: Path) -> LedgerReader:

@@ -9,7 +9,7 @@ import pytest
 
 from ekiden.evidence.recorded_requests import decisions_of, inputs_of
 from ekiden.ledger.records import EventKind, Rows
-from tests.unit.ledger.recorded import RecordedSimulation
+from tests.unit.evidence.recorded import RecordedSimulation
 
 SEEDS = 250
 
