@@ -15,17 +15,9 @@ import numpy.typing as npt
 from ekiden.backends.base import PassOutput, RunnerError, RunnerInfo
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.evidence.recorded_requests import (
-    Difference,
-    PromptMaker,
-    decisions_of,
-    difference,
-    end_detail_of,
-    inputs_of,
-    request_detail_of,
-    request_of,
-    same_decisions,
-)
+from ekiden.evidence.decision_difference import Difference, difference, same_decisions
+from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, request_detail_of
+from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.guardrails.limits import TenantLimits, Tenants
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder

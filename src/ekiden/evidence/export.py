@@ -10,10 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from ekiden.evidence.extras import needed
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_requests import decisions_of, request_detail_of
+from ekiden.evidence.reader import Event, LedgerReader, decisions_of, request_detail_of
 from ekiden.evidence.words import event_words
-from ekiden.ledger.records import LEFT_OUT_REASONS, WAIT_REASONS, EndRow, EventKind, EventRow, RequestRow, TurnRow
+from ekiden.ledger.records import LEFT_OUT_REASONS, WAIT_REASONS, EndRow, RequestRow, TurnRow
 
 CHUNK: Final = 20_000
 
@@ -27,7 +26,7 @@ def export_parquet(reader: LedgerReader, folder: Path) -> dict[str, int]:
     pyarrow, parquet = needed("pyarrow", "export"), needed("pyarrow.parquet", "export")
     folder.mkdir(parents=True, exist_ok=True)
     tables = {
-        "turns": map(_turn, _turns(reader)),
+        "turns": map(_turn, reader.all_turns()),
         "events": map(_event, reader.all_events()),
         "requests": _requests(reader),
         "controls": (row._asdict() for row in reader.all_controls()),
@@ -86,12 +85,6 @@ def _chunks(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield chunk
 
 
-def _turns(reader: LedgerReader) -> Iterator[TurnRow]:
-    first, last = reader.bounds()
-    for low in range(first, last + 1, CHUNK):
-        yield from reader.turns(low, min(last, low + CHUNK - 1))
-
-
 def _turn(row: TurnRow) -> dict[str, Any]:
     decisions = decisions_of(row)
     seconds = {name: getattr(row, name) / 1e6 for name in ("start", "took", "p10", "p50", "p90", "prefill_time")}
@@ -119,12 +112,12 @@ def _turn(row: TurnRow) -> dict[str, Any]:
     }
 
 
-def _event(row: EventRow) -> dict[str, Any]:
+def _event(row: Event) -> dict[str, Any]:
     return {
         "request": row.request,
         "turn": row.turn,
         "at_end": bool(row.late),
-        "event": EventKind(row.kind).name,
+        "event": row.kind.name,
         "value": row.value,
         "words": event_words(row),
     }

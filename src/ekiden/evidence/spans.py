@@ -12,10 +12,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ekiden.evidence.extras import ExportError, needed
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_requests import request_detail_of
+from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.words import event_words
-from ekiden.ledger.records import EndRow, EventKind, RequestDetail, RequestRow
+from ekiden.ledger.records import EndRow, RequestDetail, RequestRow
 
 SPAN_NAME: Final = "ekiden.request"
 BATCH: Final = 256
@@ -179,13 +178,10 @@ def _attributes(reader: LedgerReader, row: RequestRow, detail: RequestDetail, en
 
 
 def _add_events(reader: LedgerReader, span: Any, row: RequestRow) -> None:
-    events = reader.events(row.request)
-    times = reader.times(sorted({event.turn for event in events}))
-    for event in events:
-        if event.turn in times:
-            at = _nanos(reader.header.started, times[event.turn][event.late])
+    for event in reader.events(row.request):
+        if event.at is not None:
             span.add_event(
-                EventKind(event.kind).name.lower(),
+                event.kind.name.lower(),
                 {"ekiden.turn": event.turn, "ekiden.value": event.value, "ekiden.words": event_words(event)},
-                timestamp=at,
+                timestamp=_nanos(reader.header.started, event.at),
             )

@@ -21,8 +21,8 @@ from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.step_time import load_of
 from ekiden.evidence.decision_replay import runner_info, tenants_of
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_requests import PromptMaker, request_detail_of
+from ekiden.evidence.reader import LedgerReader, request_detail_of
+from ekiden.evidence.recorded_requests import PromptMaker
 from ekiden.ledger.records import REFUSED, EndRow, RequestRow, RunHeader, TurnRow
 from ekiden.state.plan import BatchPlan
 from ekiden.state.policy import StepLoad

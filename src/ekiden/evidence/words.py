@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-from ekiden.evidence.life import Cause
-from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EventKind, EventRow
+from ekiden.evidence.breakdown import Cause
+from ekiden.evidence.reader import Event
+from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EventKind
 
 _LARGER_POOL = "with a larger KV pool: none of it"
 
@@ -126,10 +127,10 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 100.0 else f"{value:.0f} s"
 
 
-def event_words(event: EventRow) -> str:
+def event_words(event: Event) -> str:
     """One moment of a request's life."""
     value = event.value
-    match EventKind(event.kind):
+    match event.kind:
         case EventKind.ARRIVED:
             return "taken into the queue"
         case EventKind.REFUSED:

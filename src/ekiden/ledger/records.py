@@ -107,6 +107,10 @@ class TurnRow(NamedTuple):
     inputs: bytes
     decisions: bytes
 
+    @property
+    def end(self) -> int:
+        return self.start + self.took
+
 
 class EventRow(NamedTuple):
     request: int

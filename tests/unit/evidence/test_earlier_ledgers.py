@@ -33,11 +33,13 @@ def plain(value: object) -> Any:
 
 
 def of_then(now: Any, then: Any) -> Any:
-    """What is told now, without the fields that did not exist then."""
+    """What is told now, without the fields that did not exist then. Times are whole microseconds, but as floats."""
     if isinstance(now, dict) and isinstance(then, dict):
         return {name: of_then(value, then[name]) for name, value in now.items() if name in then}
     if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
         return [of_then(new, old) for new, old in zip(now, then, strict=True)]
+    if isinstance(now, float) and isinstance(then, float) and round(now, 9) == round(then, 9):
+        return then
     return now
 
 
