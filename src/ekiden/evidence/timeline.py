@@ -97,13 +97,13 @@ class Timeline:
         before = (self.phase, self.left_out, self.blocked, self.pauses)
         self._apply(event)
         moment = None if event.at is None else Moment(event.turn, event.late, event.at)
+        ended = event.kind is EventKind.ENDED
         if event.kind is EventKind.ARRIVED:
             self._since = moment
+        elif self._since is None or moment is None:  # the turn of its arrival is no longer kept
             return
-        ended = event.kind is EventKind.ENDED
-        if ended or before != (self.phase, self.left_out, self.blocked, self.pauses):
-            if self._since is not None and moment is not None:
-                self.spans.append(Span(*before, self._since, moment))
+        elif ended or before != (self.phase, self.left_out, self.blocked, self.pauses):
+            self.spans.append(Span(*before, self._since, moment))
             self._since = None if ended else moment
 
     def _apply(self, event: Event) -> None:
@@ -195,9 +195,10 @@ class Timeline:
         token counts as one unless :meth:`note_tokens` said otherwise.
         """
         count = int(self.first_token is not None and first <= self.first_token.turn <= last)
-        for begin, end in self.stretches_until(last):
-            if end >= first:
-                count += end - max(begin, first) + 1 - within(silent, max(begin, first), end)
+        for stretch in self.stretches_until(last):
+            begin, end = max(stretch[0], first), min(stretch[1], last)
+            if begin <= end:
+                count += end - begin + 1 - within(silent, begin, end)
         return count + sum(tokens - 1 for turn, tokens in self._several.items() if first <= turn <= last)
 
 
