@@ -4,9 +4,8 @@ Rules: it reads the newest turns, the live requests and those that ended in the 
 the same on a run of millions of turns; everything of one view is read in one snapshot; nothing is kept between views.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ekiden.evidence.breakdown import Cause, waiting_cause
@@ -57,17 +56,6 @@ def live_view(
     """
     with reader.snapshot():
         return _Builder(reader, now, window_seconds, shown).view()
-
-
-@dataclass(slots=True)
-class _Served:
-    """A tenant's share of the window."""
-
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    ended: int = 0
-    refused: int = 0
-    by_phase: Counter[Phase] = field(default_factory=Counter)
 
 
 class _Builder:
@@ -288,39 +276,27 @@ class _Builder:
     # --- tenants and controls
 
     def _tenants(self) -> tuple[list[Tenant], Tenant | None]:
-        served: dict[str, _Served] = {}
+        """What each tenant has now and had in the window; the first few, and the sum over the others."""
+        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         first, last = self._first_turn, self._last.turn
         decoding = {turn.turn for turn in self._turns if turn.decode_rows and turn.tokens}
         silent = [turn for turn in range(first, last + 1) if turn not in decoding]
-        for timeline in (*self._live, *self._gone):
-            one = served.setdefault(timeline.request.tenant, _Served())
-            one.prompt_tokens += sum(tokens for turn, tokens in timeline.chunks.items() if turn >= first)
-            one.output_tokens += timeline.output_tokens(first, last, silent)
-        for timeline in self._live:
-            served[timeline.request.tenant].by_phase[timeline.phase] += 1
+        for one in (*self._live, *self._gone):
+            count = counts[one.request.tenant]
+            count["prompt_tokens"] += sum(tokens for turn, tokens in one.chunks.items() if turn >= first)
+            count["output_tokens"] += one.output_tokens(first, last, silent)
+        for one in self._live:
+            where = "waiting" if one.phase is Phase.WAITING else "running" if one.phase in RUNNING else "away"
+            counts[one.request.tenant][where] += 1
         for request, _ in self._ended:
-            one = served.setdefault(request.tenant, _Served())
-            one.ended += request.refusal is None
-            one.refused += request.refusal is not None
-        told = [self._tenant(name, one) for name, one in served.items()]
-        told.sort(key=lambda t: (-t.prompt_tokens - t.output_tokens, -t.running - t.waiting - t.away, t.tenant))
-        rest = told[SHOWN_TENANTS:]
-        return told[:SHOWN_TENANTS], Tenant.sum_of(rest) if rest else None
-
-    def _tenant(self, name: str, served: _Served) -> Tenant:
-        weight = self._reader.header.tenants.get(name, {}).get("weight")
-        phases = served.by_phase
-        return Tenant(
-            tenant=name,
-            weight=1.0 if weight is None else weight,
-            running=sum(phases[phase] for phase in RUNNING),
-            waiting=phases[Phase.WAITING],
-            away=phases[Phase.PAUSED] + phases[Phase.RESUMING] + phases[Phase.PREEMPTED],
-            prompt_tokens=served.prompt_tokens,
-            output_tokens=served.output_tokens,
-            ended=served.ended,
-            refused=served.refused,
-        )
+            counts[request.tenant]["ended" if request.refusal is None else "refused"] += 1
+        tenants = []
+        for name, count in counts.items():
+            weight = self._reader.header.tenants.get(name, {}).get("weight")
+            tenants.append(Tenant(tenant=name, weight=1.0 if weight is None else weight, **count))
+        tenants.sort(key=lambda t: (-t.prompt_tokens - t.output_tokens, -t.running - t.waiting - t.away, t.tenant))
+        rest = tenants[SHOWN_TENANTS:]
+        return tenants[:SHOWN_TENANTS], Tenant.sum_of(rest) if rest else None
 
     def _controls(self) -> list[Control]:
         """The rules in force. Pauses count while their requests are in the engine."""

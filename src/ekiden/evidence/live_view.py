@@ -148,16 +148,8 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def sum_of(tenants: "Sequence[Tenant]", name: str | None = None) -> "Tenant":
-        return Tenant(
-            tenant=name or f"{len(tenants)} others",
-            running=sum(t.running for t in tenants),
-            waiting=sum(t.waiting for t in tenants),
-            away=sum(t.away for t in tenants),
-            prompt_tokens=sum(t.prompt_tokens for t in tenants),
-            output_tokens=sum(t.output_tokens for t in tenants),
-            ended=sum(t.ended for t in tenants),
-            refused=sum(t.refused for t in tenants),
-        )
+        counts = {field: sum(getattr(tenant, field) for tenant in tenants) for field in Tenant.__struct_fields__[2:]}
+        return Tenant(tenant=name or f"{len(tenants)} others", **counts)
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,6 +56,13 @@ def test_any_run_can_be_exported(tmp_path: Path, seed: int) -> None:
         assert export_spans(reader, InMemorySpanExporter()) == len(reader.all_ends())
 
 
+def test_a_run_without_a_turn_gives_empty_tables_with_all_columns(tmp_path: Path) -> None:
+    with Directed().stored(tmp_path) as reader:
+        assert set(export_parquet(reader, tmp_path / "out").values()) == {0}
+    for name, column in {"turns": "victims", "events": "words", "requests": "first_token", "controls": "who"}.items():
+        assert column in pyarrow.parquet.read_table(tmp_path / "out" / f"{name}.parquet").column_names
+
+
 def test_a_span_for_each_request_with_its_stages(tmp_path: Path) -> None:
     exporter = InMemorySpanExporter()
     with run(tmp_path) as reader:
