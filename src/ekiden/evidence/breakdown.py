@@ -117,7 +117,7 @@ def breakdown(reader: LedgerReader, request: RequestRow) -> Breakdown:
 def waiting_cause(
     wait: int | None, own: int, *, head: int | None, holder: int | None, blocked: bool, order: str
 ) -> tuple[Cause, int | None]:
-    """What one request of the queue waits for, and the request that stands for it.
+    """What one request of the queue waits for, and the request that it waits for, where there is one.
 
     ``wait`` is the code of the reason that holds ``head``, the first in line, or None when only the step in progress
     does. ``holder`` is a later request that has a slot, ``order`` the scheduling policy; ``blocked``: it was looked at
