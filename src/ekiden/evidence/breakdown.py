@@ -16,9 +16,8 @@ from enum import StrEnum
 from ekiden.evidence.reader import Event, LedgerReader
 from ekiden.evidence.timeline import Moment, Phase, Span, Timeline
 from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, WAIT_REASONS, EndRow, RequestRow, TurnRow
-from ekiden.state.plan import LeftOutReason
 from ekiden.state.sequence import PauseReason
-from ekiden.state.turn import WaitReason
+from ekiden.state.turn import LeftOutReason, WaitReason
 
 
 class Cause(StrEnum):

@@ -86,7 +86,7 @@ class Timeline:
     """First and last turns between which every step that decoded gave it a token."""
     _decoding_from: int | None = None
     _several: dict[int, int] = field(default_factory=dict)
-    """How many tokens it got in the turns that gave it another number than one."""
+    """How many tokens it got in turns that gave it more than one."""
 
     @property
     def number(self) -> int:
@@ -138,6 +138,8 @@ class Timeline:
                 self._decode_from(turn + 1)
             case EventKind.PAUSED:
                 self._pause(turn, value)
+            case EventKind.TOKENS:
+                self._several[turn] = value
             case EventKind.ENDED:
                 self._decode_until(turn if event.late else turn - 1)
 
@@ -172,10 +174,6 @@ class Timeline:
                 self._stretches.append((self._decoding_from, turn))
             self._decoding_from = None
 
-    def note_tokens(self, turn: int, tokens: int) -> None:
-        """Say that a turn gave it another number of tokens than one."""
-        self._several[turn] = tokens
-
     def spans_until(self, now: Moment) -> list[Span]:
         """All spans; of a request that has not ended, the one that goes on ends now."""
         if self._since is None:
@@ -191,8 +189,7 @@ class Timeline:
     def output_tokens(self, first: int, last: int, silent: Sequence[int]) -> int:
         """The tokens that it got in the turns ``first`` to ``last``.
 
-        ``silent`` are the turns of that range that gave no running answer a token, in order. A turn that gave it a
-        token counts as one unless :meth:`note_tokens` said otherwise.
+        ``silent`` are the turns of that range that gave no running answer a token, in order.
         """
         count = int(self.first_token is not None and first <= self.first_token.turn <= last)
         for stretch in self.stretches_until(last):

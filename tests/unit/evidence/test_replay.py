@@ -18,9 +18,9 @@ from ekiden.evidence.reader import LedgerReader, decisions_of
 from ekiden.evidence.token_replay import replay_tokens
 from ekiden.ledger.records import LEFT_OUT_CODES, EventKind
 from ekiden.policies.ordering import KeyedQueue
-from ekiden.state.plan import LeftOutReason
 from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sequence import StopText
+from ekiden.state.turn import LeftOutReason
 from tests.unit.engine.fake_parts import make_fake_parts
 from tests.unit.evidence.directed import Directed
 from tests.unit.evidence.recorded import RecordedSimulation, stored

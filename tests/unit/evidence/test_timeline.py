@@ -100,23 +100,28 @@ def folded(*events: tuple[int, EventKind, int]) -> Timeline:
     """Of (turn, kind, value); a turn takes ten microseconds, and events are at its start but for those of tokens."""
     timeline = Timeline(REQUEST)
     for turn, kind, value in events:
-        late = int(kind in (EventKind.FIRST_TOKEN, EventKind.ENDED))
+        late = int(kind in (EventKind.FIRST_TOKEN, EventKind.TOKENS, EventKind.ENDED))
         timeline.take(Event(1, turn, late, kind, value, 10 * (turn + late)))
     return timeline
 
 
+STARTED = ((1, EventKind.ARRIVED, 0), (1, EventKind.ADMITTED, 0), (1, EventKind.FIRST_TOKEN, 0))
+
+
 def test_rows_of_several_tokens_count_as_they_were() -> None:
-    timeline = folded((1, EventKind.ARRIVED, 0), (1, EventKind.ADMITTED, 0), (1, EventKind.FIRST_TOKEN, 0))
-    timeline.note_tokens(3, 4)
-    timeline.note_tokens(5, 0)
-    assert timeline.output_tokens(1, 5, silent=[4]) == 1 + 1 + 4 + 0 + 0
+    timeline = folded(*STARTED, (3, EventKind.TOKENS, 4), (5, EventKind.TOKENS, 2))
+    assert timeline.output_tokens(1, 5, silent=[4]) == 1 + 1 + 4 + 0 + 2
     assert timeline.output_tokens(3, 3, silent=[4]) == 4
-    assert timeline.output_tokens(4, 5, silent=[4]) == 0
+    assert timeline.output_tokens(4, 5, silent=[4]) == 2
+    assert [span.phase for span in timeline.spans_until(Moment(5, 1, 60))] == [
+        Phase.WAITING,
+        Phase.PREFILL,
+        Phase.DECODE,
+    ]
 
 
 def test_a_turn_left_out_gives_no_token() -> None:
-    started = ((1, EventKind.ARRIVED, 0), (1, EventKind.ADMITTED, 0), (1, EventKind.FIRST_TOKEN, 0))
-    timeline = folded(*started, (3, EventKind.LEFT_OUT, 4), (6, EventKind.LEFT_OUT, 0), (8, EventKind.ENDED, 0))
+    timeline = folded(*STARTED, (3, EventKind.LEFT_OUT, 4), (6, EventKind.LEFT_OUT, 0), (8, EventKind.ENDED, 0))
     assert list(timeline.stretches_until(100)) == [(2, 2), (6, 8)]
     assert timeline.output_tokens(1, 8, silent=[]) == 5
     assert [(span.phase, span.left_out) for span in timeline.spans] == [
