@@ -42,7 +42,7 @@ class ReplayResult:
 
 
 class _World:
-    """What the recorded run's surroundings do in the current turn: the clock, the model, the sampler, text rules."""
+    """Plays back what came from outside the engine in the current turn: the clock, the model's outcomes, text rules."""
 
     def __init__(self, header: RunHeader) -> None:
         self._base = header.clock_base
@@ -57,7 +57,7 @@ class _World:
         self.population: Population | None = None
 
     def begin(self, start: int, took: int, inputs: TurnInputs, ends: list[EndRow], *, computes: bool) -> None:
-        """Set the scene of a turn. Times are microseconds of the run."""
+        """Get ready for a turn. Times are microseconds of the run."""
         self._inputs = inputs
         self._stops = dict(inputs.stops)
         self._messages = {}
@@ -182,7 +182,7 @@ class _Caught:
 
 
 class Replay:
-    """The engine core of a recorded run, with the world around it played back."""
+    """The engine core of a recorded run, given again what came from outside it."""
 
     def __init__(self, header: RunHeader) -> None:
         self._world = _World(header)

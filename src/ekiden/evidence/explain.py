@@ -219,12 +219,10 @@ class WorstRequest(msgspec.Struct, frozen=True, kw_only=True):
     words: str
 
 
-def worst(
-    reader: LedgerReader, count: int, *, since: int | None = None, until: int | None = None
-) -> list[WorstRequest]:
-    """The slowest requests that ended in a period (microseconds of the run), each with its largest cause."""
+def worst(reader: LedgerReader, count: int, *, since: int = 0) -> list[WorstRequest]:
+    """The slowest requests that ended at or after a time (microseconds of the run), each with its largest cause."""
     found = []
-    for end in reader.worst(count, since=since, until=until):
+    for end in reader.worst(count, since):
         request = reader.request(end.request)
         if request is None:
             continue

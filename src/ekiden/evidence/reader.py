@@ -207,11 +207,9 @@ class LedgerReader:
     def all_events(self) -> Iterator[Event]:
         return self._events("")
 
-    def worst(self, count: int, *, since: int | None = None, until: int | None = None) -> list[EndRow]:
-        """The requests that took longest from arrival to end, of those that ended in a period (microseconds)."""
-        period = (since if since is not None else -(2**62), until if until is not None else 2**62)
-        where = "WHERE reason != ? AND at >= ? AND at <= ? ORDER BY e2e DESC LIMIT ?"
-        return self._rows(EndRow, where, REFUSED, *period, count)
+    def worst(self, count: int, since: int) -> list[EndRow]:
+        """The requests that took longest from arrival to end, of those that ended at or after a time of the run."""
+        return self._rows(EndRow, "WHERE reason != ? AND at >= ? ORDER BY e2e DESC LIMIT ?", REFUSED, since, count)
 
     def ends_after(self, turn: int, request: int, count: int) -> list[EndRow]:
         """At most ``count`` of the ends that come after a request's in a turn, by turn and request."""
