@@ -16,7 +16,7 @@ from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import StopText
-from tests.unit.ledger.recorded import Kept
+from tests.unit.evidence.recorded import Kept
 
 BASE = 0.010
 PER_ROW = 0.001
