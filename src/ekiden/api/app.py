@@ -24,7 +24,8 @@ from ekiden.api.auth import ApiKeyMiddleware
 from ekiden.api.doors import chat, completions, messages, responses
 from ekiden.api.doors.door import Door, Doors
 from ekiden.api.doors.embeddings import EmbeddingsRequest, embeddings
-from ekiden.api.errors import ApiError, ClientGone, not_found, shaped, speaks_messages
+from ekiden.api.errors import ApiError, ClientGone, not_found, speaks_messages
+from ekiden.api.fields import closed_object
 from ekiden.api.flight import Flight
 from ekiden.api.generation import Generation
 from ekiden.api.identity import IdentityMiddleware
@@ -181,7 +182,7 @@ def _add_route(app: FastAPI, path: str, run: Run, **options: Any) -> None:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return ErrorResponse(shaped(request.url.path, error))
+    return ErrorResponse(request.url.path, error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -195,7 +196,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         told = ApiError(405, message, code="method_not_allowed", headers=headers)
     else:
         told = ApiError(error.status_code, str(error.detail), headers=headers)
-    return ErrorResponse(shaped(request.url.path, told))
+    return ErrorResponse(request.url.path, told)
 
 
 def _openapi(app: FastAPI, models: list[type[Strict]]) -> dict[str, Any]:
@@ -205,39 +206,20 @@ def _openapi(app: FastAPI, models: list[type[Strict]]) -> dict[str, Any]:
             [(model, "validation") for model in models],
             ref_template="#/components/schemas/{model}",
         )
-        error = {"type": "string"}
-        nullable = {"anyOf": [error, {"type": "null"}]}
+        text: dict[str, Any] = {"type": "string"}
+        nullable = {"anyOf": [text, {"type": "null"}]}
+        error = closed_object({"message": text, "type": text, "param": nullable, "code": nullable})
+        messages_error = closed_object({"type": text, "message": text})
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas |= definitions["$defs"]
-        schemas["Error"] = {
-            "type": "object",
-            "properties": {
-                "error": {
-                    "type": "object",
-                    "properties": {"message": error, "type": error, "param": nullable, "code": nullable},
-                    "required": ["message", "type", "param", "code"],
-                }
-            },
-            "required": ["error"],
-        }
-        schemas["MessagesError"] = {
-            "type": "object",
-            "properties": {
-                "type": {"const": "error"},
-                "error": {
-                    "type": "object",
-                    "properties": {"type": error, "message": error},
-                    "required": ["type", "message"],
-                },
-            },
-            "required": ["type", "error"],
-        }
+        schemas["Error"] = closed_object({"error": error})
+        schemas["MessagesError"] = closed_object({"type": {"const": "error"}, "error": messages_error})
         for path, operations in document["paths"].items():
             schema = {"$ref": f"#/components/schemas/{'MessagesError' if speaks_messages(path) else 'Error'}"}
             for operation in operations.values():
                 operation["responses"].pop("422", None)
-                for status, text in _ERRORS.items():
+                for status, description in _ERRORS.items():
                     content = {"application/json": {"schema": schema}}
-                    operation["responses"].setdefault(status, {"description": text, "content": content})
+                    operation["responses"].setdefault(status, {"description": description, "content": content})
         app.openapi_schema = document
     return app.openapi_schema

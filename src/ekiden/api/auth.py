@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ekiden.api import keys
 from ekiden.api.asgi import send_error
-from ekiden.api.errors import ApiError, invalid, not_found, shaped, shown
+from ekiden.api.errors import ApiError, invalid, not_found, shown
 from ekiden.api.keys import TENANT_NAME, TENANT_RULE, KeyStore, Principal
 from ekiden.config import ConfigError, ServerConfig
 from ekiden.state.request import DEFAULT_TENANT
@@ -39,15 +39,15 @@ class ApiKeyMiddleware:
         path: str = scope["path"]
         principal = self._principal(scope)
         if principal is None:
-            await send_error(send, shaped(path, _unknown()))
+            await send_error(send, path, _unknown())
             return
         admin = path.startswith(ADMIN_PATH)
         if admin and not self._store.has_admin:
-            await send_error(send, not_found(path))
+            await send_error(send, path, not_found(path))
             return
         needed = keys.Scope.ADMIN if admin else keys.Scope.INFERENCE
         if (admin or scope["method"] == "POST") and needed not in principal.scopes:
-            await send_error(send, shaped(path, _forbidden(needed)))
+            await send_error(send, path, _forbidden(needed))
             return
         scope[PRINCIPAL] = principal
         await self._app(scope, receive, send)

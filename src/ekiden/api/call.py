@@ -91,16 +91,16 @@ def earlier_call(call_id: str, name: str, arguments: str | None) -> EarlierCall:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call. ``param`` is the field with the schema of its arguments."""
+    """A function that the model may call. ``where`` is its place in the body, ``key`` the name of its schema there."""
 
     name: str
     description: str | None
     parameters: dict[str, Any] | None
     strict: bool | None
-    param: str
-    name_param: str
+    where: str
+    key: str = "parameters"
 
     def as_object(self) -> dict[str, Any]:
         """As chat templates expect it."""

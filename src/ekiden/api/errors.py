@@ -43,9 +43,8 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         """The JSON object, for a response's body or an event in a stream."""
-        return msgspec.json.encode(
-            {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
-        )
+        told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": told})
 
 
 MESSAGES_PATH: Final = "/v1/messages"
@@ -61,23 +60,16 @@ _MESSAGES_KINDS: Final = {
 }
 
 
-class MessagesError(ApiError):
-    """An error as the clients of Anthropic's protocol read it."""
-
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(
-            error.status, error.message, kind=error.kind, param=error.param, code=error.code, headers=error.headers
-        )
-
-    def body(self) -> bytes:
-        other = "invalid_request_error" if self.status < 500 else "api_error"
-        kind = _MESSAGES_KINDS.get(self.status, other)
-        return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": self.message}})
+def body_for(path: str, error: ApiError) -> bytes:
+    """The error's body in the shape that the clients of this path read, whichever layer found it."""
+    return messages_body(error) if speaks_messages(path) else error.body()
 
 
-def shaped(path: str, error: ApiError) -> ApiError:
-    """The error in the shape that the clients of this path read, whichever layer found it."""
-    return MessagesError(error) if speaks_messages(path) else error
+def messages_body(error: ApiError) -> bytes:
+    """As the clients of Anthropic's protocol read it."""
+    other = "invalid_request_error" if error.status < 500 else "api_error"
+    kind = _MESSAGES_KINDS.get(error.status, other)
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})
 
 
 def speaks_messages(path: str) -> bool:
@@ -108,12 +100,8 @@ def unsupported(param: str, message: str) -> ApiError:
 
 
 def model_not_found(name: str, served: str) -> ApiError:
-    return ApiError(
-        404,
-        f"The model {shown(name)} does not exist here; this server serves {served!r}.",
-        param="model",
-        code="model_not_found",
-    )
+    message = f"The model {shown(name)} does not exist here; this server serves {served!r}."
+    return ApiError(404, message, param="model", code="model_not_found")
 
 
 def not_found(path: str) -> ApiError:
@@ -135,24 +123,22 @@ def retry_after(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
     )
 
 
-def engine_unavailable(seconds: float = 1.0) -> ApiError:
-    return ApiError(
-        503,
-        "The engine ended while this request was in flight and is being restarted; send the request again.",
-        kind=SERVER_ERROR,
-        code="engine_unavailable",
-        headers=retry_after(seconds),
-    )
+def _unavailable(code: str, message: str, seconds: float = 1.0) -> ApiError:
+    return ApiError(503, message, kind=SERVER_ERROR, code=code, headers=retry_after(seconds))
+
+
+def engine_unavailable() -> ApiError:
+    message = "The engine ended while this request was in flight and is being restarted; send the request again."
+    return _unavailable("engine_unavailable", message)
 
 
 def shutting_down() -> ApiError:
-    return ApiError(
-        503,
-        "The server is shutting down; send the request again.",
-        kind=SERVER_ERROR,
-        code="draining",
-        headers=retry_after(1),
-    )
+    return _unavailable("draining", "The server is shutting down; send the request again.")
+
+
+def closed_to_newcomers() -> ApiError:
+    message = "An operator has closed the server to new requests; send the request again later, or to another server."
+    return _unavailable("draining", message, 10.0)
 
 
 def ledger_off() -> ApiError:
@@ -160,23 +146,7 @@ def ledger_off() -> ApiError:
 
 
 def ledger_unavailable() -> ApiError:
-    return ApiError(
-        503,
-        "The engine is writing no ledger now; it may be starting again.",
-        kind=SERVER_ERROR,
-        code="ledger_unavailable",
-        headers=retry_after(1),
-    )
-
-
-def closed_to_newcomers() -> ApiError:
-    return ApiError(
-        503,
-        "An operator has closed the server to new requests; send the request again later, or to another server.",
-        kind=SERVER_ERROR,
-        code="draining",
-        headers=retry_after(10),
-    )
+    return _unavailable("ledger_unavailable", "The engine is writing no ledger now; it may be starting again.")
 
 
 _NO_CAPACITY: Final = frozenset(
@@ -194,11 +164,11 @@ def refused(refusal: Refusal, retry_seconds: float) -> ApiError:
     """The engine's refusal as the client sees it. ``retry_seconds`` is used where waiting helps and the refusal does
     not say for how long."""
     reason, message = refusal.reason, refusal.message
-    after = retry_after(retry_seconds if refusal.retry_after is None else refusal.retry_after)
+    seconds = retry_seconds if refusal.retry_after is None else refusal.retry_after
     if reason in _TENANTS_LIMITS:
-        return ApiError(429, message, kind="rate_limit_error", code=reason.value, headers=after)
+        return ApiError(429, message, kind="rate_limit_error", code=reason.value, headers=retry_after(seconds))
     if reason in _NO_CAPACITY:
-        return ApiError(503, message, kind=SERVER_ERROR, code=reason.value, headers=after)
+        return _unavailable(reason.value, message, seconds)
     if reason is RefusalReason.DUPLICATE_ID:  # the ids are ours, so the fault is too
         return ApiError(500, message, kind=SERVER_ERROR, code=reason.value)
     return ApiError(400, message, param=refusal.param, code=reason.value)
@@ -224,6 +194,6 @@ def unfinished(finish: Finish) -> ApiError:
         return ApiError(408, message, kind="timeout_error", code="deadline")
     if finish.reason is FinishReason.ABORT:
         message = finish.message or "The request was ended by the server before the answer was complete."
-        return ApiError(503, message, kind=SERVER_ERROR, code="aborted", headers=retry_after(1))
+        return _unavailable("aborted", message)
     message = finish.message or "The engine failed on this request."
     return ApiError(500, message, kind=SERVER_ERROR, code="engine_error")

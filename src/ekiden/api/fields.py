@@ -3,15 +3,14 @@
 The bounds of what goes to the engine are the engine's own (:mod:`ekiden.state.sampling_params`).
 """
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic_core import from_json
 
-from ekiden.api.call import NamedChoice, ToolChoice
+from ekiden.api.call import NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import invalid, shown
 from ekiden.api.schema_base import Strict, Within, no_effect, only_fields, rule
 from ekiden.state.sampling_params import (
@@ -31,8 +30,6 @@ MAX_CHOICES: Final = 128
 MAX_MESSAGES: Final = 4096
 MAX_TOOLS: Final = 128
 MAX_GUIDED_CHOICES: Final = 1000
-
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def _check_stop(value: Any) -> list[str]:
@@ -62,10 +59,16 @@ def _check_logit_bias(value: Any) -> dict[int, float]:
     return biases
 
 
-def _check_metadata(value: Any) -> Any:
-    if isinstance(value, dict) and len(value) > 16:
-        raise rule(f"has {len(value)} entries; at most 16 are allowed")
-    return value
+def _check_guided_json(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict | str):
+        raise rule(f"is {shown(value)}; it must be a JSON schema, as an object or as text")
+    try:
+        schema = from_json(value, allow_inf_nan=False) if isinstance(value, str) else value
+    except ValueError as error:
+        raise rule(f"is not valid JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise rule("holds no JSON object; a JSON schema is one")
+    return schema
 
 
 def _all_tokens(value: Any) -> Any:
@@ -84,8 +87,11 @@ _BIAS_SCHEMA: Final = {
 
 Stops = Annotated[list[str], PlainValidator(_check_stop), WithJsonSchema({"anyOf": [_STOP_TEXT, _STOPS_SCHEMA]})]
 LogitBias = Annotated[dict[int, float], PlainValidator(_check_logit_bias), WithJsonSchema(_BIAS_SCHEMA)]
-Metadata = Annotated[dict[str, str], BeforeValidator(_check_metadata)]
-TokenIds = Annotated[list[int], Field(fail_fast=True, max_length=MAX_ENTRIES)]
+GuidedJson = Annotated[
+    dict[str, Any],
+    PlainValidator(_check_guided_json),
+    WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
+]
 
 Temperature = Annotated[float, Within(BOUNDS["temperature"])]
 TopP = Annotated[float, Within(BOUNDS["top_p"])]
@@ -95,16 +101,28 @@ TopK = Annotated[
     BeforeValidator(_all_tokens),
     WithJsonSchema({"type": "integer", "minimum": -1}),
 ]
-MinP = Annotated[float, Within(BOUNDS["min_p"])]
-Seed = Annotated[int, Within(BOUNDS["seed"])]
 MaxTokens = Annotated[int, Within(BOUNDS["max_tokens"])]
-PresencePenalty = Annotated[float, Within(BOUNDS["presence_penalty"])]
-FrequencyPenalty = Annotated[float, Within(BOUNDS["frequency_penalty"])]
-RepetitionPenalty = Annotated[float, Within(BOUNDS["repetition_penalty"])]
 Choices = Annotated[int, Within(Bound(1, MAX_CHOICES, f"between 1 and {MAX_CHOICES}"))]
-Priority = Annotated[int, Within(Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits"))]
+_PRIORITY: Final = Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits")
 
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class FunctionDefinition(Strict):
+    """``parameters`` is a JSON schema of an object; without it the function takes none."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+def tool_of(function: FunctionDefinition, where: str) -> Tool:
+    return Tool(function.name, function.description, function.parameters, function.strict, where)
+
+
+class FunctionTyped(Strict):
+    type: Literal["function"]
 
 
 class StreamOptions(Strict):
@@ -112,101 +130,81 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JsonSchemaFormat:
-    """A schema with its name. ``strict`` False: keywords that cannot be enforced are passed over."""
+class JsonSchemaFormat(Strict):
+    """A schema with its name. ``strict`` not true: keywords that cannot be enforced are passed over."""
 
-    name: str
-    definition: dict[str, Any]
-    strict: bool
-
-
-def read_json_schema(value: Any) -> JsonSchemaFormat:
-    if not isinstance(value, dict):
-        raise rule(f"is {shown(value)}; it must be an object")
-    only_fields(value, ("name", "description", "schema", "strict"), "")
-    name, strict, schema = value.get("name"), value.get("strict"), value.get("schema")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise rule(f"is {shown(name)}; it must be 1 to 64 letters, digits, '_' or '-'", ".name")
-    if not isinstance(value.get("description"), str | None):
-        raise rule(f"is {shown(value['description'])}; it must be a string", ".description")
-    if not isinstance(strict, bool | None):
-        raise rule(f"is {shown(strict)}; it must be true or false", ".strict")
-    if not isinstance(schema, dict | None):
-        raise rule(f"is {shown(schema)}; it must be an object", ".schema")
-    return JsonSchemaFormat(name, {"type": "object"} if schema is None else schema, bool(strict))
-
-
-def _check_choices(value: Any) -> list[str]:
-    if not isinstance(value, list) or not 1 <= len(value) <= MAX_GUIDED_CHOICES:
-        raise rule(f"is {shown(value)}; it must be a list of 1 to {MAX_GUIDED_CHOICES} strings")
-    for index, choice in enumerate(value):
-        if not isinstance(choice, str) or not choice:
-            raise rule(f"is {shown(choice)}; it must be a string that is not empty", f"[{index}]")
-    return value
-
-
-def _check_guided_json(value: Any) -> dict[str, Any] | str:
-    if not isinstance(value, dict | str):
-        raise rule(f"is {shown(value)}; it must be a JSON schema, as an object or as text")
-    return value
-
-
-_JSON_SCHEMA_SCHEMA: Final = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
-        "description": {"type": "string"},
-        "schema": {"type": "object"},
-        "strict": {"type": "boolean"},
-    },
-    "required": ["name"],
-    "additionalProperties": False,
-}
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    definition: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
 
 
 class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: (
-        Annotated[JsonSchemaFormat, PlainValidator(read_json_schema), WithJsonSchema(_JSON_SCHEMA_SCHEMA)] | None
-    ) = None
+    json_schema: JsonSchemaFormat | None = None
 
 
-GuidedJson = Annotated[
-    dict[str, Any] | str,
-    PlainValidator(_check_guided_json),
-    WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
-]
-_CHOICE_TEXT: Final = {"type": "string", "minLength": 1}
 GuidedChoice = Annotated[
-    list[str],
-    PlainValidator(_check_choices),
-    WithJsonSchema({"type": "array", "items": _CHOICE_TEXT, "minItems": 1, "maxItems": MAX_GUIDED_CHOICES}),
+    list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True, min_length=1, max_length=MAX_GUIDED_CHOICES)
 ]
 
 
-class GenerationFields(Strict):
-    """What chat and completions share."""
+class OpenAIFields(Strict):
+    """What chat, completions and responses share."""
 
     model: str
     temperature: Temperature | None = None
     top_p: TopP | None = None
+    stream: bool | None = None
+    # Extensions common elsewhere.
+    seed: Annotated[int, Within(BOUNDS["seed"])] | None = None
+    top_k: TopK | None = None
+    min_p: Annotated[float, Within(BOUNDS["min_p"])] | None = None
+    repetition_penalty: Annotated[float, Within(BOUNDS["repetition_penalty"])] | None = None
+    priority: Annotated[int, Within(_PRIORITY)] | None = None
+    # Without effect: see ``OPENAI_FATES``.
+    user: str | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+
+
+OPENAI_FATES: Final = {
+    "user": no_effect("any string"),
+    "metadata": no_effect("an object of up to 16 strings"),
+    "store": no_effect("false only: answers are not stored"),
+    "service_tier": no_effect("'auto' or 'default': there is one tier"),
+}
+
+
+class ConversationHints(Strict):
+    """What chat and responses take without effect: see ``HINT_FATES``."""
+
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+
+HINT_FATES: Final = {
+    "safety_identifier": no_effect("any string"),
+    "prompt_cache_key": no_effect("any string: prefixes are found by their content"),
+    "prompt_cache_retention": no_effect("any string"),
+}
+
+
+class GenerationFields(OpenAIFields):
+    """What chat and completions share."""
+
     n: Choices | None = None
     stop: Stops | None = None
-    seed: Seed | None = None
-    presence_penalty: PresencePenalty | None = None
-    frequency_penalty: FrequencyPenalty | None = None
+    presence_penalty: Annotated[float, Within(BOUNDS["presence_penalty"])] | None = None
+    frequency_penalty: Annotated[float, Within(BOUNDS["frequency_penalty"])] | None = None
     logit_bias: LogitBias | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     # Extensions common elsewhere.
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    repetition_penalty: RepetitionPenalty | None = None
     min_tokens: Annotated[int, Within(BOUNDS["min_tokens"])] | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: TokenIds | None = None
+    stop_token_ids: Annotated[list[int], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
     include_stop_str_in_output: bool | None = None
     return_token_ids: bool | None = None
     guided_json: GuidedJson | None = None
@@ -214,19 +212,12 @@ class GenerationFields(Strict):
     guided_choice: GuidedChoice | None = None
     guided_grammar: Annotated[str, Field(min_length=1)] | None = None
     prompt_logprobs: Annotated[int, Within(BOUNDS["prompt_logprobs"])] | None = None
-    priority: Priority | None = None
-    # Without effect: see ``fates``.
-    user: str | None = None
-    metadata: Metadata | None = None
+    # Without effect: see ``GENERATION_FATES``.
     store: Literal[False] | None = None
-    service_tier: Literal["auto", "default"] | None = None
 
 
 GENERATION_FATES: Final = {
-    "user": no_effect("any string"),
-    "metadata": no_effect("an object of up to 16 strings"),
-    "store": no_effect("false only: answers are not stored"),
-    "service_tier": no_effect("'auto' or 'default': there is one tier"),
+    **OPENAI_FATES,
     "stream_options.include_obfuscation": no_effect("true or false: streams carry no padding"),
 }
 
@@ -276,14 +267,10 @@ def choice_reader(*, nested: bool) -> Callable[[Any], ToolChoice]:
 
 def choice_schema(*, nested: bool) -> dict[str, Any]:
     name = {"name": {"type": "string"}}
-    own = {"function": _closed_object(name)} if nested else name
-    return {"anyOf": [{"enum": ["none", "auto", "required"]}, _closed_object({"type": {"const": "function"}, **own})]}
+    own = {"function": closed_object(name)} if nested else name
+    return {"anyOf": [{"enum": ["none", "auto", "required"]}, closed_object({"type": {"const": "function"}, **own})]}
 
 
-def _closed_object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
+    required = list(properties)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

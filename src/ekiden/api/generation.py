@@ -72,7 +72,7 @@ class Generation:
         """The answer as it comes; the last piece has its finish. Raises :class:`ApiError` for every other end."""
         sampling, tokenizer, token_text = child.request.sampling, self.text.tokenizer, self.text.token_text
         answer = Answer(
-            IncrementalText(
+            text=IncrementalText(
                 tokenizer,
                 sampling.stop,
                 sampling.include_stop_str_in_output,

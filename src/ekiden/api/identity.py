@@ -12,7 +12,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ekiden.api.asgi import send_error
-from ekiden.api.errors import internal, shaped
+from ekiden.api.errors import internal
 
 REQUEST_ID: Final = "ekiden.request_id"
 """Key of the request's id in the ASGI scope."""
@@ -69,4 +69,4 @@ class IdentityMiddleware:
             logger.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
             if started:
                 raise
-            await send_error(send_with_ids, shaped(scope["path"], internal(request_id)))
+            await send_error(send_with_ids, scope["path"], internal(request_id))

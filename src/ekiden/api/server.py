@@ -163,8 +163,9 @@ class LimitedProtocol(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """uvicorn's server with our end: clients of unfinished answers are told."""
 
-    def __init__(self, config: uvicorn.Config, flight: Flight, shutdown_timeout: float) -> None:
+    def __init__(self, config: uvicorn.Config, flight: Flight, keys: KeyStore, shutdown_timeout: float) -> None:
         super().__init__(config)
+        self.keys = keys
         self._flight = flight
         self._shutdown_timeout = shutdown_timeout
 
@@ -214,7 +215,7 @@ def make_server(app: FastAPI, *, shutdown_timeout: float, log_level: str, tls: T
         ssl_certfile=None if tls is None else tls.certfile,
         ssl_keyfile=None if tls is None else tls.keyfile,
     )
-    return Server(config, doors.generation.flight, shutdown_timeout)
+    return Server(config, doors.generation.flight, app.state.keys, shutdown_timeout)
 
 
 def serve(
@@ -241,24 +242,14 @@ def serve(
         print(f"ekiden: {error}", file=sys.stderr)
         return EXIT_USAGE
     ready = on_ready or (lambda url: print(f"Ekiden is ready on {url} (API under {url}/v1, docs under {url}/docs)"))
+    make = functools.partial(make_server, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls)
+    run = _run(listener, lambda: make(make_app()), start, stop, lambda: ready(url_of(listener, tls=tls is not None)))
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(
-            _run(
-                make_app, listener, start, stop, ready, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls
-            )
-        )
+        return runner.run(run)
 
 
 async def _run(
-    make_app: Callable[[], FastAPI],
-    listener: socket.socket,
-    start: Hook,
-    stop: Hook,
-    ready: Callable[[str], None],
-    *,
-    shutdown_timeout: float,
-    log_level: str,
-    tls: Tls | None,
+    listener: socket.socket, make: Callable[[], "Server"], start: Hook, stop: Hook, ready: Callable[[], None]
 ) -> int:
     loop = asyncio.get_running_loop()
     server: Server | None = None
@@ -277,13 +268,11 @@ async def _run(
             await starting
         except asyncio.CancelledError:
             return EXIT_DONE
-        app = make_app()
-        keys: KeyStore = app.state.keys
-        if keys.may_hold_admins:
-            loop.add_signal_handler(signal.SIGHUP, keys.reload)
-        server = make_server(app, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls)
+        server = make()
+        if server.keys.may_hold_admins:
+            loop.add_signal_handler(signal.SIGHUP, server.keys.reload)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        ready(url_of(listener, tls=tls is not None))
+        ready()
         sys.stdout.flush()
         await serving
         return EXIT_DONE

@@ -6,7 +6,7 @@ before it is an ordinary error response.
 """
 
 import asyncio
-from typing import Any, ClassVar, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from starlette.types import Send
@@ -25,19 +25,24 @@ _HEADERS: Final = [
 encode: Final = msgspec.json.Encoder().encode
 
 
+class Ending(Protocol):
+    """How a door ends its streams. ``end`` comes after the last event."""
+
+    end: bytes
+
+    def error(self, error: ApiError) -> bytes:
+        """The event for an error after the first byte."""
+        ...
+
+
 class SseWriter:
-    """The events of one response. ``wrote`` is set by each write, for whoever watches for silence.
+    """The events of one response. ``wrote`` is set by each write, so that silence can be noticed."""
 
-    Here an error is an object as it would be a response's body, and ``[DONE]`` comes last; other protocols override
-    ``end`` and :meth:`error_event`.
-    """
+    __slots__ = ("_ending", "_send", "_starting", "started", "wrote")
 
-    __slots__ = ("_send", "_starting", "started", "wrote")
-
-    end: ClassVar[bytes] = DONE
-
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, ending: Ending) -> None:
         self._send = send
+        self._ending = ending
         self._starting = asyncio.Lock()
         self.started = False
         self.wrote = False
@@ -52,14 +57,11 @@ class SseWriter:
         """The last events, what the protocol puts last, and the end of the response."""
         if not self.started:
             await self._start()
-        await self._send({"type": "http.response.body", "body": data + self.end, "more_body": False})
+        await self._send({"type": "http.response.body", "body": data + self._ending.end, "more_body": False})
 
     async def fail(self, error: ApiError) -> None:
         """An error after the first byte is an event of the stream, and its last."""
-        await self.close(self.error_event(error))
-
-    def error_event(self, error: ApiError) -> bytes:
-        return b"data: " + error.body() + b"\n\n"
+        await self.close(self._ending.error(error))
 
     async def _start(self) -> None:
         async with self._starting:
@@ -81,3 +83,8 @@ class ChunkFrame:
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         return self.prefix + b'],"usage":' + encode(usage) + b"}\n\n"
+
+
+def named_event(kind: str, fields: dict[str, Any]) -> bytes:
+    """An event with its type beside its data, as the newer protocols have them."""
+    return b"event: " + kind.encode() + b"\ndata: " + encode({"type": kind, **fields}) + b"\n\n"

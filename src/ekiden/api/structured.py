@@ -9,11 +9,10 @@ import asyncio
 from typing import Any, Final
 
 import msgspec
-from pydantic_core import from_json
 
 from ekiden.api.call import AnswerFormat
 from ekiden.api.errors import invalid
-from ekiden.api.fields import GenerationFields, ResponseFormat
+from ekiden.api.fields import GenerationFields, JsonSchemaFormat, ResponseFormat
 from ekiden.api.text import ModelText
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.sampling.structured import choice
@@ -40,6 +39,10 @@ def json_format(param: str, schema: dict[str, Any] = ANY_OBJECT, *, strict: bool
     return AnswerFormat(param, Grammar(kind=kind, source=msgspec.json.encode(schema).decode()), schema, strict)
 
 
+def schema_format(param: str, form: JsonSchemaFormat) -> AnswerFormat:
+    return json_format(param, ANY_OBJECT if form.definition is None else form.definition, strict=bool(form.strict))
+
+
 def format_asked(fields: GenerationFields) -> AnswerFormat | None:
     """What the fields of chat and completions ask of the answer. Raises :class:`ApiError` 400 for more than one."""
     given = [
@@ -53,7 +56,7 @@ def format_asked(fields: GenerationFields) -> AnswerFormat | None:
     if len(given) > 1:
         raise invalid(given[1], f"{given[1]} and {given[0]} cannot both be given; an answer can follow one of them.")
     if fields.guided_json is not None:
-        return json_format("guided_json", _schema_of(fields.guided_json))
+        return json_format("guided_json", fields.guided_json)
     if fields.guided_regex is not None:
         return AnswerFormat("guided_regex", Grammar(kind=GrammarKind.REGEX, source=fields.guided_regex))
     if fields.guided_choice is not None:
@@ -71,19 +74,7 @@ def _response_format(form: ResponseFormat) -> AnswerFormat | None:
         return json_format("response_format") if form.type == "json_object" else None
     if form.json_schema is None:
         raise invalid(param, f"{param} is required for the type 'json_schema'.", code="missing_parameter")
-    return json_format(f"{param}.schema", form.json_schema.definition, strict=form.json_schema.strict)
-
-
-def _schema_of(value: dict[str, Any] | str) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    try:
-        schema = from_json(value, allow_inf_nan=False)
-    except ValueError as error:
-        raise invalid("guided_json", f"guided_json is not valid JSON: {error}.") from None
-    if not isinstance(schema, dict):
-        raise invalid("guided_json", "guided_json holds no JSON object; a JSON schema is one.")
-    return schema
+    return schema_format(f"{param}.schema", form.json_schema)
 
 
 def _text_grammar(text: str) -> Grammar:

@@ -55,37 +55,21 @@ class TokenText:
         return self._tokenizer.token_bytes(token_id)
 
 
+@dataclass(slots=True, kw_only=True)
 class Answer:
-    """The text of one answer as its updates come in; ``take`` returns what each adds."""
+    """The text of one answer as its updates come in; ``take`` returns what each adds.
 
-    __slots__ = (
-        "_emitted",
-        "_end_token_ids",
-        "_keep_stop_token",
-        "_pending",
-        "_position",
-        "_stopped",
-        "_text",
-        "_token_text",
-    )
+    ``token_text`` is given when log-probabilities were asked for.
+    """
 
-    def __init__(
-        self,
-        text: IncrementalText,
-        *,
-        end_token_ids: frozenset[int],
-        keep_stop_token: bool,
-        token_text: TokenText | None,
-    ) -> None:
-        """``token_text`` is given when log-probabilities were asked for."""
-        self._text = text
-        self._end_token_ids = end_token_ids
-        self._keep_stop_token = keep_stop_token
-        self._token_text = token_text
-        self._stopped = False
-        self._pending: deque[TokenEntry] = deque()
-        self._position = 0
-        self._emitted = 0
+    text: IncrementalText
+    end_token_ids: frozenset[int]
+    keep_stop_token: bool
+    token_text: TokenText | None
+    _stopped: bool = False
+    _pending: deque[TokenEntry] = field(default_factory=deque)
+    _position: int = 0
+    _emitted: int = 0
 
     def take(self, update: RequestUpdate) -> Piece:
         tokens, finish = update.token_ids, update.finish
@@ -96,14 +80,14 @@ class Answer:
         for token in visible:
             if self._stopped:
                 break
-            delta = self._text.feed(token)
+            delta = self.text.feed(token)
             text += delta.text
             self._stopped = bool(delta.stopped)
         if finish is not None and not self._stopped:
-            text += self._text.finish()
+            text += self.text.finish()
         piece = Piece(text, None, tokens, finish, update.prompt_logprobs)
-        if self._token_text is not None:
-            piece.logprobs = self._entries(self._token_text, visible, update, text)
+        if self.token_text is not None:
+            piece.logprobs = self._entries(self.token_text, visible, update, text)
             piece.cumulative_logprob = sum(each.logprob for each in update.logprobs or ())
         return piece
 
@@ -112,8 +96,8 @@ class Answer:
         if finish.reason is not FinishReason.STOP or isinstance(finish.stop_reason, str):
             return False
         if finish.stop_reason is None:
-            return last in self._end_token_ids  # the end of a grammar is an end without such a token
-        return not self._keep_stop_token
+            return last in self.end_token_ids  # the end of a grammar is an end without such a token
+        return not self.keep_stop_token
 
     def _entries(
         self, token_text: TokenText, visible: tuple[int, ...], update: RequestUpdate, text: str

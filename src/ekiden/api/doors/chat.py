@@ -2,27 +2,31 @@
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
-from starlette.types import Send
+from pydantic import Field, PlainValidator, WithJsonSchema
 
-from ekiden.api.call import Call, Conversation, Message, Tool, ToolChoice, earlier_call
+from ekiden.api.call import Call, Conversation, Message, ToolChoice, earlier_call
+from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.errors import invalid
 from ekiden.api.fields import (
     GENERATION_FATES,
+    HINT_FATES,
     MAX_MESSAGES,
     MAX_TOOLS,
-    FunctionName,
+    ConversationHints,
+    FunctionDefinition,
+    FunctionTyped,
     GenerationFields,
     MaxTokens,
     check_streaming,
     choice_reader,
     choice_schema,
     sampling_of,
+    tool_of,
 )
 from ekiden.api.generation import Child
 from ekiden.api.schema_base import Fate, Strict, Within, joined_text, no_effect, refused, rule
-from ekiden.api.sse import ChunkFrame, SseWriter, encode
+from ekiden.api.sse import encode
 from ekiden.api.structured import format_asked
 from ekiden.api.text_output import Piece, WholeAnswer, chat_logprobs, finish_fields, prompt_logprobs
 from ekiden.api.tools.reply import ReplyReader, chat_delta, chat_finish_fields, chat_message, read_whole
@@ -41,12 +45,6 @@ def _check_content(value: Any) -> str:
     if value == []:
         raise rule("is []; it must be a string or a list of text parts")
     return joined_text(value)
-
-
-def _check_messages_length(value: Any) -> Any:
-    if isinstance(value, list) and not 1 <= len(value) <= MAX_MESSAGES:
-        raise rule(f"has {len(value)} entries; it must have between 1 and {MAX_MESSAGES}")
-    return value
 
 
 class FunctionCall(Strict):
@@ -76,40 +74,17 @@ class ChatMessage(Strict):
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-_MESSAGES_SCHEMA: Final = {
-    "type": "array",
-    "items": {"$ref": "#/components/schemas/ChatMessage"},
-    "minItems": 1,
-    "maxItems": MAX_MESSAGES,
-}
-Messages = Annotated[
-    list[ChatMessage],
-    Field(fail_fast=True),
-    BeforeValidator(_check_messages_length),
-    WithJsonSchema(_MESSAGES_SCHEMA),
-]
+Messages = Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
 
 
-class FunctionDefinition(Strict):
-    """``parameters`` is a JSON schema of an object; without it the function takes none."""
-
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class ChatTool(Strict):
-    type: Literal["function"]
+class ChatTool(FunctionTyped):
     function: FunctionDefinition
 
 
-class ChatRequest(GenerationFields):
+class ChatRequest(GenerationFields, ConversationHints):
     fates: ClassVar[dict[str, Fate]] = {
         **GENERATION_FATES,
-        "safety_identifier": no_effect("any string"),
-        "prompt_cache_key": no_effect("any string: prefixes are found by their content"),
-        "prompt_cache_retention": no_effect("any string"),
+        **HINT_FATES,
         "prediction": no_effect("an object: a hint that changes no answer"),
         "modalities": no_effect("['text'] only"),
         "function_call": no_effect("'none' or 'auto': without functions it has no meaning"),
@@ -132,9 +107,6 @@ class ChatRequest(GenerationFields):
     ) = None
     parallel_tool_calls: bool | None = None
     # Without effect: see ``fates``.
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
     prediction: dict[str, Any] | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True, max_length=1)] | None = None
     function_call: Literal["none", "auto"] | None = None
@@ -174,22 +146,11 @@ def chat_call(fields: ChatRequest, defaults: SamplingParams) -> Call:
         text = f"top_logprobs is {fields.top_logprobs}; it is allowed only with logprobs: true."
         raise invalid("top_logprobs", text)
     newer = fields.max_completion_tokens is not None
-    tools = [
-        Tool(
-            name=tool.function.name,
-            description=tool.function.description,
-            parameters=tool.function.parameters,
-            strict=tool.function.strict,
-            param=f"tools[{index}].function.parameters",
-            name_param=f"tools[{index}].function.name",
-        )
-        for index, tool in enumerate(fields.tools or [])
-    ]
     return Call(
         model=fields.model,
         prompt=Conversation(
             messages=messages_of(fields.messages),
-            tools=tools,
+            tools=[tool_of(tool.function, f"tools[{i}].function") for i, tool in enumerate(fields.tools or [])],
             tool_choice=fields.tool_choice or "auto",
             parallel_tool_calls=fields.parallel_tool_calls is not False,
         ),
@@ -208,38 +169,23 @@ def chat_call(fields: ChatRequest, defaults: SamplingParams) -> Call:
     )
 
 
-class ChatWriter:
+class ChatWriter(ChunkedWriter):
     """The answer as one object, or as the chunks of a stream."""
 
     def __init__(self, fields: ChatRequest, job: Job) -> None:
+        kinds = {"kind": "chat.completion", "chunk": "chat.completion.chunk"}
+        super().__init__(job, prefix="chatcmpl", **kinds, key='"delta":{"content"', close="}")
         plan = job.plan
-        self._job = job
         self._readers = None if plan is None else {child.index: ReplyReader(plan) for child in job.children}
         self._token_text = job.token_text
         self._return_ids = bool(fields.return_token_ids)
-        self._frame = ChunkFrame(self._head("chat.completion.chunk"), include_usage=job.call.include_usage)
-        self._starts = [self._frame.prefix + b'{"index":%d,"delta":{"content":' % child.index for child in job.children]
-        self._end = b'},"logprobs":null,"finish_reason":null}' + self._frame.suffix
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        origin, card = self._job.origin, self._job.card
-        return {
-            "id": f"chatcmpl-{origin.request_id}",
-            "object": kind,
-            "created": origin.created,
-            "model": card.model_id,
-            "system_fingerprint": card.fingerprint,
-        }
-
-    def events(self, send: Send) -> SseWriter:
-        return SseWriter(send)
 
     def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
-        first = self._job.children[0]
-        for child, answer in zip(self._job.children, answers, strict=True):
+        first = self.job.children[0]
+        for child, answer in zip(self.job.children, answers, strict=True):
             wants = child.request.sampling.logprobs is not None
-            reply = read_whole(self._job.plan, answer.text)
+            reply = read_whole(self.job.plan, answer.text)
             choice = {
                 "index": child.index,
                 "message": chat_message(reply),
@@ -249,7 +195,7 @@ class ChatWriter:
             if self._return_ids:
                 choice["token_ids"] = answer.token_ids
             choices.append(choice)
-        response = self._head("chat.completion") | {"choices": choices, "usage": usage}
+        response = self.head | {"choices": choices, "usage": usage}
         if self._return_ids:
             response["prompt_token_ids"] = first.prompt.token_ids
         asked, known = first.request.sampling.prompt_logprobs, answers[0].prompt_logprobs
@@ -266,7 +212,7 @@ class ChatWriter:
         }
         if self._return_ids:
             choice["prompt_token_ids"] = child.prompt.token_ids
-        return self._frame.choice(choice)
+        return self.frame.choice(choice)
 
     def piece(self, child: Child, piece: Piece) -> bytes:
         if self._readers is not None:
@@ -274,7 +220,7 @@ class ChatWriter:
         if piece.finish is None and not piece.logprobs and not self._return_ids:
             if not piece.text:
                 return b""
-            return self._starts[child.index] + encode(piece.text) + self._end
+            return self.grown(child.index, encode(piece.text))
         choice: dict[str, Any] = {
             "index": child.index,
             "delta": {"content": piece.text} if piece.text else {},
@@ -283,7 +229,7 @@ class ChatWriter:
         }
         if self._return_ids:
             choice["token_ids"] = piece.token_ids
-        return self._frame.choice(choice)
+        return self.frame.choice(choice)
 
     def _read(self, reader: ReplyReader, child: Child, piece: Piece) -> bytes:
         """The chunks of a piece that may hold tool calls: one for each part; what belongs to tokens is in the last."""
@@ -301,10 +247,7 @@ class ChatWriter:
             last["logprobs"] = chat_logprobs(self._token_text, piece.logprobs)
         if self._return_ids:
             last["token_ids"] = piece.token_ids
-        return b"".join(self._frame.choice(choice) for choice in choices)
-
-    def usage(self, usage: dict[str, Any]) -> bytes:
-        return self._frame.usage(usage) if self._job.call.include_usage else b""
+        return b"".join(self.frame.choice(choice) for choice in choices)
 
 
 DOOR: Final = Door(fields=ChatRequest, call=chat_call, writer=ChatWriter, extended_finish_reasons=True)

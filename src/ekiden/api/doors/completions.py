@@ -3,15 +3,15 @@
 from typing import Annotated, Any, ClassVar, Final, cast
 
 from pydantic import PlainValidator, WithJsonSchema
-from starlette.types import Send
 
 from ekiden.api.call import Call, Texts
+from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.errors import invalid, shown
 from ekiden.api.fields import GENERATION_FATES, Choices, GenerationFields, check_streaming, sampling_of
 from ekiden.api.generation import Child
 from ekiden.api.schema_base import Fate, Within, refused, rule
-from ekiden.api.sse import ChunkFrame, SseWriter, encode
+from ekiden.api.sse import encode
 from ekiden.api.structured import format_asked
 from ekiden.api.text_output import CompletionLogprobs, Piece, TokenEntry, WholeAnswer, finish_fields, prompt_logprobs
 from ekiden.state.request import TokenLogprobs
@@ -139,30 +139,17 @@ def _best(answers: list[WholeAnswer], best_of: int, n: int) -> list[WholeAnswer]
     return chosen
 
 
-class CompletionWriter:
+class CompletionWriter(ChunkedWriter):
     """The choices as one object, or as the chunks of a stream."""
 
     def __init__(self, fields: CompletionRequest, job: Job) -> None:
-        self._children, self._include_usage = job.children, job.call.include_usage
+        kinds = {"kind": "text_completion", "chunk": "text_completion"}
+        super().__init__(job, prefix="cmpl", **kinds, key='"text"', close="")
         self._n, self._best_of = fields.n or 1, fields.best_of or fields.n or 1
         self._echo, self._return_ids = bool(fields.echo), bool(fields.return_token_ids)
         self._num_top, self._num_prompt_top = fields.logprobs, fields.prompt_logprobs
-        self._token_text = job.token_text
-        self._head: dict[str, Any] = {
-            "id": f"cmpl-{job.origin.request_id}",
-            "object": "text_completion",
-            "created": job.origin.created,
-            "model": job.card.model_id,
-            "system_fingerprint": job.card.fingerprint,
-        }
         self._logprobs = [CompletionLogprobs(job.token_text) for _ in job.children]
-        self._frame = ChunkFrame(self._head, include_usage=self._include_usage)
-        self._starts = [self._frame.prefix + b'{"index":%d,"text":' % child.index for child in job.children]
         self._of_prompt: dict[int, dict[str, Any] | None] = {}
-        self._end = b',"logprobs":null,"finish_reason":null}' + self._frame.suffix
-
-    def events(self, send: Send) -> SseWriter:
-        return SseWriter(send)
 
     def _prompt(self, child: Child, known: tuple[TokenLogprobs, ...] | None) -> dict[str, Any] | None:
         """The ``logprobs`` of a prompt that is given back, where they were asked for."""
@@ -177,7 +164,7 @@ class CompletionWriter:
 
     def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
-        children = self._children
+        children = self.job.children
         if self._best_of > self._n:
             answers = _best(answers, self._best_of, self._n)
             children = [child for child in children if child.index % self._best_of < self._n]
@@ -196,10 +183,10 @@ class CompletionWriter:
                 choice["prompt_token_ids"] = child.prompt.token_ids
             if self._num_prompt_top is not None and answer.prompt_logprobs is not None:
                 choice["prompt_logprobs"] = prompt_logprobs(
-                    self._token_text, child.prompt.token_ids, answer.prompt_logprobs, self._num_prompt_top
+                    self.job.token_text, child.prompt.token_ids, answer.prompt_logprobs, self._num_prompt_top
                 )
             choices.append(choice)
-        return self._head | {"choices": choices, "usage": usage}
+        return self.head | {"choices": choices, "usage": usage}
 
     def opening(self, child: Child) -> bytes:
         if not self._echo and not self._return_ids:
@@ -209,7 +196,7 @@ class CompletionWriter:
         choice: dict[str, Any] = {"index": child.index, "text": text, "logprobs": logprobs, "finish_reason": None}
         if self._return_ids:
             choice["prompt_token_ids"] = child.prompt.token_ids
-        return self._frame.choice(choice)
+        return self.frame.choice(choice)
 
     def piece(self, child: Child, piece: Piece) -> bytes:
         if piece.prompt_logprobs is not None:
@@ -218,7 +205,7 @@ class CompletionWriter:
         if piece.finish is None and not piece.logprobs and not self._return_ids:
             if not piece.text:
                 return b""
-            return self._starts[child.index] + encode(piece.text) + self._end
+            return self.grown(child.index, encode(piece.text))
         choice: dict[str, Any] = {
             "index": child.index,
             "text": piece.text,
@@ -227,10 +214,7 @@ class CompletionWriter:
         }
         if self._return_ids:
             choice["token_ids"] = piece.token_ids
-        return self._frame.choice(choice)
-
-    def usage(self, usage: dict[str, Any]) -> bytes:
-        return self._frame.usage(usage) if self._include_usage else b""
+        return self.frame.choice(choice)
 
 
 DOOR: Final = Door(

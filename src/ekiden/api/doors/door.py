@@ -20,7 +20,7 @@ from ekiden.api.errors import ApiError, invalid, model_not_found, refusal_of
 from ekiden.api.generation import Child, ChunkWriter, Generation, usage_of
 from ekiden.api.prompts import Prompt, chat_prompt, text_prompts
 from ekiden.api.schema_base import Strict, parse
-from ekiden.api.sse import SseWriter
+from ekiden.api.sse import Ending, SseWriter
 from ekiden.api.structured import check_grammar
 from ekiden.api.text_output import Piece, TokenText, WholeAnswer
 from ekiden.api.tools.plan import ToolPlan, plan_tools
@@ -44,15 +44,11 @@ class Job:
     token_text: TokenText
 
 
-class AnswerWriter(ChunkWriter, Protocol):
+class AnswerWriter(ChunkWriter, Ending, Protocol):
     """Writes the answers of one call in the shape of a door."""
 
     def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> Mapping[str, Any]:
         """The response's body when nothing is streamed."""
-        ...
-
-    def events(self, send: Send) -> SseWriter:
-        """What a streamed answer is sent through."""
         ...
 
 
@@ -88,7 +84,7 @@ class Doors:
                 await _stream_whole(children, answers, writer, send)
                 return
         elif job.call.stream:
-            await generation.stream(job.origin, children, writer, receive, writer.events(send))
+            await generation.stream(job.origin, children, writer, receive, SseWriter(send, writer))
             return
         else:
             answers = await generation.collect(job.origin, children, receive)
@@ -236,7 +232,7 @@ def _no_tokens(child: Child, now: float) -> Finish:
 
 async def _stream_whole(children: list[Child], answers: list[WholeAnswer], writer: AnswerWriter, send: Send) -> None:
     """Answers that are complete already, as the events of a stream."""
-    events = writer.events(send)
+    events = SseWriter(send, writer)
     for child, answer in zip(children, answers, strict=True):
         last = writer.piece(child, Piece(finish=answer.finish, prompt_logprobs=answer.prompt_logprobs))
         await events.write(writer.opening(child) + last)

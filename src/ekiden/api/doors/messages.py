@@ -8,9 +8,9 @@ from starlette.types import Receive, Scope, Send
 from ekiden.api.asgi import send_json
 from ekiden.api.doors.door import Door, Doors, Job
 from ekiden.api.doors.messages_request import CountRequest, MessagesRequest, messages_call
-from ekiden.api.errors import ApiError, MessagesError
+from ekiden.api.errors import ApiError, messages_body
 from ekiden.api.generation import Child
-from ekiden.api.sse import SseWriter, encode
+from ekiden.api.sse import named_event
 from ekiden.api.text_output import Piece, WholeAnswer
 from ekiden.api.tools.parser import CallArguments, CallBegin, Event, Text
 from ekiden.api.tools.reply import ReplyReader
@@ -26,6 +26,8 @@ async def count_tokens(doors: Doors, scope: Scope, receive: Receive, send: Send)
 class MessageWriter:
     """The message and its events as the answer grows; a whole answer is one that grew at once."""
 
+    end = b""
+
     def __init__(self, fields: CountRequest, job: Job) -> None:
         self._reader = ReplyReader(job.plan)
         self._id = f"msg_{job.origin.request_id}"
@@ -36,12 +38,9 @@ class MessageWriter:
         self._open = False
         self._finish: Finish | None = None
 
-    def events(self, send: Send) -> SseWriter:
-        return EventWriter(send)
-
     def opening(self, child: Child) -> bytes:
         usage = _usage({"prompt_tokens": len(child.prompt.token_ids), "completion_tokens": 0}, cached=0)
-        return _event("message_start", {"message": self._message(usage)})
+        return named_event("message_start", {"message": self._message(usage)})
 
     def piece(self, child: Child, piece: Piece) -> bytes:
         last = piece.finish is not None
@@ -54,7 +53,10 @@ class MessageWriter:
     def usage(self, usage: dict[str, Any]) -> bytes:
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         fields = {"delta": self._stop(), "usage": _usage(usage, cached=cached)}
-        return _event("message_delta", fields) + _event("message_stop", {})
+        return named_event("message_delta", fields) + named_event("message_stop", {})
+
+    def error(self, error: ApiError) -> bytes:
+        return b"event: error\ndata: " + messages_body(error) + b"\n\n"
 
     def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
         """A call that was cut is left out: half an object cannot be an input."""
@@ -106,10 +108,10 @@ class MessageWriter:
         self._blocks.append(block)
         self._open = True
         self._arguments = ""
-        return _event("content_block_start", {"index": len(self._blocks) - 1, "content_block": block})
+        return named_event("content_block_start", {"index": len(self._blocks) - 1, "content_block": block})
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        return _event("content_block_delta", {"index": len(self._blocks) - 1, "delta": delta})
+        return named_event("content_block_delta", {"index": len(self._blocks) - 1, "delta": delta})
 
     def _close(self) -> bytes:
         if not self._open:
@@ -118,22 +120,7 @@ class MessageWriter:
         block = self._blocks[-1]
         if block["type"] == "tool_use":
             block["input"] = _object(self._arguments)
-        return _event("content_block_stop", {"index": len(self._blocks) - 1})
-
-
-class EventWriter(SseWriter):
-    """Events with names; nothing comes after the last one."""
-
-    __slots__ = ()
-
-    end = b""
-
-    def error_event(self, error: ApiError) -> bytes:
-        return b"event: error\ndata: " + MessagesError(error).body() + b"\n\n"
-
-
-def _event(kind: str, fields: dict[str, Any]) -> bytes:
-    return b"event: " + kind.encode() + b"\ndata: " + encode({"type": kind, **fields}) + b"\n\n"
+        return named_event("content_block_stop", {"index": len(self._blocks) - 1})
 
 
 def _usage(usage: dict[str, Any], *, cached: int) -> dict[str, Any]:

@@ -210,14 +210,7 @@ def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
         prompt=Conversation(
             messages=messages,
             tools=[
-                Tool(
-                    name=tool.name,
-                    description=tool.description,
-                    parameters=tool.input_schema,
-                    strict=tool.strict,
-                    param=f"tools[{index}].input_schema",
-                    name_param=f"tools[{index}].name",
-                )
+                Tool(tool.name, tool.description, tool.input_schema, tool.strict, f"tools[{index}]", "input_schema")
                 for index, tool in enumerate(fields.tools or [])
             ],
             tool_choice="auto" if choice is None else _choice(choice),

@@ -2,15 +2,13 @@
 
 from typing import Any, Final
 
-from starlette.types import Send
-
 from ekiden.api.call import NamedChoice
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.responses_output import OutputItems
 from ekiden.api.doors.responses_request import ResponsesRequest, responses_call
 from ekiden.api.errors import ApiError
 from ekiden.api.generation import Child
-from ekiden.api.sse import SseWriter, encode
+from ekiden.api.sse import named_event
 from ekiden.api.text_output import Piece, WholeAnswer
 from ekiden.api.tools.reply import ReplyReader
 from ekiden.state.request import Finish, FinishReason
@@ -18,6 +16,8 @@ from ekiden.state.request import Finish, FinishReason
 
 class ResponseWriter:
     """The response object and its events as the answer grows; a whole answer is one that grew at once."""
+
+    end = b""
 
     def __init__(self, fields: ResponsesRequest, job: Job) -> None:
         self._reader = ReplyReader(job.plan)
@@ -27,9 +27,6 @@ class ResponseWriter:
         self._started = False
         self._head = _head(fields, job)
         self._child = job.children[0]
-
-    def events(self, send: Send) -> SseWriter:
-        return EventWriter(send, self)
 
     def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
         (answer,) = answers
@@ -65,8 +62,7 @@ class ResponseWriter:
 
     def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
         self._number += 1
-        data = encode({"type": kind, "sequence_number": self._number, **fields})
-        return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
+        return named_event(kind, {"sequence_number": self._number, **fields})
 
     def _response(self, usage: dict[str, Any] | None) -> dict[str, Any]:
         """The response as far as it has come; ``usage`` is given when it is complete."""
@@ -77,21 +73,6 @@ class ResponseWriter:
             "output": self._items.items,
             "usage": None if usage is None else _usage(usage),
         }
-
-
-class EventWriter(SseWriter):
-    """Events with names; nothing comes after the last one."""
-
-    __slots__ = ("_events",)
-
-    end = b""
-
-    def __init__(self, send: Send, events: ResponseWriter) -> None:
-        super().__init__(send)
-        self._events = events
-
-    def error_event(self, error: ApiError) -> bytes:
-        return self._events.error(error)
 
 
 def _usage(usage: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +88,7 @@ def _usage(usage: dict[str, Any]) -> dict[str, Any]:
 def _head(fields: ResponsesRequest, job: Job) -> dict[str, Any]:
     """What does not change while the answer grows: the request's settings, with their defaults filled in."""
     sampling = job.children[0].request.sampling
-    form = None if fields.text is None or fields.text.format is None else fields.text.format.given
+    form = None if fields.text is None else fields.text.format
     chosen = fields.tool_choice
     choice = {"type": "function", "name": chosen.name} if isinstance(chosen, NamedChoice) else chosen
     tools = [
@@ -130,7 +111,7 @@ def _head(fields: ResponsesRequest, job: Job) -> dict[str, Any]:
         "service_tier": "default",
         "store": False,
         "temperature": sampling.temperature,
-        "text": {"format": form or {"type": "text"}},
+        "text": {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_unset=True)},
         "tool_choice": choice or "auto",
         "tools": tools,
         "top_p": sampling.top_p,

@@ -3,34 +3,30 @@
 Nothing is kept between calls: ``store: true`` and whatever refers to an earlier response is refused.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from ekiden.api.call import AnswerFormat, Call, Conversation, Message, Tool, ToolChoice, earlier_call
+from ekiden.api.call import AnswerFormat, Call, Conversation, Message, ToolChoice, earlier_call
 from ekiden.api.errors import invalid, shown
 from ekiden.api.fields import (
+    HINT_FATES,
     MAX_MESSAGES,
     MAX_TOOLS,
-    FunctionName,
+    OPENAI_FATES,
+    ConversationHints,
+    FunctionDefinition,
+    FunctionTyped,
     JsonSchemaFormat,
     MaxTokens,
-    Metadata,
-    MinP,
-    Priority,
-    RepetitionPenalty,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
+    OpenAIFields,
     choice_reader,
     choice_schema,
-    read_json_schema,
     sampling_of,
+    tool_of,
 )
 from ekiden.api.schema_base import Fate, Strict, joined_text, no_effect, only_fields, refused, rule, string_field
-from ekiden.api.structured import json_format
+from ekiden.api.structured import json_format, schema_format
 from ekiden.state.sampling_params import SamplingParams
 
 _STATE: Final = "this server keeps nothing between calls; send the whole conversation in input"
@@ -106,25 +102,6 @@ def _text(value: Any, where: str) -> str:
     return joined_text(value, where, kinds=kinds, extra=extra)
 
 
-@dataclass(frozen=True, slots=True)
-class TextFormat:
-    """``given`` is what the client sent, which the response says back. ``json_schema``: for that type only."""
-
-    given: dict[str, Any]
-    json_schema: JsonSchemaFormat | None = None
-
-
-def _check_format(value: Any) -> TextFormat:
-    if not isinstance(value, dict):
-        raise rule(f"is {shown(value)}; it must be an object")
-    if value.get("type") == "json_schema":
-        return TextFormat(value, read_json_schema({key: item for key, item in value.items() if key != "type"}))
-    only_fields(value, ("type",), "")
-    if value.get("type") not in ("text", "json_object"):
-        raise rule(f"is {shown(value.get('type'))}; it must be 'text', 'json_object' or 'json_schema'", ".type")
-    return TextFormat(value)
-
-
 _ITEM_SCHEMA: Final = {"type": "object", "properties": {"type": {"type": "string"}}}
 _INPUT_SCHEMA: Final = {
     "anyOf": [
@@ -132,46 +109,37 @@ _INPUT_SCHEMA: Final = {
         {"type": "array", "items": _ITEM_SCHEMA, "minItems": 1, "maxItems": MAX_MESSAGES},
     ]
 }
-_FORMAT_SCHEMA: Final = {
-    "type": "object",
-    "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
-    "required": ["type"],
-}
+
+
+class TextFormat(JsonSchemaFormat):
+    """A schema with its type beside its name; the other types have nothing but that."""
+
+    name: str | None = None  # type: ignore[assignment]  # required for one of the types only
+    type: Literal["text", "json_object", "json_schema"]
 
 
 class TextSettings(Strict):
-    format: Annotated[TextFormat, PlainValidator(_check_format), WithJsonSchema(_FORMAT_SCHEMA)] | None = None
+    format: TextFormat | None = None
     verbosity: Literal["medium"] | None = None
 
 
-class ResponseTool(Strict):
+class ResponseTool(FunctionDefinition, FunctionTyped):
     """A function as chat describes it, with its type beside its name."""
-
-    type: Literal["function"]
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
 class ResponsesStreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class ResponsesRequest(Strict):
+class ResponsesRequest(OpenAIFields, ConversationHints):
     fates: ClassVar[dict[str, Fate]] = {
-        "metadata": no_effect("an object of up to 16 strings"),
-        "user": no_effect("any string"),
-        "safety_identifier": no_effect("any string"),
-        "prompt_cache_key": no_effect("any string: prefixes are found by their content"),
-        "prompt_cache_retention": no_effect("any string"),
-        "service_tier": no_effect("'auto' or 'default': there is one tier"),
+        **OPENAI_FATES,
+        **HINT_FATES,
         "truncation": no_effect("'disabled' only"),
         "background": no_effect("false only"),
         "include": no_effect("an empty list"),
         "top_logprobs": no_effect("0 only"),
         "stream_options": no_effect("include_obfuscation: streams carry no padding"),
-        "store": no_effect("false only: answers are not stored"),
         "previous_response_id": refused(_STATE),
         "conversation": refused(_STATE),
         "prompt": refused("no prompts are stored here; send the text in input"),
@@ -181,13 +149,9 @@ class ResponsesRequest(Strict):
         "moderation": refused("nothing is moderated here"),
     }
 
-    model: str
     input: Annotated[list[Message], PlainValidator(_check_input), WithJsonSchema(_INPUT_SCHEMA)]
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    stream: bool | None = None
     text: TextSettings | None = None
     tools: Annotated[list[ResponseTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: (
@@ -195,19 +159,7 @@ class ResponsesRequest(Strict):
         | None
     ) = None
     parallel_tool_calls: bool | None = None
-    # Extensions, as for chat.
-    seed: Seed | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    priority: Priority | None = None
     # Without effect: see ``fates``.
-    metadata: Metadata | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    service_tier: Literal["auto", "default"] | None = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
     include: Include | None = None
@@ -222,23 +174,12 @@ def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
     system: list[Message] = []
     if fields.instructions is not None:
         system = [{"role": "system", "content": fields.instructions}]
-    tools = [
-        Tool(
-            name=tool.name,
-            description=tool.description,
-            parameters=tool.parameters,
-            strict=tool.strict,
-            param=f"tools[{index}].parameters",
-            name_param=f"tools[{index}].name",
-        )
-        for index, tool in enumerate(fields.tools or [])
-    ]
     return Call(
         model=fields.model,
         prompt=Conversation(
             messages=[*system, *fields.input],
             param="input",
-            tools=tools,
+            tools=[tool_of(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools or [])],
             tool_choice=fields.tool_choice or "auto",
             parallel_tool_calls=fields.parallel_tool_calls is not False,
         ),
@@ -252,8 +193,13 @@ def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
 
 def _answer_format(fields: ResponsesRequest) -> AnswerFormat | None:
     form = None if fields.text is None else fields.text.format
-    if form is None or form.given["type"] == "text":
+    if form is None:
         return None
-    if form.json_schema is None:
-        return json_format("text.format")
-    return json_format("text.format.schema", form.json_schema.definition, strict=form.json_schema.strict)
+    if form.type == "json_schema":
+        if form.name is None:
+            raise invalid("text.format.name", "text.format.name is required.", code="missing_parameter")
+        return schema_format("text.format.schema", form)
+    if beside := set(form.model_dump(by_alias=True, exclude_none=True)) - {"type"}:
+        param = f"text.format.{min(beside)}"
+        raise invalid(param, f"{param} is for the type 'json_schema'.")
+    return json_format("text.format") if form.type == "json_object" else None

@@ -94,7 +94,7 @@ def _grammar(
 
 def _function(tool: Tool) -> grammars.Function:
     """The function's schema, checked: it may reach the compiler now or with another ``tool_choice``."""
-    schema, where = tool.parameters, tool.param
+    schema, where = tool.parameters, f"{tool.where}.{tool.key}"
     if schema is None:
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
     if schema.get("type", "object") != "object":
@@ -111,7 +111,7 @@ def _offered(tools: list[Tool], functions: list[grammars.Function], choice: Tool
     names = [tool.name for tool in tools]
     for index, tool in enumerate(tools):
         if tool.name in names[:index]:
-            where = tool.name_param
+            where = f"{tool.where}.name"
             raise invalid(where, f"{where} is {tool.name!r}, which an earlier tool has already.")
     if not isinstance(choice, NamedChoice):
         return functions
