@@ -1,4 +1,4 @@
-"""The ASGI application: routes, layers and documentation put together.
+"""The ASGI application: its routes, middleware and documentation.
 
 Layers, from outside in: ids and the last answer to our own faults, CORS where origins are configured (otherwise a page
 from elsewhere cannot read an answer), the API key, the routes.
@@ -43,7 +43,7 @@ from ekiden.state.sampling_params import SamplingParams
 
 Handler = Callable[[Doors, Scope, Receive, Send], Awaitable[None]]
 Post = tuple[str, str, str, Run, type[Strict]]
-"""Path, summary, tag, what answers it, and the model of its body."""
+"""Path, summary, tag, handler, and the model of the body."""
 
 _DOORS: Final[tuple[tuple[str, str, Door[Any]], ...]] = (
     ("/v1/chat/completions", "Chat", chat.DOOR),
@@ -171,7 +171,7 @@ def _add_route(app: FastAPI, path: str, run: Run, **options: Any) -> None:
         try:
             await run(scope, receive, send)
         except ClientGone:
-            # Nobody is left to answer; the exchange has closed what was being generated.
+            # Nobody is left to answer; the exchange has already ended the generation.
             return
 
     async def route() -> Response:

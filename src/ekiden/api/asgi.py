@@ -1,4 +1,4 @@
-"""Answers sent straight to the ASGI server, without a layer for each token or each header."""
+"""Responses sent straight to the ASGI server, without a framework layer for each chunk."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,7 +13,7 @@ Run = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class AsgiResponse(Response):
-    """A response that does its work when it is called, with ``receive`` and ``send`` in hand.
+    """A response that runs a handler with ``receive`` and ``send`` when the ASGI server calls it.
 
     An :class:`ApiError` raised before the first byte becomes an ordinary error response.
     """
@@ -41,7 +41,7 @@ async def send_error(send: Send, path: str, error: ApiError) -> None:
 
 
 class JsonBytes(Response):
-    """A JSON answer whose bytes are ready."""
+    """A JSON response, encoded with msgspec."""
 
     media_type = "application/json"
 

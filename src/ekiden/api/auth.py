@@ -62,7 +62,7 @@ class ApiKeyMiddleware:
 
 
 def require_admin(scope: Scope) -> Principal:
-    """The caller of an ``/admin`` route, which nobody reaches without a key of that scope, whatever the layers do."""
+    """The caller of an ``/admin`` route. Raises 404 without a key of scope ``admin``, even without middleware."""
     principal = scope.get(PRINCIPAL)
     if not isinstance(principal, Principal) or keys.Scope.ADMIN not in principal.scopes:
         raise not_found(scope["path"])
@@ -70,14 +70,14 @@ def require_admin(scope: Scope) -> Principal:
 
 
 def is_admin(scope: Scope) -> bool:
-    """True for a key of scope ``admin``; without keys nobody is one."""
+    """Whether the caller has a key of scope ``admin``; on a server without keys nobody has."""
     principal = scope.get(PRINCIPAL)
     return isinstance(principal, Principal) and keys.Scope.ADMIN in principal.scopes
 
 
 def tenant_of(scope: Scope, tenant_header: str | None) -> str:
-    """Whose share and limits a request falls under: the key's tenant, else what the configured header says, else the
-    key's name, else the default. Raises :class:`ApiError` 400 for a header that names no tenant."""
+    """The tenant whose share and limits a request counts against: the key's tenant, else the configured header, else
+    the key's name, else the default. Raises :class:`ApiError` 400 for a header that is not a tenant's name."""
     principal = scope.get(PRINCIPAL)
     name = None
     if isinstance(principal, Principal):

@@ -1,4 +1,4 @@
-"""One call in neutral words: what a client asks for, whichever door it came by.
+"""One neutral call: what a client asks for, whichever protocol it used.
 
 A door reads its own protocol's body straight into a :class:`Call`; what follows (prompt, tools, grammar, sampling,
 engine requests) knows no protocol. Where something can still turn out to be wrong, the call names the client's own
@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NotRequired
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
-from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on only
+from typing_extensions import TypedDict  # pydantic accepts typing.TypedDict only from Python 3.12 on
 
 from ekiden.api.errors import invalid, shown
 from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID, TRACEPARENT
@@ -26,7 +26,7 @@ FINISH_REASONS_HEADER: Final = "x-ekiden-finish-reasons"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Whose call it is, its ids, when it came, and what its headers ask for."""
+    """Who sent a call and when, its ids, and what its headers ask for."""
 
     request_id: str
     arrival_time: float
@@ -39,7 +39,7 @@ class Origin:
 
     @classmethod
     def of(cls, scope: Scope, tenant: str = DEFAULT_TENANT) -> "Origin":
-        """A call that came just now. Raises nothing: also what is refused has an origin."""
+        """The origin of a call that arrives now. It never raises, because refused calls have an origin too."""
         return cls(
             request_id=scope[REQUEST_ID],
             arrival_time=time.monotonic(),
@@ -50,7 +50,7 @@ class Origin:
         )
 
     def with_headers(self, scope: Scope, request_timeout: float | None) -> "Origin":
-        """With its deadline: the client's or the server's, whichever is first. Raises :class:`ApiError` 400."""
+        """Adds the deadline: the client's or the server's, whichever is earlier. Raises :class:`ApiError` 400."""
         headers = Headers(scope=scope)
         limits = [] if request_timeout is None else [request_timeout]
         text = headers.get(DEADLINE_HEADER)
@@ -93,7 +93,7 @@ def earlier_call(call_id: str, name: str, arguments: str | None) -> EarlierCall:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call. ``where`` is its place in the body, ``key`` the name of its schema there."""
+    """A function that the model may call. ``where`` is its path in the body, ``key`` the field of its schema there."""
 
     name: str
     description: str | None
@@ -122,7 +122,7 @@ ToolChoice = Literal["auto", "none", "required"] | NamedChoice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """``beginning`` is what the client has written of the answer already; the model goes on from there."""
+    """``beginning`` is the start of the answer, written by the client; the model continues it."""
 
     messages: list[Message]
     param: str = "messages"
@@ -134,7 +134,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Prompts to go on from: texts, or token ids. ``single``: the client sent one, and no list of prompts.
+    """Prompts to continue: texts, or token ids. ``single``: the client sent one prompt and not a list of them.
 
     ``decoded``: the texts of token ids are wanted too.
     """
@@ -148,7 +148,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """What the text of an answer must match. Where it is JSON, ``schema`` is set: only that goes with tools.
+    """The grammar that an answer must match. ``schema`` is set for JSON only, which can be combined with tools.
 
     ``strict`` False: keywords of the schema that cannot be enforced are passed over.
     """

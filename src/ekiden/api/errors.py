@@ -1,4 +1,4 @@
-"""Every answer that is not a success, in OpenAI's shape: ``{"error":{"message","type","param","code"}}``; under
+"""Every error response, in OpenAI's shape: ``{"error":{"message","type","param","code"}}``; under
 ``/v1/messages`` in Anthropic's: ``{"type":"error","error":{"type","message"}}``.
 
 A client's mistake is a 4xx that names the field, the value and what is allowed. A tenant over its own
@@ -21,7 +21,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class ApiError(Exception):
-    """An error that the client sees. ``headers`` are added to the response when it has not begun."""
+    """An error that the client sees. ``headers`` are added to the response if it has not started yet."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ _MESSAGES_KINDS: Final = {
 
 
 def body_for(path: str, error: ApiError) -> bytes:
-    """The error's body in the shape that the clients of this path read, whichever layer found it."""
+    """The error's body in the protocol of the path, whichever layer raised it."""
     return messages_body(error) if speaks_messages(path) else error.body()
 
 
 def messages_body(error: ApiError) -> bytes:
-    """As the clients of Anthropic's protocol read it."""
+    """The error's body in Anthropic's protocol."""
     other = "invalid_request_error" if error.status < 500 else "api_error"
     kind = _MESSAGES_KINDS.get(error.status, other)
     return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})
@@ -82,7 +82,7 @@ class ClientGone(Exception):
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """A value for an error message, cut so that a huge one does not come back."""
+    """A value for an error message, truncated so that a huge one is not sent back."""
     if isinstance(value, list | dict | tuple) and len(value) > limit:
         return f"a {type(value).__name__} of {len(value)} entries"
     if isinstance(value, str) and len(value) > limit:
@@ -109,7 +109,7 @@ def not_found(path: str) -> ApiError:
 
 
 def internal(request_id: str) -> ApiError:
-    """Our own fault. The story is in the log: what went wrong inside is nothing for a client."""
+    """A fault of the server. Details are in the log only: they do not concern a client."""
     message = f"The server failed on request {request_id}; its log says why."
     return ApiError(500, message, kind=SERVER_ERROR, code="internal")
 
@@ -161,15 +161,15 @@ _TENANTS_LIMITS: Final = frozenset({RefusalReason.TENANT_QUEUE_FULL, RefusalReas
 
 
 def refused(refusal: Refusal, retry_seconds: float) -> ApiError:
-    """The engine's refusal as the client sees it. ``retry_seconds`` is used where waiting helps and the refusal does
-    not say for how long."""
+    """The engine's refusal as the client sees it. ``retry_seconds`` is the ``Retry-After`` of refusals that pass with
+    time and do not carry their own."""
     reason, message = refusal.reason, refusal.message
     seconds = retry_seconds if refusal.retry_after is None else refusal.retry_after
     if reason in _TENANTS_LIMITS:
         return ApiError(429, message, kind="rate_limit_error", code=reason.value, headers=retry_after(seconds))
     if reason in _NO_CAPACITY:
         return _unavailable(reason.value, message, seconds)
-    if reason is RefusalReason.DUPLICATE_ID:  # the ids are ours, so the fault is too
+    if reason is RefusalReason.DUPLICATE_ID:  # the server makes the ids, so this is its fault
         return ApiError(500, message, kind=SERVER_ERROR, code=reason.value)
     return ApiError(400, message, param=refusal.param, code=reason.value)
 
@@ -182,13 +182,13 @@ _REASONS: Final = {reason.value: reason for reason in RefusalReason} | {
 
 
 def refusal_of(error: ApiError) -> Refusal:
-    """An error that the HTTP layer answered with before the engine saw the request, as the ledger keeps it."""
+    """What the ledger records of an error that the HTTP layer raised before the engine had the request."""
     reason = _REASONS.get(error.code or "", RefusalReason.INVALID)
     return Refusal(reason=reason, message=error.message.removesuffix("."), param=error.param, by_door=True)
 
 
 def unfinished(finish: Finish) -> ApiError:
-    """An admitted request that ended otherwise than its client asked."""
+    """The error for an admitted request that was ended before its answer was complete."""
     if finish.reason is FinishReason.DEADLINE:
         message = finish.message or "The request's deadline passed before the answer was complete."
         return ApiError(408, message, kind="timeout_error", code="deadline")

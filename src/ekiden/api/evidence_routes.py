@@ -26,7 +26,7 @@ from ekiden.ledger.records import RequestRow
 from ekiden.ledger.retention import ledger_folder
 
 _PATIENCE: Final = (0.0, 0.15, 0.3)
-"""Seconds between looks: the ledger is written a fifth of a second behind the engine."""
+"""Seconds to wait before each read: the ledger is up to a fifth of a second behind the engine."""
 
 
 def add_routes(app: FastAPI, generation: Generation, config: Config) -> None:
@@ -40,7 +40,7 @@ def add_routes(app: FastAPI, generation: Generation, config: Config) -> None:
         told: list[Explanation] = []
         for pause in _PATIENCE:
             await asyncio.sleep(pause)
-            # Older runs of this engine lie beside the one that it writes now.
+            # Older runs are in the same folder as the one being written.
             path = engine.ledger_path
             folder = ledger_folder(config.ledger) if path is None else path.parent
             told = await generation.text.off_loop(partial(_explain, folder, request_id, viewer))
@@ -62,7 +62,7 @@ def add_routes(app: FastAPI, generation: Generation, config: Config) -> None:
 
 
 def _explain(folder: Path, request_id: str, viewer: str | None) -> list[Explanation]:
-    """Every answer of a call that the viewer may see; none when there are none."""
+    """Every answer of a call that the viewer may see."""
     try:
         reader, rows = find_request(folder, request_id)
     except LedgerReadError:
@@ -76,7 +76,7 @@ def _may_see(row: RequestRow, viewer: str | None) -> bool:
 
 
 def _whole(request_id: str, told: list[Explanation]) -> dict[str, Any]:
-    """One answer as it is; of several the slowest, and all of them under ``answers``."""
+    """A single answer's explanation; for several, the slowest one with all of them under ``answers``."""
     slowest: dict[str, Any] = msgspec.to_builtins(max(told, key=lambda one: one.e2e_seconds))
     if len(told) == 1:
         return slowest

@@ -1,4 +1,4 @@
-"""Fields that several doors have, with their types and how they are described.
+"""Fields that several doors share: their types, checks and descriptions.
 
 The bounds of what goes to the engine are the engine's own (:mod:`ekiden.state.sampling_params`).
 """
@@ -33,9 +33,12 @@ MAX_GUIDED_CHOICES: Final = 1000
 
 
 def _check_stop(value: Any) -> list[str]:
-    stops = [value] if isinstance(value, str) else value
+    return _check_stop_list([value] if isinstance(value, str) else value)
+
+
+def _check_stop_list(stops: Any) -> list[str]:
     if not isinstance(stops, list):
-        raise rule(f"is {shown(value)}; it must be a string or a list of up to {MAX_STOPS} strings")
+        raise rule(f"is {shown(stops)}; it must hold up to {MAX_STOPS} strings")
     for index, stop in enumerate(stops[: MAX_STOPS + 1]):
         if not isinstance(stop, str):
             raise rule(f"is {shown(stop)}; it must be a string that is not empty", f"[{index}]")
@@ -86,6 +89,7 @@ _BIAS_SCHEMA: Final = {
 }
 
 Stops = Annotated[list[str], PlainValidator(_check_stop), WithJsonSchema({"anyOf": [_STOP_TEXT, _STOPS_SCHEMA]})]
+StopList = Annotated[list[str], PlainValidator(_check_stop_list), WithJsonSchema(_STOPS_SCHEMA)]
 LogitBias = Annotated[dict[int, float], PlainValidator(_check_logit_bias), WithJsonSchema(_BIAS_SCHEMA)]
 GuidedJson = Annotated[
     dict[str, Any],
@@ -241,7 +245,7 @@ def sampling_of(fields: Strict, defaults: SamplingParams, **own: Any) -> Samplin
 
 
 def choice_reader(*, nested: bool) -> Callable[[Any], ToolChoice]:
-    """Reads ``tool_choice``; ``nested``: a function's name stands in an object of its own, as chat has it."""
+    """A validator of ``tool_choice``. ``nested``: the function's name is in an object of its own, as in chat."""
     place = ".function" if nested else ""
 
     def read(value: Any) -> ToolChoice:
@@ -250,7 +254,7 @@ def choice_reader(*, nested: bool) -> Callable[[Any], ToolChoice]:
             return chosen
         kind = value.get("type") if isinstance(value, dict) else None
         if kind == "allowed_tools":
-            # OpenAI's choice of a part of ``tools`` is no nonsense, but a request can say the same with less.
+            # Valid in OpenAI's API, but leaving the other tools out has the same effect.
             way_out = "send in tools only the functions that may be called"
             raise rule(f"is 'allowed_tools', which is not taken; {way_out}", ".type")
         if kind != "function":

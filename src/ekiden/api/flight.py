@@ -1,4 +1,4 @@
-"""The calls that are being answered: who they are, whether newcomers are taken, and how each is cut short.
+"""The calls in flight, whether new ones are accepted, and how an answer is cut short.
 
 An answer is made in the task that the ASGI server made. A second task waits for the client's disconnect, once per
 request and never per token; when it comes, the first is cancelled at the point where it waits, which closes the
@@ -27,7 +27,7 @@ class Exchange:
         self._cancelling = 0
 
     def cut(self, cause: ApiError | ClientGone) -> None:
-        """End the work with ``cause`` at the point where it waits; only the first call counts."""
+        """End the work by raising ``cause`` where it waits; only the first cause counts."""
         if self._cause is None and self._task is not None:
             self._cause = cause
             self._task.cancel()
@@ -95,7 +95,7 @@ class Flight:
 
     @asynccontextmanager
     async def watch(self, receive: Receive) -> AsyncIterator[None]:
-        """Watches the client while its answers are made; :meth:`cut_all` can end it."""
+        """Watch for the client's disconnect while its answers are generated; :meth:`cut_all` can end it."""
         watched = Exchange(receive)
         self.exchanges.add(watched)
         try:
@@ -105,7 +105,7 @@ class Flight:
             self.exchanges.discard(watched)
 
     def cut_all(self) -> int:
-        """End whatever is being answered, with an error that its client can read; returns how many there were."""
+        """End every answer in flight with an error for its client; returns how many there were."""
         exchanges = list(self.exchanges)
         for exchange in exchanges:
             exchange.cut(shutting_down())

@@ -1,4 +1,4 @@
-"""Runs the answers of one call, whole or streamed. All doors share it; they differ in how an answer is written.
+"""Generates the answers of one call, whole or streamed. All doors share it; each writes answers in its own shape.
 
 Each answer is one engine request read by one loop. A single answer runs in the call's own task; several run in tasks
 of one group, so that the first failure, or the client's leaving, closes all their iterators and so aborts them.
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """One of the answers of a call: ``index`` is its place among the choices."""
+    """One of the answers of a call; ``index`` is its choice's index."""
 
     index: int
     prompt: Prompt
@@ -46,11 +46,11 @@ class ChunkWriter(Protocol):
     """How a door writes a stream."""
 
     def opening(self, child: Child) -> bytes:
-        """What comes before the first token of an answer."""
+        """The chunk before the first token of an answer."""
         ...
 
     def piece(self, child: Child, piece: Piece) -> bytes:
-        """The chunk for one update; empty when there is nothing to say."""
+        """The chunk for one update; empty when the update adds nothing."""
         ...
 
     def usage(self, usage: dict[str, Any]) -> bytes:
@@ -60,7 +60,7 @@ class ChunkWriter(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Generation:
-    """What answers are made with. ``observe_gap`` takes the seconds between two tokens of an answer."""
+    """The parts that generation needs. ``observe_gap`` is called with the seconds between two tokens of an answer."""
 
     engine: Engine
     text: ModelText
@@ -69,7 +69,7 @@ class Generation:
     keep_alive_seconds: float = 15.0
 
     async def pieces(self, origin: Origin, child: Child) -> AsyncGenerator[Piece, None]:
-        """The answer as it comes; the last piece has its finish. Raises :class:`ApiError` for every other end."""
+        """The pieces of an answer; the last one has its finish. Raises :class:`ApiError` for every other end."""
         sampling, tokenizer, token_text = child.request.sampling, self.text.tokenizer, self.text.token_text
         answer = Answer(
             text=IncrementalText(
@@ -111,11 +111,11 @@ class Generation:
             raise engine_unavailable() from None
         finally:
             self.flight.end(origin.request_id, request_id)
-        # An iterator that ends without a terminal update is an engine that lost the request.
+        # The iterator ended without a terminal update: the engine has lost the request.
         raise engine_unavailable()
 
     def _retry_seconds(self) -> int:
-        """How long the queue is likely to take, from what the engine has computed per second so far: 1 to 60."""
+        """How long the queue will probably take, 1 to 60 seconds, from the engine's throughput so far."""
         stats = self.engine.stats()
         busy = stats.model_seconds_total + stats.sampling_seconds_total + stats.host_seconds_total
         done = stats.prompt_tokens_total + stats.generation_tokens_total
@@ -156,31 +156,28 @@ class Generation:
 
         async def pump(child: Child) -> bytes:
             nonlocal failure
+            first = True
             try:
-                return await flow(child)
+                async with aclosing(self.pieces(origin, child)) as answer:
+                    async for piece in answer:
+                        data = chunks.piece(child, piece)
+                        if first:
+                            first = False
+                            data = chunks.opening(child) + data
+                            if not alone and not writer.started:
+                                # All answers were submitted together: one that is refused must be told by the status.
+                                await asyncio.sleep(0)
+                                if failure is not None:
+                                    raise failure
+                        if piece.finish is not None:
+                            finishes[child.index] = piece.finish
+                            if alone:
+                                return data
+                        if data:
+                            await writer.write(data)
             except ApiError as error:
                 failure = error
                 raise
-
-        async def flow(child: Child) -> bytes:
-            first = True
-            async with aclosing(self.pieces(origin, child)) as answer:
-                async for piece in answer:
-                    data = chunks.piece(child, piece)
-                    if first:
-                        first = False
-                        data = chunks.opening(child) + data
-                        if not alone and not writer.started:
-                            # All enter the engine together: let a sibling's refusal come before the status line.
-                            await asyncio.sleep(0)
-                            if failure is not None:
-                                raise failure
-                    if piece.finish is not None:
-                        finishes[child.index] = piece.finish
-                        if alone:
-                            return data
-                    if data:
-                        await writer.write(data)
             return b""
 
         try:
@@ -201,13 +198,13 @@ class Generation:
         except Exception:
             if not writer.started:
                 raise
-            # Our own fault after the first byte: the client is told in the stream, and the log has the story.
+            # A fault of the server after the first byte becomes an event of the stream; details are logged.
             logger.exception("request %s failed while it was streamed", origin.request_id)
             await writer.fail(internal(origin.request_id))
 
 
 async def _all(works: list[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results in order; the first failure ends the others and is raised as itself."""
+    """All results in order. The first failure cancels the others and is raised unwrapped."""
     if len(works) == 1:
         return [await works[0]]
     try:
@@ -219,7 +216,7 @@ async def _all(works: list[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _break_silence(writer: SseWriter, seconds: float) -> None:
-    """A comment whenever nothing was written for a while, so that no proxy takes the connection for dead."""
+    """Sends a comment whenever nothing was written for a while, so that no proxy closes the connection."""
     while True:
         writer.wrote = False
         await asyncio.sleep(seconds)
@@ -228,7 +225,7 @@ async def _break_silence(writer: SseWriter, seconds: float) -> None:
 
 
 def usage_of(children: Sequence[Child], finishes: Sequence[Finish | None]) -> dict[str, Any]:
-    """Prompts count once, whatever ``n`` is; answers are summed."""
+    """Token counts of a call: each prompt counts once, whatever ``n`` is; answers are summed."""
     firsts = {child.prompt_index: child for child in reversed(children)}.values()
     prompt_tokens = sum(len(child.prompt.token_ids) for child in firsts)
     cached = sum(finish.num_cached_tokens for child in firsts if (finish := finishes[child.index]) is not None)

@@ -1,4 +1,4 @@
-"""The outermost layer: gives each request its id, puts the ids on each response, and answers what nothing caught.
+"""The outermost middleware: gives each request an id, puts ids on responses, and answers unhandled exceptions.
 
 ``x-ekiden-request-id`` is ours and unique. ``x-request-id`` is the client's: it is echoed and recorded, and never used
 as a key.
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def new_id() -> str:
-    """An id for a request: unique, and saying nothing."""
+    """A unique id for a request."""
     return uuid.uuid4().hex
 
 
@@ -65,7 +65,7 @@ class IdentityMiddleware:
         try:
             await self._app(scope, receive, send_with_ids)
         except Exception:
-            # The last line of defence: our own fault, told in the shape clients read, with the story in the log.
+            # A fault of the server that nothing else handled. The client gets an error in its protocol.
             logger.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
             if started:
                 raise

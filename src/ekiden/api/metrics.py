@@ -1,4 +1,4 @@
-"""Prometheus metrics, made from the engine's latest snapshot when they are asked for.
+"""Prometheus metrics, made from the engine's latest snapshot at each scrape.
 
 - The engine counts the same turns, ends and refusals that its ledger records, so the two cannot disagree; those of the
   HTTP layer (``at="api"``) too, which it is told of.
@@ -36,7 +36,7 @@ INTAKE: Final = "intake"
 """Where a request was refused: by the HTTP layer, or by the engine's first stage."""
 
 Labelled = dict[tuple[str, ...], int]
-"""Counts by the values of their own labels."""
+"""Counts by their label values."""
 
 _ABOUT: Final = {
     "time_to_first_token": "From arrival to the first token.",
@@ -49,7 +49,7 @@ _ABOUT: Final = {
 
 
 class Growing:
-    """A counter's value over engine restarts: a fall means that counting began again."""
+    """A counter's value over engine restarts: when the engine's value falls, it has started from zero again."""
 
     __slots__ = ("_before", "_last")
 
@@ -134,7 +134,7 @@ class EngineCollector(Collector):
             yield counter
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float], values: Distribution) -> Metric:
-        """What the engine has sorted into buckets already."""
+        """A histogram from counts that the engine keeps by bucket."""
         histogram = HistogramMetricFamily(f"ekiden:{name}", text, labels=LABELS)
         counts = values.counts or (0,) * (len(bounds) + 1)
         total = 0.0
@@ -146,9 +146,9 @@ class EngineCollector(Collector):
         return histogram
 
     def _by(self, name: str, text: str, labels: tuple[str, ...], values: Labelled) -> Metric:
-        """``values`` has a zero for what has not happened: a series that begins at one shows no rise from none."""
+        """``values`` has zeros too: Prometheus sees no increase in a series that starts at one."""
         counter = CounterMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, *labels])
-        # Values seen before stay: a series that vanishes with an engine restart would look like a fall.
+        # Label values seen before are kept: a series must not vanish when the engine restarts.
         known = {tuple(key.split("/")[1:]) for key in self._growing if key.startswith(f"{name}/")}
         for key in sorted(known | set(values)):
             count = self._count("/".join((name, *key)), values.get(key, 0))
@@ -174,7 +174,7 @@ class ApiMetrics:
     """All metrics of one server, in a registry of its own."""
 
     def __init__(self, stats: Callable[[], EngineStats], healthy: Callable[[], bool], model_name: str) -> None:
-        # The extra "_created" series say nothing that a dashboard reads.
+        # No dashboard reads the extra "_created" series.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the package leaves it untyped
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(EngineCollector(stats, healthy, model_name))

@@ -18,7 +18,7 @@ from ekiden.models.chat_template import ChatTemplateError
 from ekiden.state.request import Refusal, check_prompt, check_vocabulary, prompt_too_long
 
 INLINE_CHARACTERS: Final = 4096
-"""Text up to this size is encoded on the event loop: it takes less time than a change of threads is worth."""
+"""Text up to this size is encoded on the event loop, because handing it to a thread would take longer."""
 
 SHRINK: Final = 3
 """Unicode normalisation makes text at most three times shorter in bytes (Hangul syllables)."""
@@ -67,7 +67,7 @@ def _prompt(text: ModelText, token_ids: Sequence[int], param: str, written: str 
 
 
 async def text_prompts(text: ModelText, asked: Texts) -> list[Prompt]:
-    """The prompts to go on from, in order."""
+    """The prompts to continue, in order."""
     texts = asked.texts
     if texts is not None:
         encoded = await encode_texts(text, texts, asked.param, add_special=True)
@@ -100,7 +100,7 @@ async def chat_prompt(
             written = written_out(written)
         if offered and format_of(template) is None:
             written, offered = explained(written, offered), None
-        # What clients wrote stays text: it cannot open a turn with the model's special tokens.
+        # Special tokens in what clients wrote stay plain text, so that they cannot start a turn.
         protect = text.tokenizer.protect
         rendered = template.render(written, tools=offered, add_generation_prompt=add_generation_prompt, protect=protect)
         return rendered + protect(talk.beginning)
@@ -117,6 +117,6 @@ async def chat_prompt(
 
 
 def _size(message: Message) -> int:
-    """About how many characters a message has, those of its earlier calls among them."""
+    """Roughly how many characters a message has, including its tool calls."""
     calls = message.get("tool_calls", ())
     return len(message["content"]) + sum(len(call["function"]["arguments"] or "") for call in calls)

@@ -1,4 +1,4 @@
-"""How request bodies become models, and how what is wrong with them is told.
+"""How request bodies become models, and how their errors are worded.
 
 A body is decoded once, with limits on depth and on the size of numbers. Unknown fields are refused one at a time and
 lists stop at their first fault, so that a hostile body cannot make a million error objects. Types are strict: "5", 5.0
@@ -23,24 +23,24 @@ RULE: Final = "rule"
 
 
 class Fate(NamedTuple):
-    """What becomes of a field that the server does not act on. ``words``: which values are taken, or why none is."""
+    """How a field that the server does not act on is treated. ``words``: the accepted values, or why none is."""
 
     refused: bool
     words: str
 
 
 def no_effect(values: str) -> Fate:
-    """The field is taken with these values and changes nothing; the model has it among its fields."""
+    """The field is accepted with these values and has no effect; the model declares it."""
     return Fate(False, values)
 
 
 def refused(reason: str) -> Fate:
-    """Every value but null is refused; the field is in this table only."""
+    """Every value but null is refused; the model does not declare the field."""
     return Fate(True, reason)
 
 
 class Strict(BaseModel):
-    """A JSON object with known fields only. ``fates`` is about those it does not act on."""
+    """A JSON object with known fields only. ``fates`` lists the fields that the server does not act on."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -73,14 +73,14 @@ def rule(text: str, at: str = "") -> PydanticCustomError:
 
 
 def only_fields(item: dict[str, Any], fields: Sequence[str], at: str) -> None:
-    """For objects that are checked by hand: raises a :func:`rule` for a field that is not among ``fields``."""
+    """For objects that are checked by hand: raise a :func:`rule` for a field that is not among ``fields``."""
     unknown = next((key for key in item if key not in fields), None)
     if unknown is not None:
         raise rule(f"has the unknown field {shown(unknown)}", at)
 
 
 def string_field(item: dict[str, Any], key: str, at: str) -> str:
-    """The same for a field that must be a string."""
+    """The string in a field; raises a :func:`rule` for anything else."""
     value = item.get(key)
     if not isinstance(value, str):
         raise rule(f"is {shown(value)}; it must be a string", f"{at}.{key}")
@@ -90,7 +90,7 @@ def string_field(item: dict[str, Any], key: str, at: str) -> str:
 def joined_text(
     value: Any, at: str = "", *, kinds: Sequence[str] = ("text",), extra: Sequence[str] = (), noun: str = "parts"
 ) -> str:
-    """A string, or a list of text parts, which are joined by line breaks. ``extra``: fields of a part to pass over."""
+    """A string, or a list of text parts, joined by line breaks. ``extra``: fields of a part that are ignored."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):

@@ -38,15 +38,15 @@ HEAD_SECONDS: Final = 20.0
 
 LINGER_BYTES: Final = 16 * 2**20
 LINGER_SECONDS: Final = 10.0
-"""How much of a body, and for how long, is read and dropped after its request was answered: long enough for an honest
-client to finish sending and read the answer, which closing at once would destroy."""
+"""How much of a body, and for how long, is read and dropped after its request was answered, so that the client can
+finish sending and read the answer. Closing at once would reset the connection and lose the answer."""
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
 BACKSTOP_SECONDS: Final = 5.0
-"""How long after ``shutdown_timeout`` connections that still are not closed are cut."""
+"""How long after ``shutdown_timeout`` open connections are closed by force."""
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -99,7 +99,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if not self._in_head and self._linger_timer is None:
-            # Answered before the whole body was here, as with 413.
+            # The response came before the whole body was read, as with 413.
             self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
         super().on_response_complete()
 
@@ -136,7 +136,7 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             if self._in_head:
-                # What came after a request that is being answered is wrong: its answer goes out, and is the last.
+                # The error is in what follows a request that is being answered: finish that answer, then close.
                 cycle.keep_alive = False
                 return
             if cycle.response_started:
@@ -152,8 +152,8 @@ class LimitedProtocol(HttpToolsProtocol):
             % (error.status, reasons[error.status], len(body), origin.request_id.encode(), body)
         )
         if self._in_head and self._linger_timer is None and self.transport.can_write_eof():
-            # What comes now is dropped. Closing at once would reset the connection under a client that is still
-            # sending, and with it the answer.
+            # Further input is dropped. Closing at once would reset the connection of a client that is still
+            # sending, and the client would lose the answer.
             self.transport.write_eof()
             self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
         else:
@@ -161,7 +161,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with our end: clients of unfinished answers are told."""
+    """uvicorn's server, except that unfinished answers end with an error at shutdown."""
 
     def __init__(self, config: uvicorn.Config, flight: Flight, keys: KeyStore, shutdown_timeout: float) -> None:
         super().__init__(config)
@@ -182,7 +182,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # serve() has taken the signals already, and must outlive them to stop the engine.
+        # serve() handles the signals itself, because it must stop the engine afterwards.
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

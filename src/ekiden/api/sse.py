@@ -26,7 +26,7 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class Ending(Protocol):
-    """How a door ends its streams. ``end`` comes after the last event."""
+    """How a protocol ends a stream. ``end`` comes after the last event."""
 
     end: bytes
 
@@ -54,13 +54,13 @@ class SseWriter:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def close(self, data: bytes = b"") -> None:
-        """The last events, what the protocol puts last, and the end of the response."""
+        """Send the last events and the protocol's ``end``, and end the response."""
         if not self.started:
             await self._start()
         await self._send({"type": "http.response.body", "body": data + self._ending.end, "more_body": False})
 
     async def fail(self, error: ApiError) -> None:
-        """An error after the first byte is an event of the stream, and its last."""
+        """Send an error as the last event of the stream."""
         await self.close(self._ending.error(error))
 
     async def _start(self) -> None:
@@ -74,7 +74,7 @@ class ChunkFrame:
     """The unchanging parts of a stream's chunks: everything around ``choices`` and ``usage``."""
 
     def __init__(self, head: dict[str, Any], *, include_usage: bool) -> None:
-        # The opening brace is dropped, so that "choices" comes last, where its end is known.
+        # Without its closing brace, so that "choices" can be appended.
         self.prefix = b"data: " + encode(head)[:-1] + b',"choices":['
         self.suffix = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 

@@ -1,4 +1,4 @@
-"""From a request's fields to the grammar that its answer must match, checked before the engine sees it.
+"""From a request's fields to the grammar that its answer must match, compiled before the engine gets the request.
 
 ``response_format`` is OpenAI's; ``guided_json``, ``guided_regex``, ``guided_choice`` and ``guided_grammar`` are the
 extensions common elsewhere. Compiling happens on a thread, with limits on size and work; a grammar that cannot be used
@@ -20,13 +20,13 @@ from ekiden.state.sampling_params import Grammar, GrammarKind
 
 ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
 
-# Directives of the library's Lark: its options, and schemas inside grammars, which go past the limits on schemas.
+# Directives of llguidance's Lark: its options, and embedded schemas, which would bypass the limits on schemas.
 _FORBIDDEN: Final = ("%llguidance", "%json")
 
 
 async def check_grammar(text: ModelText, grammar: Grammar, param: str) -> None:
     """Compile the grammar, off the event loop. Raises :class:`ApiError` 400 naming ``param``."""
-    # Shielded: the result is kept for others, so a client that leaves must not cancel it.
+    # Shielded: the result is cached for other requests, so a client that leaves must not cancel it.
     result = await asyncio.shield(asyncio.wrap_future(text.grammars.submit(grammar)))
     if isinstance(result, GrammarError):
         where = f" (at {result.where[:100]})" if result.where else ""
@@ -34,7 +34,7 @@ async def check_grammar(text: ModelText, grammar: Grammar, param: str) -> None:
 
 
 def json_format(param: str, schema: dict[str, Any] = ANY_OBJECT, *, strict: bool = True) -> AnswerFormat:
-    """Answers that are JSON and match ``schema``, which stands in the field ``param``."""
+    """JSON that matches ``schema``, which is the value of the field ``param``."""
     kind = GrammarKind.JSON_SCHEMA if strict else GrammarKind.LENIENT_JSON_SCHEMA
     return AnswerFormat(param, Grammar(kind=kind, source=msgspec.json.encode(schema).decode()), schema, strict)
 

@@ -1,4 +1,4 @@
-"""The model's text side, as the API's process has it: tokenizer, chat template, grammars, and threads for long work."""
+"""What the HTTP process has of the model: tokenizer, chat template, grammars, and threads for long work on text."""
 
 import asyncio
 from collections.abc import Callable

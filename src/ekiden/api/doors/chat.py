@@ -59,7 +59,8 @@ class ToolCall(Strict):
 
 
 class ChatMessage(Strict):
-    """A message of the conversation. The last four fields and those in ``fates`` are what replayed answers have."""
+    """A message of the conversation. Clients that send back earlier answers include the last four fields and those in
+    ``fates``."""
 
     fates: ClassVar[dict[str, Fate]] = dict.fromkeys(
         ("audio", "function_call"), refused("it is not supported by this server")
@@ -113,12 +114,12 @@ class ChatRequest(GenerationFields, ConversationHints):
 
 
 def messages_of(messages: list[ChatMessage]) -> list[Message]:
-    """The conversation as chat templates expect it. Raises :class:`ApiError` 400 for a message that says nothing."""
+    """The conversation as chat templates expect it. Raises :class:`ApiError` 400 for a message without content."""
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
 def _message(message: ChatMessage, where: str) -> Message:
-    """The template puts null, absent and empty content into one form."""
+    """Null, absent and empty content all become an empty string."""
     calls = message.tool_calls or []
     if message.content is None and (message.role != "assistant" or not (calls or message.refusal)):
         raise invalid(
@@ -126,7 +127,7 @@ def _message(message: ChatMessage, where: str) -> Message:
         )
     if calls and message.role != "assistant":
         raise invalid(f"{where}.tool_calls", f"{where}.tool_calls belongs to the role 'assistant' only.")
-    # Templates know "system"; "developer" is its newer name.
+    # "developer" is the newer name of "system", which templates know.
     role = "system" if message.role == "developer" else message.role
     prepared: Message = {"role": role, "content": message.content or message.refusal or ""}
     if message.name is not None:
@@ -232,7 +233,7 @@ class ChatWriter(ChunkedWriter):
         return self.frame.choice(choice)
 
     def _read(self, reader: ReplyReader, child: Child, piece: Piece) -> bytes:
-        """The chunks of a piece that may hold tool calls: one for each part; what belongs to tokens is in the last."""
+        """The chunks of a piece that may hold tool calls, one for each delta; the last has the log-probabilities."""
         deltas = [chat_delta(event) for event in reader.read(piece.text, last=piece.finish is not None)]
         if piece.finish is not None or not deltas:
             if piece.finish is None and not piece.logprobs and not self._return_ids:

@@ -1,4 +1,4 @@
-"""What chat and completions write alike: the head of every object, chunks, and the end of a stream."""
+"""What the writers of chat and completions share: the head of every object, chunks, and the end of a stream."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ from ekiden.api.sse import DONE, ChunkFrame
 
 
 class ChunkedWriter:
-    """``key`` is a choice's field that grows with each chunk; one that does nothing else is put together from bytes."""
+    """``key`` is the field of a choice that grows with the text. A chunk with nothing but text is joined from bytes
+    that were encoded once."""
 
     end = DONE
 

@@ -1,4 +1,4 @@
-"""``POST /v1/completions``: text that goes on from a prompt, for one prompt or a batch of them."""
+"""``POST /v1/completions``: continues one prompt or a batch of them."""
 
 from typing import Annotated, Any, ClassVar, Final, cast
 
@@ -89,7 +89,7 @@ def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call
     picks = best_of is not None and best_of > n
     if picks and fields.stream:
         raise invalid("best_of", f"best_of is {best_of}; what is streamed cannot be chosen from, so it must equal n.")
-    # The prompt's alternatives are known for both ``prompt_logprobs`` and ``echo`` with ``logprobs``.
+    # Both ``prompt_logprobs`` and ``echo`` with ``logprobs`` need the log-probabilities of the prompt.
     asked = [count for count in (fields.prompt_logprobs, fields.logprobs if echo else None) if count is not None]
     prompt = _texts(fields.prompt, echo=echo)
     each, num_prompts = best_of or n, len(prompt.texts or prompt.token_lists)
@@ -117,7 +117,7 @@ def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call
 
 
 def _texts(prompt: AnyPrompt, *, echo: bool) -> Texts:
-    # The body's check has seen to it that all entries are alike.
+    # ``_check_prompt`` has made sure that all entries are of one type.
     if isinstance(prompt, str):
         return Texts(texts=[prompt])
     if isinstance(prompt[0], str):
@@ -128,7 +128,7 @@ def _texts(prompt: AnyPrompt, *, echo: bool) -> Texts:
 
 
 def _best(answers: list[WholeAnswer], best_of: int, n: int) -> list[WholeAnswer]:
-    """For each prompt the ``n`` likeliest of its ``best_of`` answers, likeliest first, ties in their order.
+    """For each prompt the ``n`` most likely of its ``best_of`` answers, most likely first; ties keep their order.
 
     How likely is the sum over all its tokens, the one that ended it included.
     """
@@ -152,14 +152,14 @@ class CompletionWriter(ChunkedWriter):
         self._of_prompt: dict[int, dict[str, Any] | None] = {}
 
     def _prompt(self, child: Child, known: tuple[TokenLogprobs, ...] | None) -> dict[str, Any] | None:
-        """The ``logprobs`` of a prompt that is given back, where they were asked for."""
+        """The ``logprobs`` of an echoed prompt, if they were asked for."""
         if not self._echo or self._num_top is None or known is None:
             return None
         tokens, text = child.prompt.token_ids, child.prompt.text
         return self._logprobs[child.index].build_prompt(tokens, text, known, self._num_top)
 
     def _answer(self, child: Child, entries: list[TokenEntry]) -> dict[str, Any] | None:
-        """The ``logprobs`` of a piece of an answer, where they were asked for."""
+        """The ``logprobs`` of a piece of an answer, if they were asked for."""
         return None if self._num_top is None else self._logprobs[child.index].build(entries)
 
     def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class CompletionWriter(ChunkedWriter):
 
     def piece(self, child: Child, piece: Piece) -> bytes:
         if piece.prompt_logprobs is not None:
-            # Comes with the first piece, and the opening is written after that is known.
+            # They come with the first piece, and the opening chunk is written after it.
             self._of_prompt[child.index] = self._prompt(child, piece.prompt_logprobs)
         if piece.finish is None and not piece.logprobs and not self._return_ids:
             if not piece.text:

@@ -34,7 +34,7 @@ Fields = TypeVar("Fields", bound=Strict)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A call made ready: the answers that the engine is asked for, and what is needed to write them."""
+    """A call that is ready for the engine: its engine requests, and what writing the answers needs."""
 
     origin: Origin
     call: Call
@@ -67,7 +67,7 @@ class Door(Generic[Fields]):
 
 @dataclass(slots=True, kw_only=True)
 class Doors:
-    """``defaults`` are the sampling values for what a request leaves out."""
+    """Answers calls. ``defaults`` are the sampling values for what a request leaves out."""
 
     generation: Generation
     limits: LimitsConfig
@@ -91,13 +91,13 @@ class Doors:
         await send_json(send, writer.whole(answers, usage_of(children, [answer.finish for answer in answers])))
 
     async def ready(self, door: Door[Fields], scope: Scope, receive: Receive) -> tuple[Fields, Job]:
-        """Everything that comes before the engine. What is refused here is noted."""
+        """Read, parse and prepare a call; a refusal is noted with the engine."""
         origin = Origin.of(scope)
         try:
             tenant = tenant_of(scope, self.tenant_header)
             origin = replace(origin, tenant=tenant)
             body = await self.read_body(scope, receive)
-            origin = Origin.of(scope, tenant)  # its time begins when its body is here
+            origin = Origin.of(scope, tenant)  # its arrival is when its body is complete
             fields = parse(door.fields, body)
             call = door.call(fields, self.defaults)
             self.check_model(call.model)
@@ -117,13 +117,13 @@ class Doors:
         return await read_json_body(scope, receive, max_bytes=max_bytes, seconds=limits.body_timeout)
 
     def check_model(self, name: str) -> None:
-        """A name is compared and never looked up: it is not a path and not an address."""
+        """Raise :class:`ApiError` 404 for another model. The name is compared, and never used as a path or URL."""
         served = self.generation.engine.card.model_id
         if name != served:
             raise model_not_found(name, served)
 
     def note_refusal(self, origin: Origin, error: ApiError) -> None:
-        """Have the ledger record that the HTTP layer refused a call."""
+        """Have the engine record that the HTTP layer refused a call."""
         request = Request(
             request_id=origin.request_id,
             prompt_token_ids=(),
@@ -136,7 +136,7 @@ class Doors:
         self.generation.engine.note_refusal(RefusedCall(request=request, refusal=refusal_of(error)))
 
     async def prepare(self, origin: Origin, call: Call) -> Job:
-        """Grammar, sampling and prompts, checked. Raises :class:`ApiError` 400."""
+        """Compile the grammar, check sampling and encode the prompts. Raises :class:`ApiError` 400."""
         text, card = self.generation.text, self.generation.engine.card
         wanted, plan = call.answer_format, None
         if wanted is not None:
@@ -159,7 +159,7 @@ class Doors:
         return Job(origin=origin, call=call, children=children, plan=plan, card=card, token_text=text.token_text)
 
     async def _prompts_alone(self, job: Job, receive: Receive) -> list[WholeAnswer]:
-        """The answers of a call that generates nothing: what is known of its prompts."""
+        """The answers of a call that generates nothing: its prompts, with their log-probabilities if asked for."""
         if job.call.sampling.prompt_logprobs is None:
             answers = [WholeAnswer() for _ in job.children]
         else:
@@ -202,7 +202,7 @@ def _children(
 
 
 def _within_context(params: SamplingParams, room: int) -> SamplingParams:
-    """More than what is left of the context means all that is left, which the engine knows best."""
+    """A limit beyond the end of the context becomes None: the engine then stops at the end of the context."""
     if params.max_tokens is not None and params.max_tokens >= room:
         params = msgspec.structs.replace(params, max_tokens=None)
     return msgspec.structs.replace(params, min_tokens=room) if params.min_tokens > room else params
@@ -211,12 +211,12 @@ def _within_context(params: SamplingParams, room: int) -> SamplingParams:
 def _with_seed(params: SamplingParams, offset: int) -> SamplingParams:
     if params.seed is None or offset == 0:
         return params
-    # Seeds are 64-bit: past the largest comes the smallest.
+    # Seeds are signed 64-bit numbers and wrap around.
     return msgspec.structs.replace(params, seed=(params.seed + offset + 2**63) % 2**64 - 2**63)
 
 
 def _no_tokens(child: Child, now: float) -> Finish:
-    """The end of an answer of which nothing was generated."""
+    """The finish of an answer without generated tokens."""
     return Finish(
         reason=FinishReason.LENGTH,
         stop_reason=None,
@@ -231,7 +231,7 @@ def _no_tokens(child: Child, now: float) -> Finish:
 
 
 async def _stream_whole(children: list[Child], answers: list[WholeAnswer], writer: AnswerWriter, send: Send) -> None:
-    """Answers that are complete already, as the events of a stream."""
+    """Stream answers that are already complete."""
     events = SseWriter(send, writer)
     for child, answer in zip(children, answers, strict=True):
         last = writer.piece(child, Piece(finish=answer.finish, prompt_logprobs=answer.prompt_logprobs))

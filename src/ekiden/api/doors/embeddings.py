@@ -17,7 +17,7 @@ class EmbeddingsRequest(Strict):
 
 
 async def embeddings(doors: Doors, scope: Scope, receive: Receive, send: Send) -> None:
-    """Raises :class:`ApiError` 400, whatever the body says; it is read, so that the connection can be used again."""
+    """Always raises :class:`ApiError` 400. The body is read first, so that the connection can be reused."""
     await doors.read_body(scope, receive)
     raise ApiError(
         400,

@@ -24,7 +24,7 @@ async def count_tokens(doors: Doors, scope: Scope, receive: Receive, send: Send)
 
 
 class MessageWriter:
-    """The message and its events as the answer grows; a whole answer is one that grew at once."""
+    """The message and its events as the answer grows; a whole answer is read as a single piece."""
 
     end = b""
 
@@ -59,7 +59,7 @@ class MessageWriter:
         return b"event: error\ndata: " + messages_body(error) + b"\n\n"
 
     def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
-        """A call that was cut is left out: half an object cannot be an input."""
+        """A tool call that was cut off is left out, because half an object is not valid as its input."""
         (answer,) = answers
         self.piece(self._child, Piece(answer.text, finish=answer.finish))
         cached = usage["prompt_tokens_details"]["cached_tokens"]
@@ -124,7 +124,7 @@ class MessageWriter:
 
 
 def _usage(usage: dict[str, Any], *, cached: int) -> dict[str, Any]:
-    """Here tokens found in the cache are not among the input tokens."""
+    """In this protocol, input tokens do not include those found in the prefix cache."""
     return {
         "input_tokens": usage["prompt_tokens"] - cached,
         "cache_creation_input_tokens": 0,

@@ -7,7 +7,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from ekiden.api.call import Call, Conversation, EarlierCall, Message, NamedChoice, Tool, ToolChoice, earlier_call
 from ekiden.api.errors import invalid, shown
-from ekiden.api.fields import MAX_MESSAGES, MAX_TOOLS, FunctionName, MaxTokens, TopK, TopP, sampling_of
+from ekiden.api.fields import MAX_MESSAGES, MAX_TOOLS, FunctionName, MaxTokens, StopList, TopK, TopP, sampling_of
 from ekiden.api.schema_base import (
     Fate,
     Strict,
@@ -20,10 +20,10 @@ from ekiden.api.schema_base import (
     string_field,
 )
 from ekiden.api.structured import json_format
-from ekiden.state.sampling_params import MAX_STOP_LENGTH, MAX_STOPS, Bound, SamplingParams
+from ekiden.state.sampling_params import Bound, SamplingParams
 
 _PASSED_OVER: Final = ("cache_control", "citations")
-"""Fields of a text block that change nothing."""
+"""Fields of a text block that have no effect."""
 
 
 def _text(value: Any, where: str = "") -> str:
@@ -31,7 +31,7 @@ def _text(value: Any, where: str = "") -> str:
 
 
 def _check_messages(value: Any) -> list[Message]:
-    """A message of the user's with results of tools becomes one message for each result, and one for its text."""
+    """A user message with tool results becomes one message for each result, and one for its text."""
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
         raise rule(f"is {shown(value)}; it must be a list of 1 to {MAX_MESSAGES} messages")
     messages: list[Message] = []
@@ -112,8 +112,6 @@ _MESSAGES_SCHEMA: Final = {
     "maxItems": MAX_MESSAGES,
 }
 
-StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
-
 
 class MessagesTool(Strict):
     name: FunctionName
@@ -183,7 +181,7 @@ class MessagesRequest(CountRequest):
     temperature: Annotated[float, Within(Bound(0, 1, "between 0 and 1"))] | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
-    stop_sequences: Annotated[list[StopText], Field(fail_fast=True, max_length=MAX_STOPS)] | None = None
+    stop_sequences: StopList | None = None
     stream: bool | None = None
     # Without effect: see ``fates``.
     metadata: MessagesMetadata | None = None

@@ -15,7 +15,7 @@ from ekiden.state.request import Finish, FinishReason
 
 
 class ResponseWriter:
-    """The response object and its events as the answer grows; a whole answer is one that grew at once."""
+    """The response object and its events as the answer grows; a whole answer is read as a single piece."""
 
     end = b""
 
@@ -34,7 +34,7 @@ class ResponseWriter:
         return self._response(usage)
 
     def opening(self, child: Child) -> bytes:
-        return b""  # it comes with the first piece, so that numbers rise in the order of events
+        return b""  # sent with the first piece, so that sequence numbers rise in the order of events
 
     def piece(self, child: Child, piece: Piece) -> bytes:
         last = piece.finish is not None
@@ -65,7 +65,7 @@ class ResponseWriter:
         return named_event(kind, {"sequence_number": self._number, **fields})
 
     def _response(self, usage: dict[str, Any] | None) -> dict[str, Any]:
-        """The response as far as it has come; ``usage`` is given when it is complete."""
+        """The response object so far; ``usage`` is given when it is complete."""
         status = "in_progress" if self._finish is None else "incomplete" if self._cut else "completed"
         return self._head | {
             "status": status,
@@ -86,7 +86,7 @@ def _usage(usage: dict[str, Any]) -> dict[str, Any]:
 
 
 def _head(fields: ResponsesRequest, job: Job) -> dict[str, Any]:
-    """What does not change while the answer grows: the request's settings, with their defaults filled in."""
+    """The fields that do not change while the answer grows: the request's settings with their defaults."""
     sampling = job.children[0].request.sampling
     form = None if fields.text is None else fields.text.format
     chosen = fields.tool_choice

@@ -81,13 +81,13 @@ def _message(item: dict[str, Any], where: str) -> Message:
     role = item.get("role")
     if role not in ("user", "assistant", "system", "developer"):
         raise rule(f"is {shown(role)}; it must be 'user', 'assistant', 'system' or 'developer'", f"{where}.role")
-    # Templates know "system"; "developer" is its newer name.
+    # "developer" is the newer name of "system", which templates know.
     role = "system" if role == "developer" else role
     return {"role": role, "content": _text(item.get("content"), f"{where}.content")}
 
 
 def _add_call(messages: list[Message], item: dict[str, Any], where: str) -> None:
-    """Calls that follow one another, or a text of the assistant's, belong to one message."""
+    """Chat templates expect a text of the assistant and the calls that follow it in one message."""
     only_fields(item, ("type", "id", "status", "call_id", "name", "arguments"), where)
     name, arguments = string_field(item, "name", where), string_field(item, "arguments", where)
     call = earlier_call(string_field(item, "call_id", where), name, arguments)
@@ -112,7 +112,7 @@ _INPUT_SCHEMA: Final = {
 
 
 class TextFormat(JsonSchemaFormat):
-    """A schema with its type beside its name; the other types have nothing but that."""
+    """A format whose type stands beside its name; types other than ``json_schema`` have no further fields."""
 
     name: str | None = None  # type: ignore[assignment]  # required for one of the types only
     type: Literal["text", "json_object", "json_schema"]
@@ -124,7 +124,7 @@ class TextSettings(Strict):
 
 
 class ResponseTool(FunctionDefinition, FunctionTyped):
-    """A function as chat describes it, with its type beside its name."""
+    """A function as in chat, but with its type beside its name."""
 
 
 class ResponsesStreamOptions(Strict):

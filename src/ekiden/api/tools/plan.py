@@ -1,4 +1,4 @@
-"""From a request's ``tools`` and ``tool_choice`` to what its prompt, its grammar and its reading need."""
+"""Plans tool calls: from ``tools`` and ``tool_choice`` to what the prompt, the grammar and the parser need."""
 
 import secrets
 import string
@@ -21,7 +21,7 @@ _ID_CHARACTERS: Final = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan:
-    """How one call's answers are asked for and read. ``tools`` go into the prompt, as the client described them."""
+    """How tool calls are prompted for and parsed. ``tools`` are those of the prompt, as the client described them."""
 
     form: ToolFormat
     tools: list[dict[str, Any]]
@@ -77,7 +77,7 @@ def _grammar(
     form: ToolFormat,
     offered: Sequence[grammars.Function],
 ) -> Grammar | None:
-    """The answer's format binds an answer in text; calls have a format of their own."""
+    """The grammar of the answer: a response format applies to answers in text; calls have a grammar of their own."""
     parallel, tokenizer = talk.parallel_tool_calls, text.tokenizer
     if answer_format is not None and answer_format.schema is None:
         raise invalid("tools", "tools decide how an answer is written, so no guided_ field can be given with them.")
@@ -93,7 +93,7 @@ def _grammar(
 
 
 def _function(tool: Tool) -> grammars.Function:
-    """The function's schema, checked: it may reach the compiler now or with another ``tool_choice``."""
+    """The function with its schema, which is checked even where this ``tool_choice`` needs no grammar."""
     schema, where = tool.parameters, f"{tool.where}.{tool.key}"
     if schema is None:
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -107,7 +107,7 @@ def _function(tool: Tool) -> grammars.Function:
 
 
 def _offered(tools: list[Tool], functions: list[grammars.Function], choice: ToolChoice) -> list[grammars.Function]:
-    """The functions that the answer may call. Nothing but their names tells them apart, so no two may be equal."""
+    """The functions that the answer may call. Raises :class:`ApiError` 400 for equal names, or an unknown choice."""
     names = [tool.name for tool in tools]
     for index, tool in enumerate(tools):
         if tool.name in names[:index]:
