@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ekiden.backends.base import PassOutput, RunnerInfo
+from ekiden.build.recording import controls_of, make_header
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.recording import controls_of, make_header
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain, worst
 from ekiden.evidence.reader import LedgerReader

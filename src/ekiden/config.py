@@ -2,7 +2,7 @@
 
 Each field's metadata carries its help text; its flag, TOML key and variable follow from its name:
 ``scheduler.max_num_seqs`` is ``--max-num-seqs``, ``max_num_seqs`` under ``[scheduler]`` and ``EKIDEN_MAX_NUM_SEQS``.
-A field may name another flag. Where values come from (flag > variable > file > default) is `cli/config_sources.py`.
+A field may name another flag. Where values come from (flag > variable > file > default) is `build/config_sources.py`.
 Construction checks what can be checked without a model and raises :class:`ConfigError`.
 """
 
@@ -10,8 +10,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from ekiden.errors import UserError
 
-class ConfigError(ValueError):
+
+class ConfigError(UserError, ValueError):
     """A configuration value that cannot work; the message names the setting, the value and the way out."""
 
 
@@ -156,6 +158,8 @@ class EngineConfig:
         "strict", "strict: same request, same tokens, whatever its neighbours", choices=DETERMINISM
     )
     threads: int | None = setting(None, "threads of the model; default: all cores this process may use")
+    backend: str = setting("openvino", "what computes: openvino, or fake (no weights: tokens are hashes, for tests)")
+    device: str = setting("CPU", "where the backend computes, as it names its devices: CPU, GPU, GPU.1")
 
     def __post_init__(self) -> None:
         _check_choice("determinism", self.determinism, DETERMINISM)

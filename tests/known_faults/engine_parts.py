@@ -4,8 +4,9 @@ import os
 import time
 
 from ekiden.backends.fake import FakeRunner
+from ekiden.build.engines import build_engine
 from ekiden.config import Config
-from ekiden.engine.build import EngineParts
+from ekiden.engine.parts import BuiltEngine, EngineParts
 from tests.api.real_core import BLOCK, CONTEXT, make_parts
 from tests.api.scripted import VOCAB_SIZE
 
@@ -26,3 +27,7 @@ def make_engine_parts(config: Config) -> EngineParts:
         vocab_size=VOCAB_SIZE, num_blocks=512, block_size=BLOCK, max_model_len=CONTEXT, before_step=before_step
     )
     return make_parts(runner)
+
+
+def make_engine(config: Config) -> BuiltEngine:
+    return build_engine(make_engine_parts(config), config, record=config.ledger.ledger)

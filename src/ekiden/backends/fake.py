@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ekiden.backends.base import PassOutput, RunnerError, RunnerInfo
+from ekiden.config import Config
+from ekiden.models.load import ModelDescription
+from ekiden.models.resolve import ModelFiles
+from ekiden.sampling.sampler import Sampler
 from ekiden.state.plan import BatchPlan
 
 _MASK = (1 << 64) - 1
 _SEED = 0x9E3779B97F4A7C15
+_SERVED_BLOCKS = 4096
 
 
 def _mix(state: int, token: int) -> int:
@@ -106,6 +111,28 @@ class FakeRunner:
 
     def close(self) -> None:
         self._pool.clear()
+
+
+# --- what the registry of backends asks of a module
+
+
+def devices() -> tuple[str, ...]:
+    return ("CPU",)
+
+
+def load_runner(description: ModelDescription, files: ModelFiles, config: Config) -> FakeRunner:
+    """A runner with the model's vocabulary and context, and none of its weights."""
+    return FakeRunner(
+        vocab_size=description.vocab_size,
+        num_blocks=_SERVED_BLOCKS,
+        num_swap_blocks=_SERVED_BLOCKS,
+        block_size=config.cache.block_size,
+        max_model_len=config.model.max_model_len or description.max_position_embeddings,
+    )
+
+
+def load_sampler(description: ModelDescription, config: Config) -> Sampler:
+    return Sampler(None, description.tokenizer.eos_token_ids)
 
 
 class GreedySampler:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import click
 
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
-from ekiden.cli.terminal import UserError
+from ekiden.errors import UserError
 
 HELP = "/exit leaves, /clear starts afresh, Ctrl-C stops an answer"
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.cli.terminal import out, print_json
+from ekiden.errors import UserError
 from ekiden.evidence.explain import CauseShare, Explanation, explain, worst
 from ekiden.evidence.reader import LedgerReader, LedgerReadError, find_request, run_named
 from ekiden.evidence.why import Answer, Question, why

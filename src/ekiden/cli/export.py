@@ -7,7 +7,8 @@ import click
 
 from ekiden.cli.explain import ONLY_THE_FOLDER
 from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out
+from ekiden.cli.terminal import out
+from ekiden.errors import UserError
 from ekiden.evidence.export import export_parquet
 from ekiden.evidence.extras import ExportError
 from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named

@@ -8,7 +8,8 @@ from rich.table import Table
 
 from ekiden.cli.explain import ONLY_THE_FOLDER
 from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.cli.terminal import out, print_json
+from ekiden.errors import UserError
 from ekiden.evaluation.bench import WHOLE
 from ekiden.evaluation.bench_serve import get_json
 from ekiden.evaluation.sse_client import Target, TargetError

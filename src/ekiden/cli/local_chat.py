@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
-from ekiden.cli.compose import default_sampling, describe_model, load_described
+from ekiden.build.engines import build_engine
+from ekiden.build.model import default_sampling, load_described
+from ekiden.cli.loading import describe_model
 from ekiden.cli.prompting import chat_token_ids
-from ekiden.cli.terminal import UserError
 from ekiden.config import Config
 from ekiden.engine.async_engine import AsyncEngine
+from ekiden.errors import UserError
 from ekiden.models.text import IncrementalText
 from ekiden.state.request import FinishReason, Request
 from ekiden.state.sampling_params import InvalidSamplingParams, validate
@@ -32,7 +34,7 @@ class LocalAnswerer:
             raise UserError(str(error)) from error
         parts = load_described(config, model)
         self._runner = parts.runner
-        self._engine = AsyncEngine(parts, config)
+        self._engine = AsyncEngine(build_engine(parts, config))
         self._ids = count()
 
     async def open(self) -> None:

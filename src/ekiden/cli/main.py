@@ -13,11 +13,11 @@ import traceback
 
 import click
 
-from ekiden import __version__
-from ekiden.cli.config_sources import DEBUG_VARIABLE, nearest
-from ekiden.cli.terminal import UserError
+from ekiden.build.config_sources import DEBUG_VARIABLE, nearest
 from ekiden.config import ConfigError
+from ekiden.errors import UserError
 from ekiden.models.errors import ModelError
+from ekiden.version import __version__
 
 # command -> (module with a `command`, one line of help); a module is imported when its command runs.
 COMMANDS = {

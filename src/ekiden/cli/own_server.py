@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ekiden.cli.config_sources import PREFIX, all_settings
-from ekiden.cli.terminal import UserError
+from ekiden.build.config_sources import PREFIX, all_settings
 from ekiden.config import Config
+from ekiden.errors import UserError
 
 START_SECONDS = 180.0
 STOP_SECONDS = 20.0
@@ -34,7 +34,7 @@ def own_server(config: Config) -> Iterator[str]:
         settings = Path(folder) / "settings.toml"
         settings.write_text(_toml(config), encoding="utf-8")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-        command = [sys.executable, "-m", "ekiden.cli.main", "serve", "--config", str(settings)]
+        command = [sys.executable, "-m", "ekiden", "serve", "--config", str(settings)]
         with log.open("wb") as sink:
             server = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [*command, "--host", "127.0.0.1", "--port", str(port)], stdout=sink, stderr=sink, env=environment

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from ekiden.cli.terminal import UserError
+from ekiden.errors import UserError
 from ekiden.models.chat_template import ChatTemplate, ChatTemplateError
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate

@@ -10,7 +10,8 @@ from ekiden.cli.terminal import out
 @settings_options(*ENGINE_ROOMS)
 def command(resolved: Resolved) -> None:
     """Fetch and convert a model, so that serving it starts at once."""
-    from ekiden.cli.compose import describe_model, load_described
+    from ekiden.build.model import load_described
+    from ekiden.cli.loading import describe_model
 
     model = describe_model(resolved.config)
     load_described(resolved.config, model).runner.close()

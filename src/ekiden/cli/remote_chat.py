@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from ekiden.cli.terminal import UserError
+from ekiden.errors import UserError
 from ekiden.evaluation.sse_client import Target, TargetError
 
 CONNECT_SECONDS = 10.0

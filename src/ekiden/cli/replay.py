@@ -15,8 +15,9 @@ from rich.table import Table
 
 from ekiden.cli.explain import ONLY_THE_FOLDER
 from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.cli.terminal import out, print_json
 from ekiden.config import BATCHING, ORDERS
+from ekiden.errors import UserError
 from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named
 from ekiden.evidence.words import seconds
 from ekiden.ledger.retention import ledger_folder, runs_in
@@ -157,8 +158,10 @@ def _what_if(reader: LedgerReader, changed: dict[str, Any], num_blocks: int | No
 
 def _tokens(reader: LedgerReader, resolved: Resolved, model: str, as_json: bool) -> int:
     from dataclasses import replace
+    from functools import partial
 
-    from ekiden.cli.compose import load_model
+    from ekiden.build.core import build_core
+    from ekiden.cli.loading import load_model
     from ekiden.config import CacheConfig, SchedulerConfig
     from ekiden.evidence.token_replay import replay_tokens
 
@@ -174,7 +177,7 @@ def _tokens(reader: LedgerReader, resolved: Resolved, model: str, as_json: bool)
     parts = load_model(config)
     if parts.card.fingerprint != header.fingerprint:
         out().print(f"This is {parts.card.fingerprint}; the run was made by {header.fingerprint}.", soft_wrap=True)
-    result = replay_tokens(reader, parts, config)
+    result = replay_tokens(reader, partial(build_core, parts), config)
     parts.runner.close()
     if as_json:
         print_json({"run_id": header.run_id, "identical": not result.different, **asdict(result)})

@@ -22,10 +22,6 @@ PLAIN_LINES = 4
 """How many progress lines a log gets for a whole job."""
 
 
-class UserError(Exception):
-    """Something the caller can mend: one line on stderr, exit status 2."""
-
-
 def out() -> Console:
     return Console(highlight=False)
 

@@ -19,8 +19,9 @@ from rich.live import Live
 
 from ekiden.cli.explain import ONLY_THE_FOLDER
 from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.cli.terminal import out, print_json
 from ekiden.cli.top_page import page, printable
+from ekiden.errors import UserError
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
 from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named

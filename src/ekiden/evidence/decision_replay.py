@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ekiden.backends.base import PassOutput, RunnerError, RunnerInfo
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
+from ekiden.errors import UserError
 from ekiden.evidence.recorded_requests import (
     Difference,
     PromptMaker,
@@ -259,7 +260,7 @@ def replay(header: RunHeader, turns: Iterable[Rows]) -> ReplayResult:
     return ReplayResult(turns=count, tokens=tokens, seconds=(last - (first or 0)) / 1e6, difference=None)
 
 
-class ReplayError(ValueError):
+class ReplayError(UserError, ValueError):
     """A stored run that cannot be replayed; the message says why."""
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ekiden.errors import UserError
 from ekiden.evidence.recorded_requests import request_detail_of
 from ekiden.ledger.records import (
     FORMAT,
@@ -28,7 +29,7 @@ from ekiden.ledger.retention import runs_in
 _CHUNK = 2_000
 
 
-class LedgerReadError(ValueError):
+class LedgerReadError(UserError, ValueError):
     """What was asked for is not in the ledger, or cannot be read; the message says where it was looked for."""
 
 

@@ -19,6 +19,8 @@ from ekiden.models.gguf import GGUFCheckpoint
 from ekiden.models.resolve import Kind, ModelFiles
 from ekiden.models.safetensors import SafetensorsCheckpoint
 from ekiden.models.tokenizer import Tokenizer
+from ekiden.models.tokenizer_gguf import tokenizer_from_metadata
+from ekiden.models.tokenizer_json import read_tokenizer
 
 MAX_JSON = 1 << 26
 _SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -90,7 +92,7 @@ def _describe_gguf(files: ModelFiles, override: str | None, generation: dict[str
     warnings: list[str] = []
     checkpoint = GGUFCheckpoint(path)
     metadata = checkpoint.metadata
-    tokenizer = Tokenizer.from_gguf(str(path), metadata, warnings)
+    tokenizer = tokenizer_from_metadata(str(path), metadata, warnings)
     names = {
         f"{key}_token": _token_text(metadata.get("tokenizer.ggml.tokens"), tokenizer_id)
         for key, tokenizer_id in (
@@ -128,7 +130,7 @@ def _describe_folder(files: ModelFiles, override: str | None, generation: dict[s
     fields = Fields(str(files.config), config)
     vocab_size = fields.integer("vocab_size")
     ends = [*_ids(config.get("eos_token_id")), *_ids(_read_json(files.generation_config).get("eos_token_id"))]
-    tokenizer = Tokenizer.from_file(
+    tokenizer = read_tokenizer(
         files.tokenizer,
         tokenizer_config=tokenizer_config,
         eos_token_ids=[token_id for token_id in ends if token_id < vocab_size],

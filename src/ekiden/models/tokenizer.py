@@ -12,11 +12,9 @@ Rules of this file:
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
-from typing import Any, Self
 
 import tokenizers
 
@@ -69,7 +67,11 @@ class TokenizerParts:
 
 
 class Tokenizer:
-    """A model's tokenizer; immutable, and safe to use from several threads at once."""
+    """A model's tokenizer; immutable, and safe to use from several threads at once.
+
+    Made by :func:`ekiden.models.tokenizer_json.read_tokenizer` or
+    :func:`ekiden.models.tokenizer_gguf.tokenizer_from_metadata`.
+    """
 
     def __init__(self, parts: TokenizerParts) -> None:
         self._parts = parts
@@ -84,35 +86,6 @@ class Tokenizer:
         self.adds_bos = parts.bos_token_id is not None and parts.bos_token_id in parts.prefix
         self._added_bytes = {token_id: text.encode() for token_id, text in parts.added.items()}
         self._split, self._start = _special_patterns(parts)
-
-    @classmethod
-    def from_file(
-        cls, path: Path, *, tokenizer_config: Mapping[str, Any] | None = None, eos_token_ids: Iterable[int] = ()
-    ) -> Self:
-        """Read a ``tokenizer.json``.
-
-        Args:
-            path: the file.
-            tokenizer_config: the content of ``tokenizer_config.json``: names of BOS and EOS, ``add_bos_token``.
-            eos_token_ids: more ids that end a turn, from ``generation_config.json`` or ``config.json``.
-
-        Raises:
-            ModelError: the file cannot be read, or is of a kind that cannot be decoded exactly.
-        """
-        from ekiden.models.tokenizer_json import parts_from_file
-
-        return cls(parts_from_file(path, tokenizer_config or {}, eos_token_ids))
-
-    @classmethod
-    def from_gguf(cls, source: str, metadata: Mapping[str, Any], warnings: list[str] | None = None) -> Self:
-        """Build the tokenizer that a GGUF file describes; doubts are added to ``warnings``.
-
-        Raises:
-            ModelError: no tokenizer in the file, or one that cannot be built exactly.
-        """
-        from ekiden.models.tokenizer_gguf import parts_from_metadata
-
-        return cls(parts_from_metadata(source, metadata, [] if warnings is None else warnings))
 
     def encode(self, text: str, *, add_special_tokens: bool, parse_special: bool = False) -> list[int]:
         """Token ids of ``text``.

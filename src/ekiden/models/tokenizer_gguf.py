@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from ekiden.models.errors import ModelError
-from ekiden.models.tokenizer import END_OF_TURN, PieceKind, TokenizerParts, failure
+from ekiden.models.tokenizer import END_OF_TURN, PieceKind, Tokenizer, TokenizerParts, failure
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _WAY_OUT = "give the model's Hugging Face folder, whose tokenizer.json is used"
@@ -95,8 +95,12 @@ class _Metadata:
         return value if isinstance(value, bool) else default
 
 
-def parts_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list[str]) -> TokenizerParts:
-    """See :meth:`Tokenizer.from_gguf`."""
+def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list[str]) -> Tokenizer:
+    """Build the tokenizer that a GGUF file describes; doubts are added to ``warnings``.
+
+    Raises:
+        ModelError: no tokenizer in the file, or one that cannot be built exactly.
+    """
     described = _Metadata(source, metadata)
     model = described.text("model")
     bos = described.token_id("bos")
@@ -120,7 +124,7 @@ def parts_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list
     if adds_bos and bos is None:
         warnings.append(f"{source}: asks for a BOS token but names none, so none is added")
     eos = described.token_id("eos")
-    return TokenizerParts(
+    parts = TokenizerParts(
         backend=backend,
         rest=backend,
         kind=kind,
@@ -139,6 +143,7 @@ def parts_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list
         eos_token_ids=_ends(described, special_ids, warnings),
         vocab_size=len(described.tokens),
     )
+    return Tokenizer(parts)
 
 
 def _ends(described: _Metadata, special_ids: frozenset[int], warnings: list[str]) -> frozenset[int]:

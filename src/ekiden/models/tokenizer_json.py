@@ -9,11 +9,23 @@ from typing import Any
 import tokenizers
 
 from ekiden.models.errors import ModelError
-from ekiden.models.tokenizer import END_OF_TURN, PieceKind, TokenizerParts, failure
+from ekiden.models.tokenizer import END_OF_TURN, PieceKind, Tokenizer, TokenizerParts, failure
 
 
-def parts_from_file(path: Path, config: Mapping[str, Any], eos_token_ids: Iterable[int]) -> TokenizerParts:
-    """See :meth:`Tokenizer.from_file`."""
+def read_tokenizer(
+    path: Path, *, tokenizer_config: Mapping[str, Any] | None = None, eos_token_ids: Iterable[int] = ()
+) -> Tokenizer:
+    """Read a ``tokenizer.json``.
+
+    Args:
+        path: the file.
+        tokenizer_config: the content of ``tokenizer_config.json``: names of BOS and EOS, ``add_bos_token``.
+        eos_token_ids: more ids that end a turn, from ``generation_config.json`` or ``config.json``.
+
+    Raises:
+        ModelError: the file cannot be read, or is of a kind that cannot be decoded exactly.
+    """
+    config = tokenizer_config or {}
     try:
         text = path.read_text(encoding="utf-8")
         backend = tokenizers.Tokenizer.from_str(text)
@@ -31,7 +43,7 @@ def parts_from_file(path: Path, config: Mapping[str, Any], eos_token_ids: Iterab
     ends |= {special[name] for name in END_OF_TURN if name in special}
     if bos is None and prefix and prefix[0] in special.values():
         bos = prefix[0]
-    return TokenizerParts(
+    parts = TokenizerParts(
         backend=backend,
         rest=_for_the_rest(backend, text),
         kind=kind,
@@ -46,6 +58,7 @@ def parts_from_file(path: Path, config: Mapping[str, Any], eos_token_ids: Iterab
         eos_token_ids=frozenset(ends),
         vocab_size=max(backend.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1),
     )
+    return Tokenizer(parts)
 
 
 def _parts_of(component: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 
 from ekiden.cli.chat import HELP, ChatSession
 from ekiden.cli.remote_chat import RemoteAnswerer
-from ekiden.cli.terminal import UserError
+from ekiden.errors import UserError
 
 
 class Scripted:

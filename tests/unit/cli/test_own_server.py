@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ekiden.cli.config_sources import resolve
+from ekiden.build.config_sources import resolve
 from ekiden.cli.own_server import _toml, own_server
-from ekiden.cli.terminal import UserError
 from ekiden.config import Config, ModelConfig, SchedulerConfig
+from ekiden.errors import UserError
 
 
 def test_the_settings_file_gives_back_the_same_configuration(tmp_path: Path):

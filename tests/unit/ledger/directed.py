@@ -6,9 +6,9 @@ from typing import Any
 
 from ekiden.backends.base import PassOutput
 from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.build.recording import controls_of, make_header
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.recording import controls_of, make_header
 from ekiden.evidence.reader import LedgerReader
 from ekiden.guardrails.limits import Tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ekiden import __version__
+from ekiden.version import __version__
 from ekiden.state.lineage import Section
 
 _PACKAGE = Path(__file__).resolve().parents[1]

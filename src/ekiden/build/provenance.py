@@ -8,8 +8,8 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from ekiden.backends.base import RunnerInfo
-from ekiden.cli.config_sources import SECRET_SETTINGS
-from ekiden.cli.installation import code_section, dependency_section, settings_digest
+from ekiden.build.config_sources import SECRET_SETTINGS
+from ekiden.build.installation import code_section, dependency_section, settings_digest
 from ekiden.config import Config
 from ekiden.guardrails.limits import load_tenants
 from ekiden.models.load import ModelDescription

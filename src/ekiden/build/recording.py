@@ -6,10 +6,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from secrets import token_hex
 
-from ekiden import __version__
+from ekiden.errors import UserError
+from ekiden.version import __version__
 from ekiden.backends.base import RunnerInfo
 from ekiden.config import Config, parse_size
-from ekiden.engine.build import EngineParts, build_core
+from ekiden.build.core import build_core
+from ekiden.engine.parts import EngineParts
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
 from ekiden.guardrails.limits import Tenants, load_tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
@@ -21,7 +23,7 @@ from ekiden.state.lineage import Lineage
 DAY_SECONDS = 86_400
 
 
-class LedgerError(RuntimeError):
+class LedgerError(UserError, RuntimeError):
     """The ledger cannot be written; the message says where and what to do."""
 
 

@@ -1,35 +1,20 @@
-"""From a model and a configuration to an engine core. Which backend the parts come from is the caller's choice."""
+"""From loaded parts and a configuration to an engine core."""
 
 import time
-from dataclasses import dataclass
 
-from ekiden.backends.base import ModelRunner
-from ekiden.config import Config
+from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
-from ekiden.engine.interface import ModelCard
+from ekiden.engine.parts import EngineParts
 from ekiden.guardrails.limits import load_tenants
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
-from ekiden.stages.advance import RowSampler
 from ekiden.stages.intake import RulesFactory, StopTextFactory
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import Grammar
 from ekiden.state.sequence import StopText, TokenRules
 from ekiden.state.turn import TurnRecorder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineParts:
-    """What a composition root hands over: a loaded model and all that belongs to it."""
-
-    runner: ModelRunner
-    sampler: RowSampler
-    card: ModelCard
-    tokenizer: Tokenizer | None = None
-    """None for a model without text (the fake one): requests then carry token ids and no stop strings."""
-    grammars: GrammarCompiler | None = None
-    """None for a model without text: requests with a grammar are then refused."""
 
 
 def build_core(
@@ -40,7 +25,7 @@ def build_core(
     observer: StepObserver | None = None,
     recorder: TurnRecorder | None = None,
 ) -> EngineCore:
-    """With a recorder the clock must read whole microseconds (:mod:`ekiden.engine.recording`)."""
+    """With a recorder the clock must read whole microseconds (:mod:`ekiden.build.recording`)."""
     return EngineCore(
         runner=parts.runner,
         sampler=parts.sampler,
@@ -56,6 +41,21 @@ def build_core(
         tenants=load_tenants(config.limits.tenants_file),
         observer=observer,
         recorder=recorder,
+    )
+
+
+def fake_core(
+    scheduler: SchedulerConfig, cache: CacheConfig, limits: LimitsConfig, observer: StepObserver
+) -> EngineCore:
+    """An engine core over the model without weights, for the bench of the scheduler."""
+    return EngineCore(
+        runner=FakeRunner(num_blocks=scheduler.max_num_seqs * 64, block_size=cache.block_size),
+        sampler=GreedySampler(),
+        scheduler=scheduler,
+        cache=cache,
+        limits=limits,
+        clock=time.monotonic,
+        observer=observer,
     )
 
 
