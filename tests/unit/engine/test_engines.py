@@ -197,11 +197,15 @@ async def test_the_end_of_the_last_request_comes_with_the_statistics_that_count_
 def test_a_busy_engine_leaves_the_statistics_of_most_steps_out() -> None:
     """But not those of its last step, nor those from which on it does nothing."""
     delivered: list[tuple[list[RequestUpdate], EngineStats | None]] = []
+
+    def deliver(updates: list[RequestUpdate], stats: EngineStats | None) -> None:
+        delivered.append((updates, stats))
+        if updates and updates[-1].terminal:
+            running.inbox.put(loop.Stop())
+
     config = make_config()
-    core = build_core(make_fake_parts(config), config)
-    running = loop.EngineLoop(core, lambda *each: delivered.append(each), stats_seconds=3600.0)
+    running = loop.EngineLoop(build_core(make_fake_parts(config), config), deliver, stats_seconds=3600.0)
     running.inbox.put(loop.Submit(make_request("r", max_tokens=50)))
-    running.inbox.put(loop.Stop(drain_seconds=60.0))
     running.run()
     ended = next(index for index, (updates, _) in enumerate(delivered) if updates and updates[-1].terminal)
     assert [stats is not None for _, stats in delivered[: ended + 1]] == [True, *[False] * 48, True]
