@@ -14,9 +14,7 @@ import traceback
 import click
 
 from ekiden.build.config_sources import DEBUG_VARIABLE, nearest
-from ekiden.config import ConfigError
 from ekiden.errors import UserError
-from ekiden.models.errors import ModelError
 from ekiden.version import __version__
 
 # command -> (module with a `command`, one line of help); a module is imported when its command runs.
@@ -91,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "ekiden"
         return _say(f"{_lower(error.format_message())} (see {where} --help)", 2)
-    except (ConfigError, ModelError, UserError) as error:
+    except UserError as error:
         return _say(str(error), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return 130

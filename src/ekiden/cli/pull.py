@@ -3,7 +3,7 @@
 import click
 
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
-from ekiden.cli.terminal import out
+from ekiden.cli.terminal import say
 
 
 @click.command()
@@ -15,4 +15,4 @@ def command(resolved: Resolved) -> None:
 
     model = describe_model(resolved.config)
     load_described(resolved.config, model).runner.close()
-    out().print(f"{model.description.name} is ready in {model.files.cache_dir}", soft_wrap=True)
+    say(f"{model.description.name} is ready in {model.files.cache_dir}")

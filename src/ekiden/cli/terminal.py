@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TransferSpeedColumn,
 )
+from rich.table import Table
 
 PLAIN_LINES = 4
 """How many progress lines a log gets for a whole job."""
@@ -28,6 +29,23 @@ def out() -> Console:
 
 def err() -> Console:
     return Console(stderr=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """A line of the result; a terminal breaks it where it must."""
+    out().print(text, soft_wrap=True)
+
+
+def plain_table(
+    *columns: str, rows: Iterable[Iterable[str]] = (), right: Iterable[int] = (), header: bool = True
+) -> Table:
+    """A table without a frame; the columns ``right`` are set flush right."""
+    table = Table(*columns, box=None, pad_edge=False, show_header=header)
+    for row in rows:
+        table.add_row(*row)
+    for column in right:
+        table.columns[column].justify = "right"
+    return table
 
 
 def print_json(value: object) -> None:
@@ -92,34 +110,23 @@ def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
     Nothing is printed until it is called for the first time.
     """
     console = err()
-    if console.is_terminal:
-        with _ByteBars(console) as bars:
-            yield bars.report
-    else:
+    if not console.is_terminal:
         yield _ByteLines(console).report
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bars = Progress(*columns, console=console)
+    tasks: dict[str, TaskID] = {}
 
+    def report(what: str, done: int, total: int) -> None:
+        bars.start()
+        if what not in tasks:
+            tasks[what] = bars.add_task(what, total=None)
+        bars.update(tasks[what], completed=done, total=total or None)
 
-class _ByteBars:
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "_ByteBars":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def report(self, what: str, done: int, total: int) -> None:
-        if self._progress is None:
-            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            self._progress = Progress(*columns, console=self._console)
-            self._progress.start()
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total or None)
-        self._progress.update(self._tasks[what], completed=done, total=total or None)
+    try:
+        yield report
+    finally:
+        bars.stop()
 
 
 class _ByteLines:

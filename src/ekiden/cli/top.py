@@ -17,15 +17,14 @@ import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 
-from ekiden.cli.explain import ONLY_THE_FOLDER
-from ekiden.cli.options import Resolved, settings_options
+from ekiden.cli.options import Resolved
+from ekiden.cli.runs import folder_of, folder_options
 from ekiden.cli.terminal import out, print_json
 from ekiden.cli.top_page import page, printable
 from ekiden.errors import UserError
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
-from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named
-from ekiden.ledger.retention import ledger_folder
+from ekiden.evidence.reader import LedgerReader, run_named
 
 _KEYS = "q quits"
 _PATIENCE = 10.0
@@ -44,7 +43,7 @@ class Source(Protocol):
 
 @click.command()
 @click.argument("run", metavar="[RUN]", default="last")
-@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@folder_options
 @click.option("--url", metavar="URL", help="ask this server instead of the ledger; needs a key of scope admin")
 @click.option("--api-key", "key", envvar="EKIDEN_API_KEY", help="bearer token of that server")
 @click.option(
@@ -73,8 +72,7 @@ def command(
 
     RUN is a recorded run (its id, the beginning of it, a path); without it the newest run is followed.
     """
-    folder = ledger_folder(resolved.config.ledger)
-    source: Source = RemoteSource(url, key, window) if url else LedgerSource(folder, run, window)
+    source: Source = RemoteSource(url, key, window) if url else LedgerSource(folder_of(resolved), run, window)
     try:
         first = source.view()
         console = out()
@@ -97,14 +95,11 @@ class LedgerSource:
         self._reader: LedgerReader | None = None
 
     def view(self) -> LiveView:
-        try:
-            path = run_named(self._folder, self._run)
-            if self._reader is None or self._reader.path != path:
-                self.close()
-                self._reader = LedgerReader(path)
-            return live_view(self._reader, now=time.time(), window_seconds=self._window)
-        except LedgerReadError as error:
-            raise UserError(str(error)) from error
+        path = run_named(self._folder, self._run)
+        if self._reader is None or self._reader.path != path:
+            self.close()
+            self._reader = LedgerReader(path)
+        return live_view(self._reader, now=time.time(), window_seconds=self._window)
 
     def close(self) -> None:
         if self._reader is not None:

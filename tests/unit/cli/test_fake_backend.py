@@ -1,5 +1,9 @@
 """``ekiden serve --backend fake``: the whole server, and no model in it."""
 
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,3 +74,33 @@ def test_the_setting_names_every_backend() -> None:
 def test_a_backend_that_there_is_not_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--backend", "abacus"]) == 2
     assert "backend is 'abacus'; it must be one of openvino, fake" in capsys.readouterr().err
+
+
+def test_a_chat_without_a_server_starts_one_of_its_own(reference_dir: Path, tmp_path: Path) -> None:
+    folder, template = reference_dir / "llama", tmp_path / "template.jinja"
+    template.write_text("{% for message in messages %}{{ message.content }} {% endfor %}", encoding="utf-8")
+    command = [sys.executable, "-m", "ekiden", "chat", str(folder), "--backend", "fake", "--max-tokens", "5"]
+    command += ["--model-cache", str(tmp_path / "cache"), "--chat-template", str(template)]
+    state = tmp_path / "state"
+    said = subprocess.run(
+        command, input="hello\n", capture_output=True, encoding="utf-8", timeout=120, check=False,
+        env={**os.environ, "XDG_STATE_HOME": str(state)},
+    )  # fmt: skip
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout.strip()
+    assert not state.exists(), "a chat is not recorded"
+
+
+def test_a_command_that_is_told_to_end_ends_its_server_too(config: Config) -> None:
+    addresses: list[str] = []
+
+    def use_a_server() -> None:
+        with own_server(config) as url:
+            addresses.append(url)
+            assert httpx.get(f"{url}/health").status_code == 200
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        use_a_server()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{addresses[0]}/health")
