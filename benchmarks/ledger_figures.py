@@ -12,13 +12,8 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from ekiden.backends.base import PassOutput, RunnerInfo
 from ekiden.build.recording import controls_of, make_header
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
@@ -28,12 +23,12 @@ from ekiden.evidence.reader import LedgerReader
 from ekiden.guardrails.limits import Tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
-from ekiden.state.plan import BatchPlan
+from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput
 from ekiden.state.request import Request
+from ekiden.state.runner import ChunkRules, RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
-from ekiden.state.sequence import Sequence
 
-NO_LOGITS: npt.NDArray[np.float32] = np.zeros((0, 1), np.float32)
+ONE_TOKEN = RowResult((1,))
 
 
 class VirtualModel:
@@ -49,22 +44,15 @@ class VirtualModel:
             num_blocks=rows * 12,
             num_swap_blocks=rows * 12,
             bytes_per_block=1,
+            chunks=ChunkRules(border=32, least=2),
         )
 
     def clock(self) -> float:
         return self.now
 
-    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
+    def execute(self, plan: BatchPlan) -> StepOutput:
         self.now += 0.008 + 0.0004 * plan.total_tokens
-        rows = [
-            index
-            for index, (sequence, count) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True))
-            if sequence.num_computed_tokens + count == len(sequence.token_ids)
-        ]
-        yield PassOutput(rows=rows, logits=NO_LOGITS, model_seconds=0.0)
-
-    def sample(self, logits: npt.NDArray[np.float32], sequences: list[Sequence]) -> tuple[list[int], None]:
-        return [1] * len(sequences), None
+        return StepOutput(rows=[NO_TOKENS if row.sampling is None else ONE_TOKEN for row in plan.rows])
 
     def close(self) -> None:
         """Nothing is open."""
@@ -91,7 +79,6 @@ class Bench:
             )
         self.core = EngineCore(
             runner=self.model,
-            sampler=self.model,
             scheduler=config.scheduler,
             cache=config.cache,
             limits=config.limits,

@@ -3,12 +3,10 @@
 import os
 import time
 
-from ekiden.backends.fake import FakeRunner
 from ekiden.build.engines import build_engine
 from ekiden.config import Config
 from ekiden.engine.parts import BuiltEngine, EngineParts
-from tests.api.real_core import BLOCK, CONTEXT, make_parts
-from tests.api.scripted import VOCAB_SIZE
+from tests.api.real_core import make_parts, make_runner
 
 FAULT_FILE = "EKIDEN_TEST_FAULT"
 """A variable that names a file; while it exists, the next step meets an error that nobody expects."""
@@ -23,10 +21,7 @@ def make_engine_parts(config: Config) -> EngineParts:
             os.unlink(fault)
             raise ZeroDivisionError("a fault of the test's")
 
-    runner = FakeRunner(
-        vocab_size=VOCAB_SIZE, num_blocks=512, block_size=BLOCK, max_model_len=CONTEXT, before_step=before_step
-    )
-    return make_parts(runner)
+    return make_parts(make_runner(before_step=before_step))
 
 
 def make_engine(config: Config) -> BuiltEngine:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ekiden.config import Config, ConfigError
 
 if TYPE_CHECKING:  # `ekiden serve` imports this module before all that is heavy
-    from ekiden.backends.base import ModelRunner
     from ekiden.models.load import ModelDescription
     from ekiden.models.resolve import ModelFiles
-    from ekiden.stages.advance import RowSampler
+    from ekiden.state.runner import ModelRunner
 
 
 class Backend(Protocol):
@@ -25,8 +24,6 @@ class Backend(Protocol):
     def load_runner(self, description: "ModelDescription", files: "ModelFiles", config: Config) -> "ModelRunner":
         """Raises :class:`~ekiden.models.errors.ModelError`, and :class:`ConfigError` for a setting it cannot meet."""
         ...
-
-    def load_sampler(self, description: "ModelDescription", config: Config) -> "RowSampler": ...
 
 
 def _openvino() -> Backend:

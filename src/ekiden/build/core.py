@@ -2,8 +2,9 @@
 
 import time
 
-from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.config import Config
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
 from ekiden.engine.parts import EngineParts
 from ekiden.guardrails.limits import load_tenants
@@ -12,6 +13,7 @@ from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.stages.intake import RulesFactory, StopTextFactory
 from ekiden.state.request import Request
+from ekiden.state.runner import ModelRunner
 from ekiden.state.sampling_params import Grammar
 from ekiden.state.sequence import StopText, TokenRules
 from ekiden.state.turn import TurnRecorder
@@ -28,7 +30,6 @@ def build_core(
     """With a recorder the clock must read whole microseconds (:mod:`ekiden.build.recording`)."""
     return EngineCore(
         runner=parts.runner,
-        sampler=parts.sampler,
         scheduler=config.scheduler,
         cache=config.cache,
         limits=config.limits,
@@ -50,7 +51,6 @@ def fake_core(
     """An engine core over the model without weights, for the bench of the scheduler."""
     return EngineCore(
         runner=FakeRunner(num_blocks=scheduler.max_num_seqs * 64, block_size=cache.block_size),
-        sampler=GreedySampler(),
         scheduler=scheduler,
         cache=cache,
         limits=limits,

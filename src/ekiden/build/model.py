@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ekiden.backends.base import RunnerInfo
 from ekiden.backends.registry import import_backend
 from ekiden.build.provenance import Installed, make_lineage, read_installed
 from ekiden.config import Config, ConfigError
+from ekiden.config import CacheConfig, Config, ConfigError, LimitsConfig, SchedulerConfig
+from ekiden.engine.parts import EngineParts
+from ekiden.engine.engine_core import EngineCore, StepObserver
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
 from ekiden.models.errors import ModelError
@@ -19,6 +21,7 @@ from ekiden.models.fetch import Progress, model_cache_dir
 from ekiden.models.load import ModelDescription, describe
 from ekiden.models.resolve import ModelFiles, resolve
 from ekiden.sampling.structured import GrammarCompiler
+from ekiden.state.runner import RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.version import __version__
 
@@ -81,7 +84,6 @@ def load_described(config: Config, model: Described, sources: Mapping[str, str] 
         installed = reading.result()
     return EngineParts(
         runner=runner,
-        sampler=backend.load_sampler(description, config),
         card=model_card(config, description, runner.info, sources, installed),
         tokenizer=description.tokenizer,
         grammars=GrammarCompiler(description.tokenizer, runner.info.vocab_size),

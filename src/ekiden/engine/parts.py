@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ekiden.backends.base import ModelRunner
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import ModelCard
 from ekiden.ledger.store import LedgerWriter
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
-from ekiden.stages.advance import RowSampler
+from ekiden.state.runner import ModelRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +16,6 @@ class EngineParts:
     """A loaded model and all that belongs to it."""
 
     runner: ModelRunner
-    sampler: RowSampler
     card: ModelCard
     tokenizer: Tokenizer | None = None
     """None for a model without text: requests then carry token ids and no stop strings."""

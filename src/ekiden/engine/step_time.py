@@ -29,16 +29,19 @@ _EAGER_STEPS = 64
 
 
 def load_of(plan: BatchPlan) -> StepLoad:
-    """The load of a plan that has not been applied yet."""
+    """The load of a plan. A decode row with drafts counts as a row for each of its tokens."""
     decode_rows = decode_context = prefill_tokens = prefill_pairs = 0
-    for sequence, count in zip(plan.sequences, plan.num_tokens, strict=True):
-        computed = sequence.num_computed_tokens
-        if sequence.is_prefilling:
+    for row in plan.rows:
+        count = len(row.token_ids)
+        if row.prefill:
             prefill_tokens += count
-            prefill_pairs += count * (computed + count // 2)
-        else:
+            prefill_pairs += count * (row.start + count // 2)
+        elif count == 1:
             decode_rows += 1
-            decode_context += computed
+            decode_context += row.start
+        else:
+            decode_rows += count
+            decode_context += sum(range(row.start, row.end))
     return StepLoad(
         decode_rows=decode_rows,
         decode_context=decode_context,

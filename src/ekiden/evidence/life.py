@@ -23,9 +23,8 @@ from ekiden.ledger.records import (
     RequestRow,
     TurnRow,
 )
-from ekiden.state.plan import LeftOutReason
 from ekiden.state.sequence import PauseReason
-from ekiden.state.turn import WaitReason
+from ekiden.state.turn import LeftOutReason, WaitReason
 
 
 class Cause(StrEnum):

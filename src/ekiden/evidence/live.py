@@ -306,7 +306,7 @@ class _Builder:
         without: list[int] = []
         for first, end in merged(stretch for found in stretches.values() for stretch in found):
             without += self._reader.turns_without_decodes(first, end)
-        made = {s.number: int(s.first_token is not None) for s in self._live}
+        made = {s.number: (s.first_token is not None) + sum(n for _, n in s.extra_tokens) for s in self._live}
         for number, found in stretches.items():
             made[number] += sum(end - first + 1 - within(without, first, end) for first, end in found)
         return made
@@ -322,6 +322,7 @@ class _Builder:
             one.output_tokens += (standing.first_token or 0) >= self._first_turn
             for first, end in standing.stretches_until(self._last.turn):
                 one.output_tokens += within(decoding, first, end)
+            one.output_tokens += sum(tokens for turn, tokens in standing.extra_tokens if turn >= self._first_turn)
         for standing in self._live:
             served[standing.request.tenant].by_phase[standing.phase] += 1
         for request, _ in self._ended:

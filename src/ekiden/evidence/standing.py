@@ -39,7 +39,9 @@ class Standing:
     chunks: list[tuple[int, int]] = field(default_factory=list)
     """Turn and prompt tokens of each prefill chunk."""
     stretches: list[tuple[int, int]] = field(default_factory=list)
-    """First and last turns between which every step that decoded gave it one token."""
+    """First and last turns between which every step that decoded gave it a token."""
+    extra_tokens: list[tuple[int, int]] = field(default_factory=list)
+    """Turns in which accepted drafts gave it more than one token, and how many more."""
     decoding_from: int | None = None
     preempted_turns: list[int] = field(default_factory=list)
 
@@ -101,6 +103,8 @@ class Standing:
                 self._decode_from(turn + 1)
             case EventKind.PAUSED:
                 self._pause(turn, value)
+            case EventKind.TOKENS:
+                self.extra_tokens.append((turn, value - 1))
             case EventKind.ENDED:
                 self._decode_until(turn if event.late else turn - 1)
             case EventKind.ARRIVED | EventKind.REFUSED:

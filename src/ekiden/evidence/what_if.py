@@ -14,9 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ekiden.backends.base import PassOutput, RunnerInfo
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.step_time import load_of
@@ -24,14 +22,14 @@ from ekiden.evidence.decision_replay import runner_info, tenants_of
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.recorded_requests import PromptMaker, request_detail_of
 from ekiden.ledger.records import REFUSED, EndRow, RequestRow, RunHeader, TurnRow
-from ekiden.state.plan import BatchPlan
+from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
 from ekiden.state.policy import StepLoad
 from ekiden.state.request import Finish, FinishReason, Request
+from ekiden.state.runner import RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
-from ekiden.state.sequence import Sequence
 
 _WHOLE = (FinishReason.STOP.value, FinishReason.LENGTH.value)
-_NO_LOGITS: npt.NDArray[np.float32] = np.zeros((0, 1), np.float32)
+_ONE_TOKEN = RowResult((0,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +99,7 @@ def _median_gap(rows: list[TurnRow]) -> float:
 
 
 class _VirtualModel:
-    """A runner and sampler that take the fitted time and make tokens that stop nothing."""
+    """A runner that takes the fitted time and gives tokens that stop nothing."""
 
     def __init__(self, info: RunnerInfo, fitted: FittedStepTime) -> None:
         self.info = info
@@ -111,18 +109,11 @@ class _VirtualModel:
     def clock(self) -> float:
         return self.now
 
-    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
+    def execute(self, plan: BatchPlan) -> StepOutput:
         seconds = self._fitted.seconds(load_of(plan))
         self.now += seconds
-        rows = [
-            index
-            for index, (sequence, count) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True))
-            if sequence.num_computed_tokens + count == len(sequence.token_ids)
-        ]
-        yield PassOutput(rows=rows, logits=_NO_LOGITS, model_seconds=seconds)
-
-    def sample(self, logits: npt.NDArray[np.float32], sequences: list[Sequence]) -> tuple[list[int], None]:
-        return [0] * len(sequences), None
+        results = [NO_TOKENS if row.sampling is None else _ONE_TOKEN for row in plan.rows]
+        return StepOutput(rows=results, timing=StepTiming(model=seconds))
 
     def close(self) -> None:
         """There is no model."""
@@ -230,7 +221,6 @@ def _simulate(
     )
     core = EngineCore(
         runner=model,
-        sampler=model,
         scheduler=config.scheduler,
         cache=config.cache,
         limits=config.limits,

@@ -154,5 +154,7 @@ def event_words(event: EventRow) -> str:
         case EventKind.PAUSED:
             names = [reason.value for reason, bit in PAUSE_BITS.items() if value & bit]
             return f"paused: {', '.join(names)}" if names else "pause withdrawn"
+        case EventKind.TOKENS:
+            return f"{value} tokens in one step, drafts included"
         case EventKind.ENDED:
             return "ended"

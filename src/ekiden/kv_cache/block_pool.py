@@ -9,7 +9,7 @@ free + cached + referenced = num_blocks, always. Only the KV cache manager calls
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class OutOfBlocks(AssertionError):
@@ -98,7 +98,7 @@ class BlockPool:
             del self._block_of[key]
             self._key_of[block] = None
 
-    def check_integrity(self, tables: Iterable[list[int]]) -> None:
+    def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
         """Assert invariant 1: the three places partition the pool, and reference counts equal the tables' naming."""
         named = Counter(block for table in tables for block in table)
         free = set(self._free)

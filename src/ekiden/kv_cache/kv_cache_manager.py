@@ -3,7 +3,8 @@
 Memory of one sequence, as half-open token intervals and who frees each:
 - ``[0, num_cached_tokens)``: shared blocks found by prefix key; referenced here, freed with the table;
 - ``[0, num_prompt_tokens)``: allocated whole at admission, so a prefill never runs out half-way;
-- ``[num_prompt_tokens, ...)``: one block at a time, just before the step that needs it (formation).
+- ``[num_prompt_tokens, ...)``: one block at a time, just before the step that needs it (formation);
+- behind the last token: blocks for drafts, for one step; those of drafts that were wrong go back (retirement).
 
 A preempted sequence gives its blocks back and keeps their content in the swap space, one swap block for each. Pairs
 handed out by :meth:`swap_out` and :meth:`swap_in` must reach the runner in the next plan. When the swap space is full
@@ -17,8 +18,11 @@ from ekiden.state.sequence import Sequence
 
 
 class KVCacheManager:
-    def __init__(self, *, num_blocks: int, block_size: int, num_swap_blocks: int, prefix_caching: bool) -> None:
+    def __init__(
+        self, *, num_blocks: int, block_size: int, num_swap_blocks: int, prefix_caching: bool, least_chunk: int = 2
+    ) -> None:
         self.block_size = block_size
+        self._least_chunk = least_chunk
         self.pool = BlockPool(num_blocks)
         self.num_swap_blocks = num_swap_blocks
         self.prefix_caching = prefix_caching
@@ -58,7 +62,8 @@ class KVCacheManager:
         shared = self._shared_prefix(sequence)
         for block in shared:
             self.pool.share(block)
-        sequence.block_table = shared + self.pool.allocate(self.blocks_for(len(sequence.token_ids)) - len(shared))
+        missing = self.blocks_for(len(sequence.token_ids)) - len(shared)
+        sequence.block_table = (*shared, *self.pool.allocate(missing))
         sequence.num_computed_tokens = len(shared) * self.block_size
         # Once a request: what it finds of its own prompt when it comes back is no hit.
         if self.prefix_caching and sequence.num_preemptions == 0 and not sequence.admission:
@@ -72,14 +77,15 @@ class KVCacheManager:
         if not self._takes_shared(sequence) or sequence.swapped_blocks:
             return []
         shared: list[int] = []
-        for key in prompt_keys(sequence, self.block_size)[
-            : reusable_blocks(sequence.num_prompt_tokens, self.block_size)
-        ]:
+        for key in prompt_keys(sequence, self.block_size)[: self._reusable_blocks(sequence)]:
             block = self.pool.lookup(key)
             if block is None:
                 break
             shared.append(block)
         return shared
+
+    def _reusable_blocks(self, sequence: Sequence) -> int:
+        return reusable_blocks(sequence.num_prompt_tokens, self.block_size, self._least_chunk)
 
     def _takes_shared(self, sequence: Sequence) -> bool:
         """A sequence whose prompt's own log-probabilities were asked for must compute it itself."""
@@ -98,7 +104,10 @@ class KVCacheManager:
         if not self._takes_shared(sequence):
             return []
         first = sequence.num_computed_tokens // self.block_size
-        last = min(-(-count // self.block_size) + first, reusable_blocks(sequence.num_prompt_tokens, self.block_size))
+        last = min(
+            -(-count // self.block_size) + first,
+            self._reusable_blocks(sequence),
+        )
         return prompt_keys(sequence, self.block_size)[first:last]
 
     def take_over_computed(self, sequence: Sequence) -> int:
@@ -107,16 +116,19 @@ class KVCacheManager:
         Requests with one long beginning often arrive together, before any of them is in the cache.
         """
         gained = 0
-        size = self.block_size
+        size, table = self.block_size, list(sequence.block_table)
         for key in self.keys_to_compute(sequence, sequence.num_prompt_tokens - sequence.num_computed_tokens):
             block = self.pool.lookup(key)
             if block is None:
                 break
             index = (sequence.num_computed_tokens + gained) // size
             self.pool.share(block)
-            self.pool.release([sequence.block_table[index]])
-            sequence.block_table[index] = block
+            self.pool.release([table[index]])
+            table[index] = block
             gained += size
+        if gained == 0:
+            return 0
+        sequence.block_table = tuple(table)
         sequence.num_computed_tokens += gained
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens += gained
@@ -129,12 +141,27 @@ class KVCacheManager:
 
     def grow(self, sequence: Sequence) -> None:
         """One more block for the next token; the caller has made sure that one is available."""
-        sequence.block_table += self.pool.allocate(1)
+        sequence.block_table += tuple(self.pool.allocate(1))
+
+    def grow_for_drafts(self, sequence: Sequence, count: int) -> int:
+        """Blocks for drafts after the sequence's next token, as far as there are any; returns how many drafts fit."""
+        end = sequence.num_computed_tokens + 1
+        missing = self.blocks_for(end + count) - len(sequence.block_table)
+        if missing > 0:
+            sequence.block_table += tuple(self.pool.allocate(min(missing, self.num_available)))
+        return min(count, len(sequence.block_table) * self.block_size - end)
+
+    def trim(self, sequence: Sequence, num_tokens: int) -> None:
+        """Give back the blocks behind the sequence's first ``num_tokens`` tokens: they held drafts that were not taken
+        or were wrong. Such blocks never had a key, since only prefill names blocks."""
+        kept = self.blocks_for(num_tokens)
+        self.pool.release(reversed(sequence.block_table[kept:]))
+        sequence.block_table = sequence.block_table[:kept]
 
     def release(self, sequence: Sequence) -> None:
         """Give back all that a sequence holds, in the pool and in the swap space."""
         self.pool.release(reversed(sequence.block_table))
-        sequence.block_table = []
+        sequence.block_table = ()
         self._free_swap += self._swapped.pop(sequence.request_id, [])
         sequence.swapped_blocks = 0
         self._tables.pop(sequence.request_id, None)
@@ -154,13 +181,13 @@ class KVCacheManager:
         else:
             sequence.num_computed_tokens = 0
         self.pool.release(reversed(sequence.block_table))
-        sequence.block_table = []
+        sequence.block_table = ()
         del self._tables[sequence.request_id]
         return pairs
 
     def _swap_in(self, sequence: Sequence) -> list[tuple[int, int]]:
         sources = self._swapped.pop(sequence.request_id)
-        sequence.block_table = self.pool.allocate(self.blocks_for(len(sequence.token_ids)))
+        sequence.block_table = tuple(self.pool.allocate(self.blocks_for(len(sequence.token_ids))))
         sequence.swapped_blocks = 0
         # A swap-out of the same plan runs first and must not overwrite what this swap-in will read.
         self._swap_in_flight += sources

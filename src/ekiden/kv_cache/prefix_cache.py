@@ -31,10 +31,10 @@ def prompt_keys(sequence: "state.Sequence", block_size: int) -> list[bytes]:
     return sequence.prefix_keys
 
 
-def reusable_blocks(num_prompt_tokens: int, block_size: int) -> int:
+def reusable_blocks(num_prompt_tokens: int, block_size: int, least_chunk: int) -> int:
     """How many leading blocks of a prompt may come from the cache.
 
-    At least two prompt tokens are always computed: one to have logits, and a second because a prefill of a single
-    token goes through the decode kernel, which rounds differently (docs/decisions).
+    One prompt token is always computed, to have logits; more where the backend's smallest chunk is larger
+    (:class:`ekiden.state.runner.ChunkRules`).
     """
-    return max(0, (num_prompt_tokens - 2) // block_size)
+    return max(0, (num_prompt_tokens - least_chunk) // block_size)

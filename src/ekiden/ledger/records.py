@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ekiden.state.lineage import Lineage
-from ekiden.state.plan import LeftOutReason
 from ekiden.state.sequence import PauseReason
-from ekiden.state.turn import WaitReason
+from ekiden.state.turn import LeftOutReason, WaitReason
 
 FORMAT = 2
 REFUSED = "refused"
@@ -66,6 +65,8 @@ class EventKind(IntEnum):
     PAUSED = 11
     """value: the bits of PAUSE_BITS that hold it now; 0: nobody does."""
     ENDED = 12
+    TOKENS = 13
+    """A decode row with drafts gave it several tokens in this turn. value: how many."""
 
 
 class SetBy(StrEnum):
@@ -91,6 +92,7 @@ class TurnRow(NamedTuple):
     running: int
     free_blocks: int
     decode_rows: int
+    """Tokens of decode rows: a row with ``k`` drafts counts ``k + 1``."""
     decode_context: int
     prefill_tokens: int
     prefill_pairs: int
@@ -218,6 +220,8 @@ class TurnInputs(msgspec.Struct, frozen=True, array_like=True):
     stops: list[tuple[int, int | str | None]] = []
     """Requests that a token ended before their length did: the stop token, ``"string"``, ``"error"`` or None."""
     failure: str | None = None
+    drafts: list[tuple[int, int, int]] = []
+    """Rows for which drafts were proposed: the request, how many, and how many tokens the row gave."""
 
 
 class TurnDecisions(msgspec.Struct, frozen=True, array_like=True):
@@ -243,6 +247,8 @@ class TurnDecisions(msgspec.Struct, frozen=True, array_like=True):
     retired: list[tuple[int, int]] = []
     """Each with the blocks it gave back."""
     budget: int = 0
+    drafts: list[tuple[int, int]] = []
+    """Decode rows with drafts: the request and how many."""
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +266,10 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     model_id: str
     backend: str
     details: dict[str, str]
+    chunk_border: int | None = None
+    """:class:`ekiden.state.runner.ChunkRules`; None: the block size."""
+    least_chunk: int = 2
+    max_drafts: int = 0
     vocab_size: int
     max_model_len: int
     block_size: int

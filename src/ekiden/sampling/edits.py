@@ -4,6 +4,8 @@ Each function works in place on a copy of one row and looks at nothing but that 
 bias, then repetition, frequency and presence penalties, then the tokens that are forbidden for now, then the grammar.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,7 +25,7 @@ _ADDED = np.where(
 def edit(
     row: FloatRow,
     params: SamplingParams,
-    token_ids: list[int],
+    token_ids: Sequence[int],
     num_prompt_tokens: int,
     forbidden: frozenset[int],
 ) -> None:
@@ -38,14 +40,14 @@ def edit(
         row[list(forbidden)] = -np.inf
 
 
-def penalise_repetition(row: FloatRow, token_ids: list[int], penalty: float) -> None:
+def penalise_repetition(row: FloatRow, token_ids: Sequence[int], penalty: float) -> None:
     """Each token of the prompt or the output once: a positive logit is divided by the penalty, others multiplied."""
     seen = np.unique(np.array(token_ids, np.int64))
     values = row[seen]
     row[seen] = np.where(values > 0, values / np.float32(penalty), values * np.float32(penalty))
 
 
-def penalise_output(row: FloatRow, output_ids: list[int], frequency: float, presence: float) -> None:
+def penalise_output(row: FloatRow, output_ids: Sequence[int], frequency: float, presence: float) -> None:
     """Tokens of the output lose ``frequency`` for each time they came and ``presence`` once."""
     if not output_ids:
         return

@@ -10,6 +10,7 @@ Compiling recurses over the grammar, so it happens on a thread of its own with a
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
@@ -107,13 +108,24 @@ class SequenceRules:
         self._complete = False
         self.error: str | None = None
 
-    def allowed(self) -> bytes:
+    def masks(self, drafts: Sequence[int] = ()) -> tuple[bytes, ...]:
         """See the protocol. When the grammar has become too complex to follow, only end tokens remain."""
         matcher = self._walk()
-        mask = matcher.compute_bitmask()
+        masks = [matcher.compute_bitmask()]
         if matcher.is_error():
             self.error = f"the grammar could not be followed further: {_first_lines(matcher.get_error())}"
-        return mask
+            return tuple(masks)
+        taken = 0
+        for draft in drafts:
+            if not masks[-1][draft // 8] >> draft % 8 & 1 or not matcher.consume_token(draft):
+                break
+            taken += 1
+            if matcher.is_stopped():
+                break
+            masks.append(matcher.compute_bitmask())
+        if taken:
+            matcher.rollback(taken)
+        return tuple(masks)
 
     def advance(self, token: int) -> bool:
         if not self._complete:

@@ -92,7 +92,8 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """What drives the time of a step. ``prefill_pairs`` counts (new token, earlier token) pairs of prefill chunks."""
+    """What drives the time of a step. ``decode_rows`` counts the tokens of decode rows, drafts included;
+    ``prefill_pairs`` counts (new token, earlier token) pairs of prefill chunks."""
 
     decode_rows: int
     decode_context: int

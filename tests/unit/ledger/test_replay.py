@@ -20,9 +20,9 @@ from ekiden.evidence.recorded_requests import decisions_of, same_decisions
 from ekiden.evidence.token_replay import replay_tokens
 from ekiden.ledger.records import LEFT_OUT_CODES, EventKind
 from ekiden.policies.ordering import KeyedQueue
-from ekiden.state.plan import LeftOutReason
 from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sequence import StopText
+from ekiden.state.turn import LeftOutReason
 from tests.unit.engine.fake_parts import make_fake_parts
 from tests.unit.ledger.directed import Directed
 from tests.unit.ledger.recorded import RecordedSimulation, stored

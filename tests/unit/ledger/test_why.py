@@ -125,7 +125,7 @@ def test_why_an_answer_is_short(tmp_path: Path) -> None:
 
 
 def test_a_failed_step_is_why(tmp_path: Path) -> None:
-    from ekiden.backends.base import RunnerError
+    from ekiden.state.runner import RunnerError
 
     world = Directed()
 

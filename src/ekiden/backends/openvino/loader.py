@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import openvino as ov
 
-from ekiden.backends.base import RunnerInfo
 from ekiden.backends.openvino import machine
 from ekiden.backends.openvino.conversion import CONSTANTS, conversion_entry, converted
 from ekiden.backends.openvino.graph import EXPANDED, build_model
@@ -19,13 +18,14 @@ from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
 from ekiden.backends.openvino.paged import to_paged
 from ekiden.backends.openvino.paged_model import CompiledPagedModel, PagedModel
 from ekiden.backends.openvino.reduction import OpenVINOReducer
-from ekiden.backends.openvino.runner import PROMPT_LOGITS_LIMIT, OpenVINORunner
+from ekiden.backends.openvino.runner import CHUNK_RULES, PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
 from ekiden.config import Config, ConfigError, parse_size
 from ekiden.models.errors import ModelError
 from ekiden.models.load import ModelDescription, open_checkpoint
 from ekiden.models.resolve import ModelFiles
 from ekiden.sampling.sampler import Sampler
+from ekiden.state.runner import RunnerInfo
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         num_blocks=pool.num_blocks,
         num_swap_blocks=pool.num_swap_blocks,
         bytes_per_block=pool.bytes_per_block,
+        chunks=CHUNK_RULES,
         details={
             **settings,
             "pass_limit": str(tested.limits.tokens or "none"),
@@ -83,16 +84,8 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
             "cpu_flags": machine.cpu_flags(),
         },
     )
-    return OpenVINORunner(model, info, limits=tested.limits)
-
-
-def load_sampler(description: ModelDescription, config: Config) -> Sampler:
-    return Sampler(load_reducer(config), description.tokenizer.eos_token_ids)
-
-
-def load_reducer(config: Config) -> OpenVINOReducer:
-    """The sampler's reduction with as many threads as the model has."""
-    return OpenVINOReducer(ov.Core(), config.engine.threads or machine.usable_threads())
+    sampler = Sampler(OpenVINOReducer(core, threads), description.tokenizer.eos_token_ids)
+    return OpenVINORunner(model, info, sampler, limits=tested.limits)
 
 
 def devices() -> list[str]:

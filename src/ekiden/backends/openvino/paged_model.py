@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from ekiden.backends.base import FloatMatrix, RunnerError
 from ekiden.backends.openvino.kv_pool import KVPool
+from ekiden.sampling.reduction import FloatMatrix
+from ekiden.state.runner import RunnerError
 
 Inputs = dict[str, npt.NDArray[np.generic]]
 """Arrays by the model's input names."""

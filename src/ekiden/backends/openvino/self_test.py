@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ekiden.backends.base import FloatMatrix
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE
 from ekiden.backends.openvino.paged_model import PagedModel, flat_inputs
 from ekiden.backends.openvino.passes import NO_LIMITS, PassLimits, least_limit
+from ekiden.sampling.reduction import FloatMatrix
 
 SELF_TEST_VERSION = 3
 _STEP = 8
