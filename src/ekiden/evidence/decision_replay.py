@@ -13,17 +13,9 @@ from typing import Any
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
 from ekiden.errors import UserError
-from ekiden.evidence.recorded_requests import (
-    Difference,
-    PromptMaker,
-    decisions_of,
-    difference,
-    end_detail_of,
-    inputs_of,
-    request_detail_of,
-    request_of,
-    same_decisions,
-)
+from ekiden.evidence.decision_difference import Difference, difference, same_decisions
+from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, request_detail_of
+from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.guardrails.limits import TenantLimits, Tenants
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder
@@ -51,7 +43,7 @@ class ReplayResult:
 
 
 class _World:
-    """What the recorded run's surroundings do in the current turn: the clock, the model, the sampler, text rules."""
+    """Plays back what came from outside the engine in the current turn: the clock, the model's outcomes, text rules."""
 
     def __init__(self, header: RunHeader) -> None:
         self._base = header.clock_base
@@ -66,7 +58,7 @@ class _World:
         self.population: Population | None = None
 
     def begin(self, start: int, took: int, inputs: TurnInputs, ends: list[EndRow], *, computes: bool) -> None:
-        """Set the scene of a turn. Times are microseconds of the run."""
+        """Get ready for a turn. Times are microseconds of the run."""
         self._inputs = inputs
         self._stops = dict(inputs.stops)
         self._messages = {}
@@ -191,7 +183,7 @@ class _Caught:
 
 
 class Replay:
-    """The engine core of a recorded run, with the world around it played back."""
+    """The engine core of a recorded run, given again what came from outside it."""
 
     def __init__(self, header: RunHeader) -> None:
         self._world = _World(header)

@@ -18,7 +18,7 @@ from ekiden.models.load import ModelDescription
 from ekiden.state.lineage import Lineage
 from ekiden.state.runner import ChunkRules, RunnerInfo
 from tests.api.scripted import make_tokenizer
-from tests.unit.ledger.directed import Directed
+from tests.unit.evidence.directed import Directed
 
 INFO = RunnerInfo(
     backend="fake",

@@ -165,7 +165,7 @@ class TestTokenTypes:
         [
             ({"tokenizer__ggml__tokens": None}, "no vocabulary"),
             ({"tokenizer__ggml__merges": None}, "no merges"),
-            ({"tokenizer__ggml__merges": ["hi"]}, "no pair"),
+            ({"tokenizer__ggml__merges": ["hi"]}, "not a pair"),
             ({"tokenizer__ggml__merges": ["q zz"]}, "cannot be built"),
             ({"tokenizer__ggml__model": "bert"}, r"'bert' is not supported \(gpt2 and llama are\)"),
             ({"tokenizer__ggml__model": None}, "None is not supported"),

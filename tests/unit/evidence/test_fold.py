@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ekiden.evidence.recorded_requests import decisions_of, inputs_of
+from ekiden.evidence.reader import decisions_of, inputs_of
 from ekiden.ledger.records import EventKind, Rows
-from tests.unit.ledger.recorded import RecordedSimulation
+from tests.unit.evidence.recorded import RecordedSimulation
 
 SEEDS = 250
 
