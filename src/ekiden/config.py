@@ -2,8 +2,8 @@
 
 Each field's metadata carries its help text and its bounds. Flag, TOML key and variable follow from the field's name:
 ``scheduler.max_num_seqs`` is ``--max-num-seqs``, ``max_num_seqs`` under ``[scheduler]`` and ``EKIDEN_MAX_NUM_SEQS``.
-A field may name another flag. `build/config_sources.py` reads the values (flag > variable > file > default). What can be
-checked without a model is checked when a section is created, and raises :class:`ConfigError`.
+A field may name another flag. `build/config_sources.py` reads the values (flag > variable > file > default). What can
+be checked without a model is checked when a section is created, and raises :class:`ConfigError`.
 """
 
 import re
