@@ -60,7 +60,7 @@ def fake_core(
 
 
 def _stop_text_factory(tokenizer: Tokenizer | None) -> StopTextFactory:
-    """How the engine finds stop strings: by the same incremental decoding that makes the text clients see."""
+    """Finds stop strings with the same incremental decoding that makes the text that clients see."""
 
     def make(request: Request) -> StopText | None:
         if tokenizer is None:

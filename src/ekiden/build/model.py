@@ -62,7 +62,7 @@ def describe_model(config: Config, files: ModelFiles) -> Described:
 
 
 def default_sampling(description: ModelDescription) -> SamplingParams:
-    """The sampling values that the model's makers advise, over ours."""
+    """The sampling values that the model's makers advise; ours for all others."""
     advised: dict[str, Any] = dict(description.generation_defaults)
     return SamplingParams(**advised)
 
@@ -97,7 +97,7 @@ def model_card(
     sources: Mapping[str, str] | None = None,
     installed: Installed | None = None,
 ) -> ModelCard:
-    """What the doors tell of the model."""
+    """What clients are told of the model."""
     own = min(description.max_position_embeddings, info.max_model_len)
     lineage = make_lineage(config, description, info, sources, installed)
     relaxed = "" if config.engine.determinism == STRICT else f"-{config.engine.determinism}"

@@ -1,4 +1,4 @@
-"""Opens the ledger of a run: the header, the file, and the recorder that an engine core is given."""
+"""Opens the ledger of a run: makes its header, its file and the recorder for an engine core."""
 
 import sqlite3
 import time
@@ -28,7 +28,7 @@ class LedgerError(UserError, RuntimeError):
 
 
 def new_run_id() -> str:
-    """Sorts by time, and is unique: ``20250131-101530-9f3a``."""
+    """An id that sorts by time and is unique, such as ``20250131-101530-9f3a``."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
 
 
@@ -46,7 +46,7 @@ def make_header(
     eos_token_ids: frozenset[int] = frozenset(),
     has_grammars: bool = False,
 ) -> RunHeader:
-    """What the run is. ``clock_base``: the engine's clock now, in microseconds."""
+    """The first record of a run. ``clock_base``: the engine's clock now, in microseconds."""
     limits = {name: asdict(limit) for name, limit in tenants.by_name.items()}
     return RunHeader(
         format=FORMAT,

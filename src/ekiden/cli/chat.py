@@ -136,5 +136,5 @@ def _note(text: str) -> None:
 
 
 def _note_quietly(text: str) -> None:
-    if not text.endswith(" s"):  # timings are for people; what went wrong is for all
+    if not text.endswith(" s"):  # errors are shown, timings are not
         click.echo(text, err=True)

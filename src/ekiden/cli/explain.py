@@ -82,7 +82,7 @@ def _named(reader: LedgerReader, request_id: str) -> list[RequestRow]:
 
 
 def print_explanation(console: Console, told: Explanation) -> None:
-    """Plain words first, then the causes, then the life."""
+    """The summary in words, then the causes, then the events."""
     console.print(f"[bold]{told.request_id}[/bold]  tenant {told.tenant}, run {told.run_id}", soft_wrap=True)
     console.print(told.headline, soft_wrap=True)
     if told.expected_output is not None and told.status == "finished":
@@ -111,7 +111,7 @@ def _causes_table(told: Explanation) -> Table:
 
 
 def _linked(cause: CauseShare) -> str:
-    """The decision, the control, who else, and what would have been."""
+    """Where it was decided, because of whom, under which control, and what another setting would have done."""
     parts = [f"decided in {cause.stage}, turn {cause.decision['turn']}"] if cause.otherwise or cause.control else []
     if cause.named:
         parts.append("because of " + ", ".join(cause.named))

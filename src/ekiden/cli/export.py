@@ -46,7 +46,7 @@ def command(resolved: Resolved, run: str | None, parquet: str | None, otel: bool
 
 
 def _endpoint() -> str:
-    """Where spans go by the variables that OpenTelemetry's own tools read."""
+    """The endpoint that the variables of OpenTelemetry's own tools name."""
     traces, base = (os.environ.get(name) for name in ENDPOINT_VARIABLES)
     if traces:
         return traces

@@ -1,4 +1,4 @@
-"""Models for commands: what is fetched on the way shows its progress."""
+"""Finds and loads models for commands, and shows the progress of what must be fetched."""
 
 from collections.abc import Mapping
 

@@ -94,10 +94,10 @@ def main(argv: list[str] | None = None) -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone, as `head` does. Python would complain again while it shuts down.
+        # The reader of our output has ended, as `head` does. Without this Python would complain again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except Exception as error:  # noqa: BLE001 - the last resort: whatever went wrong is told in one line
+    except Exception as error:  # noqa: BLE001 - the last resort: every error is one line
         if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
             traceback.print_exc()
         return _say(f"{type(error).__name__}: {error} ({DEBUG_VARIABLE}=1 shows where)", 1)
@@ -113,7 +113,7 @@ def _one_line(message: str) -> str:
 
 
 def _lower(message: str) -> str:
-    """Click's sentences in the form of our own messages."""
+    """A sentence of click's in the form of our own messages."""
     return message[:1].lower() + message[1:].rstrip(".")
 
 

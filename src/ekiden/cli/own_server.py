@@ -32,7 +32,7 @@ def own_server(config: Config) -> Iterator[str]:
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             env=others | _variables(config), start_new_session=True,
         )  # fmt: skip
-        # A command that is told to end takes its server with it.
+        # When the command is told to end, its server ends too.
         before = {number: signal.signal(number, lambda *_: sys.exit(1)) for number in (signal.SIGTERM, signal.SIGHUP)}
         try:
             yield _address(server, Path(log.name))
@@ -48,7 +48,7 @@ def own_server(config: Config) -> Iterator[str]:
 
 
 def _variables(config: Config) -> dict[str, str]:
-    """``config`` as EKIDEN_ variables, all but what is said of the server itself."""
+    """``config`` as EKIDEN_ variables, without the section of the server."""
     values = {s.variable: getattr(getattr(config, s.room), s.name) for s in all_settings() if s.room != "server"}
     return {name: "" if value is None else str(value) for name, value in values.items()}
 

@@ -1,4 +1,4 @@
-"""Recorded runs, as the commands that read them are told which: an id, the beginning of one, a file, or the newest."""
+"""Opens the recorded run that a command was asked for: by its id, the beginning of it, a file, or the newest."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @settings_options(*ALL_ROOMS)
 def command(resolved: Resolved) -> None:
     """Serve a model over an OpenAI-compatible HTTP API."""
-    # The engine's process imports what it needs while this one looks at what it was asked for.
+    # The engine's process imports what it needs while this one checks the settings.
     spawned = spawn_early(resolved.config)
     from ekiden.api.auth import check_bind
     from ekiden.api.binding import Tls, bind
@@ -35,11 +35,11 @@ def command(resolved: Resolved) -> None:
     server = config.server
     logging.basicConfig(level=server.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     check_bind(server)
-    KeyStore.of(server)  # a file of keys that cannot be used is told before anything is fetched
+    KeyStore.of(server)  # before anything is fetched: is the file of keys usable?
     tls = None if server.ssl_certfile is None else Tls(server.ssl_certfile, server.ssl_keyfile)
     if tls is not None:
         tls.check()
-    bind(server.host, server.port).close()  # a port in use is told before anything is fetched
+    bind(server.host, server.port).close()  # and is the port free?
     exporter = _span_exporter(config.ledger)
     files = find_model(config)
     engine = EngineClient(functools.partial(load_engine, sources=resolved.sources), config, spawned=spawned)
@@ -85,7 +85,7 @@ def command(resolved: Resolved) -> None:
 
 
 def _span_exporter(settings: "LedgerConfig") -> Any | None:
-    """What sends spans, if they are to be sent."""
+    """Sends spans to the endpoint of the settings; None when there is none."""
     from ekiden.evidence.extras import ExportError
     from ekiden.evidence.spans import otlp_exporter
 

@@ -1,4 +1,4 @@
-"""How commands speak: results on stdout, everything else on stderr, progress bars only where a person watches."""
+"""Output of commands: results on stdout, everything else on stderr, progress bars only on a terminal."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 PLAIN_LINES = 4
-"""How many progress lines a log gets for a whole job."""
+"""How many progress lines a whole job writes where stderr is no terminal."""
 
 
 def out() -> Console:
@@ -32,14 +32,14 @@ def err() -> Console:
 
 
 def say(text: str) -> None:
-    """A line of the result; a terminal breaks it where it must."""
+    """Print a line of the result, without breaking it."""
     out().print(text, soft_wrap=True)
 
 
 def plain_table(
     *columns: str, rows: Iterable[Iterable[str]] = (), right: Iterable[int] = (), header: bool = True
 ) -> Table:
-    """A table without a frame; the columns ``right`` are set flush right."""
+    """A table without a frame; the columns ``right`` are aligned to the right."""
     table = Table(*columns, box=None, pad_edge=False, show_header=header)
     for row in rows:
         table.add_row(*row)

@@ -88,7 +88,7 @@ def command(
 
 
 class LedgerSource:
-    """Reads the run's file; ``last`` goes on to the newest one when another begins."""
+    """Reads the run's file; for ``last``, always the newest run's."""
 
     def __init__(self, folder: Path, run: str, window: float) -> None:
         self._folder, self._run, self._window = folder, run, window
@@ -134,7 +134,7 @@ class RemoteSource:
 
 
 def _told(answer: httpx.Response) -> str:
-    """The server's own words, and the way out."""
+    """The server's error message, and what to do."""
     try:
         told = str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -145,7 +145,7 @@ def _told(answer: httpx.Response) -> str:
 
 
 def _follow(console: Console, source: Source, first: LiveView, interval: float) -> None:
-    """Draw until q or Ctrl-C. What goes wrong on the way is shown; a server may be on its way back."""
+    """Draw until q or Ctrl-C. An error is shown and tried again: the server may be restarting."""
     view, trouble = first, ""
     try:
         with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:

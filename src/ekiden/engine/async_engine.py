@@ -1,4 +1,4 @@
-"""An engine on a thread of this process: for libraries, tests and the terminal chat. The server runs
+"""An engine on a thread of this process: for libraries and tests. The server runs
 :class:`ekiden.engine.process.EngineClient` instead, so that its HTTP work never holds up a step."""
 
 import asyncio

@@ -15,7 +15,7 @@ Prompt = str | Sequence[int]
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one prompt: tokens and text with their finish, or the refusal."""
+    """The result of one prompt: its tokens and text and how it finished, or why it was refused."""
 
     index: int
     token_ids: tuple[int, ...] = ()

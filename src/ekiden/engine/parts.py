@@ -1,4 +1,4 @@
-"""What the engines of this room are handed; :mod:`ekiden.build` makes it."""
+"""The values from which engines are made; :mod:`ekiden.build` makes them."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -71,7 +71,7 @@ def engine_main(connection: Connection) -> None:
     try:
         make_engine, config = connection.recv()
     except EOFError:
-        return  # the parent found that there is nothing to serve
+        return  # the parent ended before it had anything to load
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     writer = threading.Thread(target=_write_all, args=(connection, outbox), name="ekiden-writer", daemon=True)
     writer.start()
@@ -88,7 +88,7 @@ def engine_main(connection: Connection) -> None:
         reader = threading.Thread(target=_read_commands, args=(connection, loop), name="ekiden-reader", daemon=True)
         reader.start()
         gc.collect()
-        gc.freeze()  # what is loaded stays: a full collection walking over it would hold up a step
+        gc.freeze()  # all that is loaded stays, so full collections need not visit it and hold up a step
         outbox.put(encode(Ready(built.parts.card, None if built.ledger is None else str(built.ledger.path))))
         loop.run()
     except UserError as error:
@@ -207,7 +207,7 @@ class EngineClient(StreamingEngine):
         if self._child is None or not self._child.ready or self._stopping:
             raise EngineDied("the engine is not running; try again shortly")
         if len(self._streams) == 0:
-            self._last_report = self._clock()  # an idle engine is silent by right
+            self._last_report = self._clock()  # an idle engine sends nothing, so its silence is counted from now on
 
     def _silent_for(self) -> float:
         """Seconds without a report while there is work."""
@@ -252,7 +252,7 @@ class EngineClient(StreamingEngine):
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
-        with contextlib.suppress(OSError):  # it died already; whoever reads from it will notice
+        with contextlib.suppress(OSError):  # the process has died already, which the reader notices
             spawned.connection.send((self._make_engine, self._config))
         return spawned
 
@@ -269,7 +269,7 @@ class EngineClient(StreamingEngine):
                 self._card = card
                 self._ledger_path = None if ledger is None else Path(ledger)
                 if self._draining:
-                    self._send(Drain(True))  # an engine that was restarted is told again
+                    self._send(Drain(True))  # a restarted engine does not know of the drain
                 if not first.done():
                     first.set_result(card)
             case Failed(message, permanent):
@@ -288,7 +288,7 @@ class _Child:
         self._events = asyncio.get_running_loop()
         self.ready = False
         self.failed = False
-        """Whether it said why it ends."""
+        """True once it has reported why it ends."""
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.closed = asyncio.Event()
         """Set after its last report was taken."""
@@ -308,7 +308,7 @@ class _Child:
                 post(self.closed.set)
 
     async def end(self) -> None:
-        """See the process off; it is killed when it does not go by itself."""
+        """Wait for the process to end, and kill it when it does not."""
         self.outbox.put(None)
         await asyncio.to_thread(self.process.join, 5.0)
         if self.process.is_alive():

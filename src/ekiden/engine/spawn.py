@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Spawned(NamedTuple):
-    """A process that waits for what :func:`ekiden.engine.process.engine_main` takes, and our end of its pipe."""
+    """A process in which :func:`ekiden.engine.process.engine_main` waits for its work, and our end of its pipe."""
 
     connection: Connection
     process: BaseProcess
@@ -26,5 +26,7 @@ def spawn(main: Callable[[Connection], None]) -> Spawned:
 
 
 def _run(main: Callable[[Connection], None], connection: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C signals the whole group; the parent decides when to stop
     main(connection)

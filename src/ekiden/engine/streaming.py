@@ -1,4 +1,4 @@
-"""What the two streaming engines do alike: a request becomes a stream, and a control a command to the engine's loop."""
+"""What the two streaming engines share: requests become streams, and controls become commands to the engine's loop."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -11,7 +11,7 @@ from ekiden.state.sequence import PauseReason
 
 
 class StreamingEngine(ABC):
-    """Most of :class:`ekiden.engine.interface.Engine`."""
+    """All of :class:`ekiden.engine.interface.Engine` but ``card`` and ``health``."""
 
     def __init__(self) -> None:
         self._streams = Streams(self._send)
