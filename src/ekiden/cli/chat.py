@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
@@ -20,19 +20,15 @@ from ekiden.errors import UserError
 HELP = "/exit leaves, /clear starts afresh, Ctrl-C stops an answer"
 
 
-class Answerer(Protocol):
-    """Where answers come from."""
-
-    def answer(self, messages: list[dict[str, str]]) -> AsyncIterator[str]:
-        """The answer's text, piece by piece; closing the iterator stops it. Raises :class:`UserError`."""
-        ...
+Answer = Callable[[list[dict[str, str]]], AsyncIterator[str]]
+"""The text of an answer, piece by piece; closing the iterator stops it. Raises :class:`UserError`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ChatSession:
     """The turns of one conversation. ``read`` gives a line or raises EOFError; ``write`` shows text at once."""
 
-    answerer: Answerer
+    answer: Answer
     read: Callable[[], str]
     write: Callable[[str], None]
     note: Callable[[str], None]
@@ -80,7 +76,7 @@ class ChatSession:
         self.messages.append({"role": "assistant", "content": "".join(said)})
 
     async def _say(self, said: list[str]) -> None:
-        async for piece in self.answerer.answer(self.messages):
+        async for piece in self.answer(self.messages):
             said.append(piece)
             self.write(piece)
 
@@ -118,7 +114,7 @@ def command(
 
             note(HELP)
         ChatSession(
-            answerer=answerer,
+            answer=answerer.answer,
             read=lambda: input("> " if watched else ""),
             write=_write,
             note=note,

@@ -13,7 +13,7 @@ CONNECT_SECONDS = 10.0
 
 
 class RemoteAnswerer:
-    """An :class:`ekiden.cli.chat.Answerer` over ``/v1/chat/completions`` of any OpenAI-compatible server."""
+    """Answers a chat with ``/v1/chat/completions`` of any OpenAI-compatible server."""
 
     def __init__(self, url: str, api_key: str | None, options: dict[str, Any]) -> None:
         self._target = Target.parse(url, api_key=api_key)

@@ -34,12 +34,13 @@ def command(resolved: Resolved) -> None:
     config = resolved.config
     server = config.server
     logging.basicConfig(level=server.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    # Mistakes in the settings are told before a model is fetched.
     check_bind(server)
-    KeyStore.of(server)  # before anything is fetched: is the file of keys usable?
+    KeyStore.of(server)
     tls = None if server.ssl_certfile is None else Tls(server.ssl_certfile, server.ssl_keyfile)
     if tls is not None:
         tls.check()
-    bind(server.host, server.port).close()  # and is the port free?
+    bind(server.host, server.port).close()
     exporter = _span_exporter(config.ledger)
     files = find_model(config)
     engine = EngineClient(functools.partial(load_engine, sources=resolved.sources), config, spawned=spawned)
