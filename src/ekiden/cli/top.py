@@ -6,7 +6,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -167,12 +167,8 @@ def _drawn(console: Console, view: LiveView, trouble: str) -> Group:
     return Group(*page(view, width=width, height=max(height, _LOWEST), keys=keys)[:height])
 
 
-class Pressed(Protocol):
-    def __call__(self, seconds: float) -> str: ...
-
-
 @contextmanager
-def _keys() -> Iterator[Pressed]:
+def _keys() -> Iterator[Callable[[float], str]]:
     """A callable that waits for a key and returns what was pressed, or nothing after so many seconds."""
     if not sys.stdin.isatty():
 

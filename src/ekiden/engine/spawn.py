@@ -26,7 +26,5 @@ def spawn(main: Callable[[Connection], None]) -> Spawned:
 
 
 def _run(main: Callable[[Connection], None], connection: Connection) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C signals the whole group; the parent decides when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the whole group; the parent decides when to stop
     main(connection)
