@@ -156,8 +156,6 @@ class EngineConfig:
     threads: int | None = setting(None, "threads of the model; default: all cores this process may use")
     backend: str = setting("openvino", "what computes: openvino, or fake (no weights: tokens are hashes, for tests)")
     device: str = setting("CPU", "where the backend computes, as it names its devices; only the CPU is tested")
-        "CPU", "where the backend computes, by its own name for it, such as GPU.1; only the CPU is tested"
-    )
 
     def __post_init__(self) -> None:
         _check_bounds(self)
