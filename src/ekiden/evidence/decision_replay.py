@@ -12,7 +12,7 @@ from typing import Any
 
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.evidence.decision_difference import Difference, difference, same_decisions
+from ekiden.evidence.decision_difference import Difference, difference
 from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.guardrails.limits import TenantLimits, Tenants
@@ -261,8 +261,8 @@ def replay(header: RunHeader, turns: Iterable[Rows]) -> ReplayResult:
         replayed = engine.turn(recorded)
         count, tokens, last = count + 1, tokens + row.tokens, row.start + row.took
         first = row.start if first is None else first
-        if not same_decisions(recorded, replayed):
-            found = difference(recorded, replayed)
+        found = difference(recorded, replayed)
+        if found is not None:
             return ReplayResult(turns=count, tokens=tokens, seconds=(last - first) / 1e6, difference=found)
     return ReplayResult(turns=count, tokens=tokens, seconds=(last - (first or 0)) / 1e6, difference=None)
 
