@@ -1,10 +1,10 @@
-"""The ledger's figures: what recording costs a step, bytes for each token, how fast explain and replay are.
+"""Measures the ledger: what recording adds to a step, bytes for each token, the speed of explain and replay.
 
     python benchmarks/ledger_figures.py --steps 200000 --rows 64 --folder /tmp/ledger-bench
 
 The production engine core serves a mixed, overloaded load in virtual time with a model that computes nothing, so that
-what is measured is the core and its recorder. ``--steps 2000000 --rows 16`` makes a day's ledger in some minutes. The
-real model's figures come from ``tests/endtoend/test_ledger.py``.
+only the core and its recorder are measured. ``--steps 2000000 --rows 16`` writes a day's ledger in a few minutes.
+``tests/endtoend/test_ledger.py`` measures the real model.
 """
 
 import argparse
@@ -32,7 +32,7 @@ ONE_TOKEN = RowResult((1,))
 
 
 class VirtualModel:
-    """Takes virtual time for a step and answers with token 1."""
+    """A model whose steps take virtual time and whose every token is 1."""
 
     def __init__(self, rows: int) -> None:
         self.now = 0.0
@@ -55,7 +55,7 @@ class VirtualModel:
         return StepOutput(rows=[NO_TOKENS if row.sampling is None else ONE_TOKEN for row in plan.rows])
 
     def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
 
 
 class Bench:
@@ -88,7 +88,7 @@ class Bench:
         self.sent = self.tokens = 0
 
     def offer(self) -> None:
-        """Keep half as many again waiting as can run."""
+        """Keep the engine full, with half as many requests again waiting."""
         while len(self.core.population.by_id) < self.rows * 3 // 2:
             self.sent += 1
             rng = self.rng
@@ -107,12 +107,12 @@ class Bench:
             self.core.step()
 
     def run(self, steps: int) -> list[float]:
-        """Seconds of each step."""
+        """Run ``steps`` steps; returns the seconds that each took."""
         times = []
         for _ in range(steps):
             self.offer()
             while self.writer is not None and len(self.writer._pending) > 10_000:
-                time.sleep(0.05)  # virtual time outruns the disk, which real time does not
+                time.sleep(0.05)  # virtual time runs faster than the disk can write
             began = time.perf_counter()
             result = self.core.step()
             times.append(time.perf_counter() - began)

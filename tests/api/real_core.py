@@ -1,4 +1,4 @@
-"""The API over the real engine core with the model without weights: for what the scripted engine cannot show."""
+"""The API over the real engine core and the fake model, for tests that the scripted engine is too simple for."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -83,7 +83,7 @@ async def real_core(
     live: bool = False,
     record: bool = False,
 ) -> AsyncIterator[RealCore]:
-    """``live`` puts it behind a real server; otherwise the client talks to the application in memory.
+    """``live`` starts a real server; otherwise the client talks to the application in memory.
 
     ``record`` writes the ledger that ``config`` names.
     """

@@ -1,4 +1,4 @@
-"""Drives a runner by hand: sequences, plans of (sequence, tokens) pairs, and the logits that come of them."""
+"""Drives a runner directly: sequences, plans of (sequence, tokens) pairs, and their logits."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -55,7 +55,7 @@ def plan_of(rows: list[tuple[Sequence, int]], **swaps: Any) -> BatchPlan:
 
 
 def execute(runner: OpenVINORunner, rows: list[tuple[Sequence, int]], **swaps: Any) -> tuple[StepOutput, Logits]:
-    """Compute the rows and move each sequence on; the output, and copies of the logits by row."""
+    """Compute the rows and advance each sequence; returns the output, and copies of the logits by row."""
     sampler = runner._sampler = Observed()
     output = runner.execute(plan_of(rows, **swaps))
     for each, count in rows:
@@ -64,12 +64,12 @@ def execute(runner: OpenVINORunner, rows: list[tuple[Sequence, int]], **swaps: A
 
 
 def step(runner: OpenVINORunner, rows: list[tuple[Sequence, int]], **swaps: Any) -> Logits:
-    """Compute the rows, move each sequence on, and give copies of the logits by row."""
+    """As :func:`execute`, but returns the logits only."""
     return execute(runner, rows, **swaps)[1]
 
 
 def configuration(**settings: Any) -> Config:
-    """Small pools; everything else as served unless said otherwise (by its flag's name)."""
+    """A configuration with small pools; ``settings`` are named as their flags, and others have their defaults."""
     rooms: dict[str, Any] = {
         "model": ModelConfig,
         "cache": CacheConfig,

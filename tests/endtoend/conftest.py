@@ -18,7 +18,7 @@ from ekiden.state.runner import ModelRunner, RunnerInfo
 
 @dataclass(slots=True)
 class SmallPool:
-    """A runner that owns up to only some of its blocks, so that a test need not load the model again."""
+    """A runner that reports only some of its blocks, so that a test need not load the model again."""
 
     runner: ModelRunner
     num_blocks: int
@@ -34,7 +34,7 @@ class SmallPool:
         return self.runner.execute(plan)
 
     def close(self) -> None:
-        """The pool's owner closes the runner."""
+        """Do nothing: the fixture that owns the pool closes the runner."""
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The model without weights for an engine process of its own; importable by name there."""
+"""Engine parts with the fake model, importable by name in the engine's process."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from ekiden.engine.build import EngineParts
 from tests.api.real_core import make_parts, make_runner
 
 FAULT_FILE = "EKIDEN_TEST_FAULT"
-"""A variable that names a file; while it exists, the next step meets an error that nobody expects."""
+"""An environment variable that names a file; while that exists, the next step raises an unexpected error."""
 
 
 def make_engine_parts(config: Config) -> EngineParts:

@@ -274,14 +274,14 @@ class Simulation:
                 assert left != 1 or self.world.block_size == 1, f"{sequence!r}: a single token is left"
 
     def _check_patience(self, started: float) -> None:
-        """Nobody is passed more often than the bound says, nor lives beyond a deadline that has passed."""
+        """No sequence is overtaken more often than the bound allows, or lives on after its deadline."""
         for sequence in self.core.population.by_id.values():
             assert sequence.num_overtaken <= self.world.max_overtakes, f"{sequence!r} was overtaken too often"
             deadline = sequence.request.deadline
             assert deadline is None or deadline > started, f"{sequence!r} lives beyond its deadline"
 
     def _check_work_conservation(self) -> None:
-        """Invariant 6: under `continuous`, whoever is first in line does not fit."""
+        """Invariant 6: under `continuous`, the first sequence in line does not fit."""
         population = self.core.population
         if self.world.batching != "continuous" or not population.running or population.preempted:
             return
@@ -349,6 +349,6 @@ def shrink(seed: int) -> int:
     for num_requests in range(1, Simulation(seed).world.num_requests + 1):
         try:
             simulate(seed, num_requests)
-        except Exception:  # noqa: BLE001 - whatever it is that breaks, fewer requests that break are what we look for
+        except Exception:  # noqa: BLE001 - any failure counts, since the fewest requests that fail are wanted
             return num_requests
     raise ValueError(f"seed {seed} does not fail")

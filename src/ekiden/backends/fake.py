@@ -1,12 +1,12 @@
 """A model without weights: the next token is a hash of all tokens before it.
 
-It writes what it computes into a KV pool of its own and reads it back through the block tables, so a scheduler that
-mixes up blocks, swaps or positions produces other tokens: tests and the simulation compare against :func:`next_token`.
-Faults can be injected: ``before_step`` is called with the step's number and may raise
-:class:`~ekiden.state.runner.RunnerError` or advance a virtual clock.
+It keeps its hashes in a KV pool and reads them back through the block tables, so a scheduler that mixes up blocks,
+swaps or positions gets other tokens. Tests and the simulation compare with :func:`next_token`. To inject faults,
+``before_step``, which is called with the step's number, may raise :class:`~ekiden.state.runner.RunnerError` or advance
+a virtual clock.
 
-Every row is answered greedily with the hashed token, unless a ``sampler`` is given: then logits are made, the hashed
-token's the highest, and the sampler chooses.
+Every row gets the hashed token, unless a ``sampler`` is given: that chooses from logits in which the hashed token's is
+the highest.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def _mix(state: int, token: int) -> int:
 
 
 def next_token(token_ids: Sequence[int], vocab_size: int) -> int:
-    """What the fake model answers greedily after ``token_ids``."""
+    """The fake model's greedy token after ``token_ids``."""
     state = _SEED
     for token in token_ids:
         state = _mix(state, token)
@@ -98,15 +98,14 @@ class FakeRunner:
         return result
 
     def _logits(self, row: Row, positions: range) -> FloatMatrix:
-        """One where the hashed token is, zero elsewhere."""
+        """Logits of 1 for the hashed token and 0 for the others."""
         logits = np.zeros((len(positions), self._info.vocab_size), np.float32)
-        logits[
-            np.arange(len(positions)), [self._state_at(row, position) % self._info.vocab_size for position in positions]
-        ] = 1.0
+        for line, position in zip(logits, positions, strict=True):
+            line[self._state_at(row, position) % self._info.vocab_size] = 1.0
         return logits
 
     def _state_at(self, row: Row, position: int) -> int:
-        """The hash of the row's tokens up to a position; that of no tokens at -1."""
+        """The hash of the row's tokens up to and including ``position``; at -1 the hash of no tokens."""
         size = self._info.block_size
         return _SEED if position < 0 else self._pool[row.blocks[position // size]][position % size]
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.interface import EngineStats
-from ekiden.engine.step_time import StepTimeModel, load_of
+from ekiden.engine.step_time import StepTimeModel
 from ekiden.engine.totals import Totals
 from ekiden.guardrails.limits import Tenants
 from ekiden.guardrails.signals import DrainRate, OutputLengths
@@ -184,7 +184,7 @@ class EngineCore:
         plan = formed.plan
         if plan.empty and not plan.swap_out:
             return self._end_turn(turn, StepResult(updates, False, self._next_change(turn.start)))
-        load = turn.load = load_of(plan)
+        load = turn.load = formed.load
         turn.predicted, turn.prefill_share = self.step_time.predict(load), self.step_time.prefill_share(load)
         try:
             output = turn.output = self.advance.run(plan)

@@ -1,11 +1,11 @@
 """Chooses the tokens of rows from their logits. A backend runs it where its logits are.
 
 Rules:
-- a token depends on its own logits and on its row's sampling inputs, never on the rows beside it;
-- greedy choices are an argmax over the backend's buffer, ties by lower id; the rest is drawn by ``draw.py`` from what a
-  reducer says of the logits; choices with penalties, bias, a minimum length or a grammar are made on an edited copy;
-- a draw is keyed by (seed, position), so it is the same however often and in whatever batch it is made. That is why a
-  draft can be checked by drawing at its place and comparing: what is accepted is what would have been drawn anyway.
+- a token depends on its own logits and on its row's sampling inputs, never on other rows;
+- a greedy choice is an argmax over the backend's buffer (of equal logits the lower id wins); other choices are drawn by
+  ``draw.py`` from the reduced logits; choices with penalties, bias, a minimum length or a grammar use an edited copy;
+- a draw is keyed by (seed, position), so it is the same in every batch and however often it is made. A draft can
+  therefore be checked by drawing at its position: an accepted draft is the token that would have been drawn anyway.
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,11 @@ from ekiden.state.plan import PromptLogits, Row, RowResult, RowSampling
 from ekiden.state.request import TokenLogprobs
 
 LEAST_TEMPERATURE = 1e-5
-"""Below it a distribution cannot be told from its highest token in float32, and the choice is greedy."""
+"""Below it, float32 cannot distinguish the distribution from its highest token, and the choice is greedy."""
 
 
 class Choice(NamedTuple):
-    """One token to choose: that at ``position`` of a sequence, after the row's first ``num_drafts`` drafts."""
+    """One token to choose: the one at ``position`` of its sequence, after ``drafts``."""
 
     sampling: RowSampling
     position: int
@@ -43,15 +43,17 @@ class Choice(NamedTuple):
 
 
 class Sampler:
-    """``reducer`` is the backend's own where it has one. ``eos_token_ids`` may not come before ``min_tokens``."""
+    """``reducer`` is the backend's own, if it has one. ``eos_token_ids`` are forbidden before ``min_tokens``."""
 
     def __init__(self, reducer: Reducer | None = None, eos_token_ids: frozenset[int] = frozenset()) -> None:
         self._reducer = reducer or NumpyReducer()
         self._eos_token_ids = eos_token_ids
 
     def sample(self, logits: FloatMatrix, rows: list[Row]) -> list[RowResult]:
-        """The tokens of rows. ``logits`` (read only) has the logits ``[vocab]`` at each of the rows'
-        :attr:`Row.logit_positions`, row after row; every row has some."""
+        """Choose the tokens of ``rows``, each of which has logit positions.
+
+        ``logits`` ``[positions, vocab]`` is only read; it has the logits at :attr:`Row.logit_positions`, row after row.
+        """
         choices = [choice for row in rows for choice in _choices(row)]
         tokens = self._choose(logits, choices)
         results, at = [], 0
@@ -67,7 +69,7 @@ class Sampler:
         return results
 
     def _choose(self, logits: FloatMatrix, choices: list[Choice]) -> list[int]:
-        """A token for each choice, by its own way: as the logits are or edited, greedy or drawn."""
+        """A token for each choice, greedy or drawn, from the logits as they are or from an edited copy."""
         drawn = [at for at, choice in enumerate(choices) if choice.sampling.params.temperature >= LEAST_TEMPERATURE]
         edited = [at for at, choice in enumerate(choices) if choice.edited]
         if not drawn and not edited:
@@ -83,7 +85,7 @@ class Sampler:
             if at not in is_drawn:
                 tokens[at] = int(changed[place].argmax())
         plain = [at for at in drawn if at not in is_edited]
-        whole = 2 * len(plain) >= len(choices)  # reading all in place costs less than copying half of them
+        whole = 2 * len(plain) >= len(choices)  # reading all in place is faster than copying half of them
         self._draw(logits if whole else logits[plain], choices, plain, plain if whole else None, tokens)
         if edited:
             places = [place for place, at in enumerate(edited) if at in is_drawn]
@@ -128,7 +130,7 @@ def _choices(row: Row) -> Iterable[Choice]:
 
 
 def num_accepted(row: Row, chosen: list[int]) -> int:
-    """How many of a row's drafts were right: ``chosen`` has a token for each logit position, and begins with them."""
+    """How many of a row's drafts equal the chosen tokens. ``chosen`` has a token for each logit position."""
     for count, draft in enumerate(row.token_ids[len(row.token_ids) - row.num_drafts :]):
         if chosen[count] != draft:
             return count
@@ -136,7 +138,7 @@ def num_accepted(row: Row, chosen: list[int]) -> int:
 
 
 def prompt_logprobs(logits: FloatMatrix, asked: PromptLogits, positions: Iterable[int]) -> tuple[TokenLogprobs, ...]:
-    """How likely the prompt's own tokens were; ``logits`` has a row for each of ``positions``."""
+    """The log-probabilities of the prompt's own tokens; ``logits`` has a row for each of ``positions``."""
     return tuple(
         prompt_token_logprobs(row, asked.targets[position - asked.first], asked.num_top)
         for row, position in zip(logits, positions, strict=True)

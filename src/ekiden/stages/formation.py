@@ -91,6 +91,7 @@ class Formation:
             if self._drafter is not None and self._max_drafts:
                 self._add_drafts(step, self._drafter)
         step.outcome.plan = BatchPlan(step.rows, step.swap_out, swap_in)
+        step.outcome.load = step.load
         return step.outcome
 
     def _add_decodes(self, step: "_Forming", resumed: list[Sequence]) -> None:
@@ -101,7 +102,7 @@ class Formation:
             if needs_block(sequence) and not self._grow(sequence, step, resumed):
                 continue
             sequences.append(sequence)
-            rows.append(sequence.row(1, (), () if sequence.rules is None else sequence.rules.masks()))
+            rows.append(sequence.decode_row())
         step.total_tokens = len(rows)
 
     def _grow(self, sequence: Sequence, step: "_Forming", resumed: list[Sequence]) -> bool:
@@ -218,7 +219,7 @@ class Formation:
 def _decode_load(rows: list[Row]) -> StepLoad:
     """The load of decode rows of one token each."""
     context = sum([row.start for row in rows])
-    return StepLoad(decode_rows=len(rows), decode_context=context, prefill_tokens=0, prefill_pairs=0)
+    return StepLoad(decode_rows=len(rows), decode_context=context)
 
 
 @dataclass(slots=True)
@@ -229,12 +230,16 @@ class _Forming:
     swap_out: list[BlockCopy]
     rows: list[Row] = field(default_factory=list)
     total_tokens: int = 0
-    decodes: StepLoad = field(default_factory=lambda: _decode_load([]))
+    decodes: StepLoad = field(default_factory=StepLoad)
     """The load of the decode rows."""
     prompts: int = 0
     prefill_tokens: int = 0
     prefill_pairs: int = 0
     being_computed: set[bytes] = field(default_factory=set)
+
+    @property
+    def load(self) -> StepLoad:
+        return replace(self.decodes, prefill_tokens=self.prefill_tokens, prefill_pairs=self.prefill_pairs)
 
     def add(self, sequence: Sequence, row: Row) -> None:
         self.outcome.sequences.append(sequence)
@@ -251,13 +256,9 @@ class _Forming:
 
     def load_with_drafts(self, row: Row, num_drafts: int) -> StepLoad:
         """The load with ``num_drafts`` drafts after a decode row."""
-        return replace(
-            self.decodes,
-            decode_rows=self.decodes.decode_rows + num_drafts,
-            decode_context=self.decodes.decode_context + sum(range(row.end, row.end + num_drafts)),
-            prefill_tokens=self.prefill_tokens,
-            prefill_pairs=self.prefill_pairs,
-        )
+        context = sum(range(row.end, row.end + num_drafts))
+        load = self.load
+        return replace(load, decode_rows=load.decode_rows + num_drafts, decode_context=load.decode_context + context)
 
     def take_chunk(self, computed: int, chunk: int, keys: list[bytes]) -> None:
         self.prompts += 1

@@ -39,11 +39,12 @@ class Retirement:
         for sequence, row, result in zip(formed.sequences, formed.plan.rows, output.rows, strict=True):
             if sequence.padding:
                 continue
-            count = len(row.token_ids) - row.num_drafts
             if row.prefill:
-                self._kv.note_computed(sequence, row.start, row.start + count)
+                self._kv.note_computed(sequence, row.start, row.end)
                 sequence.prompt_logprobs += result.prompt_logprobs
-            sequence.num_computed_tokens += count
+                sequence.num_computed_tokens = row.end
+            else:
+                sequence.num_computed_tokens += 1
             tokens = result.tokens
             if not tokens:
                 continue

@@ -143,6 +143,13 @@ class Sequence:
         asked = self._prompt_logits(end) if prefill else None
         return Row(self.slot, start, tokens + drafts, self.block_table, sampling, prefill, len(drafts), asked)
 
+    def decode_row(self) -> Row:
+        """The row that its answer goes on from; most rows are of this kind."""
+        start, sampling = self.num_computed_tokens, self.plain_sampling
+        if sampling is None or start + 1 != len(self.token_ids):
+            return self.row(1, (), () if self.rules is None else self.rules.masks())
+        return Row(self.slot, start, (self.token_ids[start],), self.block_table, sampling)
+
     def _row_sampling(self, masks: tuple[bytes, ...]) -> RowSampling:
         params = self.request.sampling
         too_short = self.num_output_tokens < params.min_tokens

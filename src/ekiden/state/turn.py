@@ -43,6 +43,7 @@ class FormationOutcome:
 
     token_budget: int
     plan: BatchPlan = field(default_factory=BatchPlan)
+    load: StepLoad = field(default_factory=StepLoad)
     sequences: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     runners_up: list[Sequence | None] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A small recorded engine in virtual time whose steps cost what their load says, for planting one cause at a time."""
+"""A small recorded engine in virtual time; a step takes as long as its load says. Tests plant one cause at a time."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -112,7 +112,7 @@ class Directed:
                 self.now = max(self.now, result.next_change)
 
     def run(self) -> None:
-        """Until everything has ended, or only pauses hold what is left."""
+        """Step until everything has ended, or only paused sequences are left."""
         self.step()
         while self.core.has_work and not self.core.all_paused:
             self.step()
@@ -121,7 +121,7 @@ class Directed:
         self.now += seconds
 
     def stored(self, folder: Path) -> LedgerReader:
-        """The run so far as a ledger file, opened."""
+        """Write the run so far to a ledger file and open it."""
         path = folder / "directed.sqlite"
         writer = LedgerWriter(path, self.header)
         for rows in self.kept.turns:

@@ -1,4 +1,4 @@
-"""Sampling written the obvious way, in float64 over the sorted row: what the fast way is held against."""
+"""Sampling in the obvious way, in float64 over the sorted row: the reference for the fast implementation."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ from ekiden.models.resolve import ModelFiles
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.grammar_limits import GrammarError, check_schema
 from ekiden.sampling.sampler import Sampler
-from ekiden.sampling.structured import CACHE_SIZE, GrammarCompiler, SequenceRules, choice
+from ekiden.sampling.structured import CACHE_SIZE, GrammarCompiler, GrammarMatcher, choice
 from ekiden.state.sampling_params import Grammar, GrammarKind
 from tests.unit.sampling.naive import probabilities, sample, sequence
 
@@ -43,7 +43,7 @@ def lark(source: str) -> Grammar:
     return Grammar(kind=GrammarKind.LARK, source=source)
 
 
-def allowed(rules: SequenceRules, width: int) -> list[int]:
+def allowed(rules: GrammarMatcher, width: int) -> list[int]:
     bits = np.unpackbits(np.frombuffer(rules.masks()[0], np.uint8), count=width, bitorder="little")
     return np.flatnonzero(bits).tolist()
 
@@ -211,7 +211,9 @@ TANGLE = {
         (chain(501), "more than 500 references"),
         ({"type": "integer", "multipleOf": 999_983}, "multipleOf"),
         ({"type": "number", "multipleOf": 1e-9}, "multipleOf"),
-        (TANGLE, "entangled"),
+        ({"type": "number", "multipleOf": float("inf")}, "multipleOf"),
+        ({"type": "integer", "multipleOf": 10**400}, "multipleOf"),
+        (TANGLE, "following its references takes too long"),
         ([1], "not list"),
         ("text", "not str"),
     ],

@@ -1,7 +1,7 @@
-"""The runner: a step becomes one or more passes (``passes.py``), each a call of the compiled model.
+"""The runner: it divides a step into passes (``passes.py``) and calls the compiled model for each.
 
-Between the plan and the model stands only list handling, :func:`_inputs_of`. A pass's logits are a view of the model's
-output, so its tokens are chosen before the next pass overwrites them.
+:func:`_inputs_of` turns a pass into the model's input arrays. A pass's logits are a view of the model's output, so its
+tokens are chosen before the next pass overwrites them.
 """
 
 import time
@@ -16,10 +16,10 @@ from ekiden.state.request import TokenLogprobs
 from ekiden.state.runner import ChunkRules, RunnerInfo
 
 PROMPT_LOGITS_LIMIT = 128
-"""Tokens of a pass in which logits of prompts are asked for: they take as many floats a token as the vocabulary has."""
+"""The most tokens of a pass with logits of prompts, since each takes as many floats as the vocabulary has tokens."""
 
 CHUNK_RULES = ChunkRules(border=BLOCK_SIZE, least=2, least_rows=2)
-"""A lone token goes through other kernels, and rounds differently (docs/decisions/0001)."""
+"""Other kernels, which round differently, compute a single token (docs/decisions/0001)."""
 
 
 class OpenVINORunner:
@@ -30,7 +30,7 @@ class OpenVINORunner:
     ) -> None:
         self.model = model
         self.limits = limits
-        # Any token may then want logits.
+        # In such a pass any token may want logits, so the limit of logits applies to tokens too.
         bounds = (PROMPT_LOGITS_LIMIT, limits.tokens, limits.logits)
         self._limits_with_prompt_logits = PassLimits(tokens=min(bound for bound in bounds if bound is not None))
         self._info = info
@@ -85,12 +85,12 @@ class OpenVINORunner:
         )
 
     def close(self) -> None:
-        """Let go of the model and the pool; the runner cannot be used afterwards."""
+        """Release the model and the pool; the runner cannot be used afterwards."""
         self.model.close()
 
 
 def _prompt_places(piece: Pass, rows: list[Row]) -> tuple[list[tuple[int, int]], list[int]]:
-    """The rows and positions of prompts whose logits are asked for in a pass, and where they lie among its tokens."""
+    """The prompt positions whose logits a pass must give, as (row, position), and their indices among its tokens."""
     positions: list[tuple[int, int]] = []
     places: list[int] = []
     begin = 0
