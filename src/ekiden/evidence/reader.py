@@ -223,7 +223,7 @@ class LedgerReader:
                 return request
         return None
 
-    # --- now: who is in the engine, and the last moments
+    # --- now: the requests in the engine, and the last moments
 
     def live_requests(self) -> list[RequestRow]:
         """The requests that are in the engine, in order of arrival, without details."""
