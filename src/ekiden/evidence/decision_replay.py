@@ -45,6 +45,7 @@ class _World:
     """Plays back what came from outside the engine in the current turn: the clock, the model's outcomes, text rules."""
 
     def __init__(self, header: RunHeader) -> None:
+        self.info = runner_info(header)
         self._base = header.clock_base
         self._eos = frozenset(header.eos_token_ids)
         self._readings: deque[int] = deque()
@@ -121,6 +122,9 @@ class _World:
                 return min(ends)
         return _harmless(stops)
 
+    def close(self) -> None:
+        """There is no model."""
+
     def make_stop_text(self, request: Request) -> StopText:
         number = self.number_of[request.request_id]
         return StopText(lambda token: STOP_STRING if self._stops.get(number) == STOP_STRING else None)
@@ -163,15 +167,6 @@ class _Rules:
         return ended
 
 
-class _Runner:
-    def __init__(self, world: _World, info: RunnerInfo) -> None:
-        self.info = info
-        self.execute = world.execute
-
-    def close(self) -> None:
-        """There is no model."""
-
-
 class _Caught:
     """The sink of the replay's own records: the rows of the turn just driven."""
 
@@ -191,7 +186,7 @@ class Replay:
         self._ids: dict[int, str] = {}
         cache = CacheConfig(**header.cache)
         self.core = EngineCore(
-            runner=_Runner(self._world, runner_info(header)),
+            runner=self._world,
             scheduler=SchedulerConfig(**header.scheduler),
             cache=cache,
             limits=LimitsConfig(**header.limits),
