@@ -84,21 +84,19 @@ class _World:
             self._last = self._readings.popleft()
         return (self._base + self._last) / 1e6
 
-    def sequence_in(self, slot: int) -> Sequence:
-        assert self.population is not None
-        return next(s for s in [*self.population.running, *self.population.padding] if s.slot == slot)
-
     def execute(self, plan: BatchPlan) -> StepOutput:
         """Give each row as many tokens as the recorded step gave it."""
         if self._inputs.failure is not None:
             raise RunnerError(self._inputs.failure)
+        assert self.population is not None
+        by_slot = {sequence.slot: sequence for sequence in [*self.population.running, *self.population.padding]}
         given = {request: tokens for request, _, tokens in self._inputs.drafts}
         results = []
         for row in plan.rows:
             if row.sampling is None:
                 results.append(NO_TOKENS)
                 continue
-            sequence = self.sequence_in(row.slot)
+            sequence = by_slot[row.slot]
             count = 1 if sequence.padding else given.get(self.number_of[sequence.request_id], 1)
             results.append(RowResult(self._tokens(sequence, count)))
         timing = StepTiming(model=self._inputs.model / 1e6, sampling=self._inputs.sampling / 1e6)
