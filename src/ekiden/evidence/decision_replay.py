@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
@@ -112,7 +113,7 @@ class _World:
     def _tokens(self, sequence: Sequence, count: int) -> tuple[int, ...]:
         """``count`` tokens. Where the recorded step ended the answer, the last one does, and no other is like it."""
         stops = sequence.stop_token_ids
-        harmless, last = itertools.islice((token for token in itertools.count() if token not in stops), 2)
+        harmless, last = _harmless(stops)
         if not sequence.padding:
             number = self.number_of[sequence.request_id]
             stop = self._stops.get(number, STOP_STRING)
@@ -148,6 +149,13 @@ class _World:
         if token != self._last_tokens.get(number):
             return _GOES_ON
         return self._stops.get(number, _GOES_ON)
+
+
+@lru_cache
+def _harmless(stops: frozenset[int]) -> tuple[int, int]:
+    """Two tokens that stop nothing."""
+    first, second = itertools.islice((token for token in itertools.count() if token not in stops), 2)
+    return first, second
 
 
 class _Rules:
