@@ -13,7 +13,7 @@ Rules:
 
 from dataclasses import dataclass
 
-from ekiden.models.tokenizer import Tokenizer
+from ekiden.models.tokenizer import DecodeStream, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class IncrementalText:
     ) -> None:
         if "" in stop:
             raise ValueError("stop holds an empty string; leave it out, or give a text of at least one character")
-        self._stream = tokenizer.decode_stream(skip_special_tokens, shown)
+        self._stream = DecodeStream(tokenizer, skip_special_tokens, shown)
         self._matchers = [_Matcher(text) for text in stop]
         self._include_stop = include_stop
         self._tokens_without_stop = min_tokens

@@ -48,8 +48,8 @@ _SPLITS = {
     "qwen2": _QWEN2,
     "tekken": _TEKKEN,
 }
-_IGNORE_MERGES = {"llama-bpe", "llama3", "llama-v3", "tekken"}
-_ADDS_BOS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+_LIKE_LLAMA3 = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+"""Models that do not split a word which is a token itself (``ignore_merges``), and that begin a text with BOS."""
 _COMPOSES = {"qwen2"}
 """Models whose tokenizer.json normalises text to NFC."""
 
@@ -106,7 +106,7 @@ def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: 
         if model == "gpt2":
             pre = _pre_tokenizer_name(described, warnings)
             backend = _byte_level(described, pre)
-            adds_bos, strips_space = pre in _ADDS_BOS, False
+            adds_bos, strips_space = pre in _LIKE_LLAMA3, False
         elif model == "llama":
             backend = _sentencepiece(described)
             adds_bos, strips_space = True, described.flag("add_space_prefix", True)
@@ -199,7 +199,7 @@ def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
     except ValueError as error:
         raise ModelError(f"{described.source}: an entry of tokenizer.ggml.merges is not a pair; {_WAY_OUT}") from error
     vocabulary = {text: token_id for token_id, text in enumerate(described.tokens)}
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _IGNORE_MERGES))
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _LIKE_LLAMA3))
     rule = _SPLITS[pre]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule in (_GPT2, _DIGITS_THEN_GPT2))
     first: list[pre_tokenizers.PreTokenizer] = []

@@ -23,9 +23,6 @@ class Tokens:
     ids: Ids
     weights: Doubles
 
-    def first(self, count: int) -> "Tokens":
-        return Tokens(self.ids[:count], self.weights[:count])
-
 
 def kept_tokens(logits: FloatMatrix, reduced: Reduced, rows: list[int], params: list[SamplingParams]) -> list[Tokens]:
     """For each of ``rows`` of ``logits``, the tokens that its truncations keep: at least one."""
@@ -40,7 +37,7 @@ def kept_tokens(logits: FloatMatrix, reduced: Reduced, rows: list[int], params: 
             tokens = _candidates(logits[row], float(reduced.maxima[row].max()), total, each)
             count = _count_kept(tokens, total, each, complete=True)
             assert count is not None
-        kept.append(tokens.first(count))
+        kept.append(Tokens(tokens.ids[:count], tokens.weights[:count]))
     return kept
 
 
