@@ -126,8 +126,7 @@ def _draw_sorted(logits: FloatMatrix, reduced: Reduced, draws: list[Draw]) -> li
     for tokens, number in zip(kept, numbers, strict=True):
         cumulative = np.cumsum(tokens.weights)
         total = float(cumulative[-1])
-        target = min(
-            float(number) * total, math.nextafter(total, 0.0)
-        )  # as in _invert, but each row has a length of its own
+        # As in _invert, but each row has a different length.
+        target = min(float(number) * total, math.nextafter(total, 0.0))
         chosen.append(int(tokens.ids[cumulative.searchsorted(target, side="right")]))
     return chosen
