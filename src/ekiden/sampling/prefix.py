@@ -48,21 +48,21 @@ def _count_kept(tokens: Tokens, total: float, params: SamplingParams, *, complet
     """
     known = len(tokens.ids)
     cumulative = np.cumsum(tokens.weights)
-    count = known if complete else None
+    counts = [known] if complete else []
     if params.top_k > 0:
         if params.top_k <= known:
-            count, total = params.top_k, float(cumulative[params.top_k - 1])
+            counts, total = [params.top_k], float(cumulative[params.top_k - 1])
         elif not complete:
             return None
     if params.top_p < 1.0:
         nucleus = int(np.searchsorted(cumulative, params.top_p * total)) + 1
         if nucleus <= known:
-            count = nucleus if count is None else min(count, nucleus)
+            counts.append(nucleus)
     if params.min_p > 0.0:
         likely = int(np.searchsorted(-tokens.weights, -params.min_p, side="right"))
-        if likely < known or count is not None:
-            count = likely if count is None else min(count, likely)
-    return count
+        if likely < known or counts:
+            counts.append(likely)
+    return min(counts, default=None)
 
 
 def _likely_tokens(
