@@ -16,7 +16,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-import ekiden
 from ekiden.api import docs_page, evidence_routes, models_routes, status_routes
 from ekiden.api.admin import AdminRoutes, DrainAction, RequestAction
 from ekiden.api.asgi import AsgiResponse, ErrorResponse, Run
@@ -40,6 +39,7 @@ from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.sampling_params import SamplingParams
+from ekiden.version import __version__
 
 Handler = Callable[[Doors, Scope, Receive, Send], Awaitable[None]]
 Post = tuple[str, str, str, Run, type[Strict]]
@@ -82,7 +82,7 @@ def create_app(
     ``chat_template`` is None for models without one. ``generation_defaults`` are the sampling values for what requests
     leave out (the model's ``generation_config``). ``app.state`` has the :class:`Doors`, the keys and the metrics.
     """
-    app = FastAPI(title="Ekiden", version=ekiden.__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Ekiden", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
     server, card = config.server, engine.card
     keys = KeyStore.of(server)
     metrics = ApiMetrics(engine.stats, lambda: engine.health is Health.OK, card.model_id)

@@ -9,11 +9,11 @@ from typing import Any, Final
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse, Response
 
-import ekiden
 from ekiden.api.asgi import JsonBytes
 from ekiden.api.flight import Flight
 from ekiden.api.metrics import CONTENT_TYPE, ApiMetrics
 from ekiden.engine.interface import Engine, EngineStats, Health
+from ekiden.version import __version__
 
 _STATUS: Final = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
 
@@ -50,7 +50,7 @@ def add_routes(app: FastAPI, engine: Engine, flight: Flight, metrics: ApiMetrics
     async def version() -> Response:
         card = engine.card
         return JsonBytes(
-            {"version": ekiden.__version__, "model": card.model_id, "system_fingerprint": card.fingerprint}
+            {"version": __version__, "model": card.model_id, "system_fingerprint": card.fingerprint}
             | {"details": card.details}
         )
 
