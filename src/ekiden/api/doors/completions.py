@@ -1,6 +1,7 @@
 """``POST /v1/completions``: continues one prompt or a batch of them."""
 
-from typing import Annotated, Any, ClassVar, Final, cast
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import PlainValidator, WithJsonSchema
 
@@ -20,38 +21,32 @@ from ekiden.state.sampling_params import Bound, SamplingParams
 MAX_REQUESTS: Final = 2048
 """Most answers of one call: prompts times ``n``."""
 
-AnyPrompt = str | list[int] | list[str] | list[list[int]]
+
+def _check_each(entries: list[Any], kind: type, words: str, at: str = "") -> None:
+    wrong = next((index for index, entry in enumerate(entries) if type(entry) is not kind), None)
+    if wrong is not None:
+        raise rule(f"is {shown(entries[wrong])}; it must be {words}", f"{at}[{wrong}]")
 
 
-def _is_token(value: Any) -> bool:
-    return type(value) is int
-
-
-def _check_prompt(value: Any) -> AnyPrompt:
+def _read_prompt(value: Any) -> Texts:
     if isinstance(value, str):
-        return value
+        return Texts(texts=[value])
     if not isinstance(value, list):
         raise rule(f"is {shown(value)}; it must be a string, a list of strings, token ids, or a list of token-id lists")
     if not value:
         raise rule("is empty; it must hold at least one token or text")
-    first = value[0]
-    if isinstance(first, str):
-        kind, fits = "a string", [isinstance(entry, str) for entry in value]
-    elif isinstance(first, list):
-        kind, fits = "a list of token ids", [isinstance(entry, list) for entry in value]
-    else:
-        kind, fits = "a token id", [_is_token(entry) for entry in value]
-    if not all(fits):
-        index = fits.index(False)
-        raise rule(f"is {shown(value[index])}; it must be {kind}", f"[{index}]")
-    if isinstance(first, list):
-        for index, tokens in enumerate(value):
-            if not tokens:
-                raise rule("is empty; it must hold at least one token", f"[{index}]")
-            wrong = next((i for i, token in enumerate(tokens) if not _is_token(token)), None)
-            if wrong is not None:
-                raise rule(f"is {shown(tokens[wrong])}; it must be a token id", f"[{index}][{wrong}]")
-    return value
+    if isinstance(value[0], str):
+        _check_each(value, str, "a string")
+        return Texts(texts=value, single=False)
+    if not isinstance(value[0], list):
+        _check_each(value, int, "a token id")
+        return Texts(token_lists=[value])
+    _check_each(value, list, "a list of token ids")
+    for index, tokens in enumerate(value):
+        if not tokens:
+            raise rule("is empty; it must hold at least one token", f"[{index}]")
+        _check_each(tokens, int, "a token id", f"[{index}]")
+    return Texts(token_lists=value, single=False)
 
 
 _TOKENS_SCHEMA: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
@@ -71,7 +66,7 @@ class CompletionRequest(GenerationFields):
         "suffix": refused("the model cannot fill in between a prompt and a suffix"),
     }
 
-    prompt: Annotated[AnyPrompt, PlainValidator(_check_prompt), WithJsonSchema(_PROMPT_SCHEMA)]
+    prompt: Annotated[Texts, PlainValidator(_read_prompt), WithJsonSchema(_PROMPT_SCHEMA)]
     max_tokens: Annotated[int, Within(Bound(0, None, "at least 0"))] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Within(Bound(0, 5, "between 0 and 5"))] | None = None
@@ -91,7 +86,7 @@ def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call
         raise invalid("best_of", f"best_of is {best_of}; what is streamed cannot be chosen from, so it must equal n.")
     # Both ``prompt_logprobs`` and ``echo`` with ``logprobs`` need the log-probabilities of the prompt.
     asked = [count for count in (fields.prompt_logprobs, fields.logprobs if echo else None) if count is not None]
-    prompt = _texts(fields.prompt, echo=echo)
+    prompt = replace(fields.prompt, decoded=echo)
     each, num_prompts = best_of or n, len(prompt.texts or prompt.token_lists)
     if num_prompts * each > MAX_REQUESTS:
         param = "best_of" if best_of is not None else "n" if n > 1 else "prompt"
@@ -114,17 +109,6 @@ def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call
         include_usage=include_usage,
         prompt_only=prompt_only,
     )
-
-
-def _texts(prompt: AnyPrompt, *, echo: bool) -> Texts:
-    # ``_check_prompt`` has made sure that all entries are of one type.
-    if isinstance(prompt, str):
-        return Texts(texts=[prompt])
-    if isinstance(prompt[0], str):
-        return Texts(texts=prompt, single=False)
-    single = isinstance(prompt[0], int)
-    lists = [cast("list[int]", prompt)] if single else cast("list[list[int]]", prompt)
-    return Texts(token_lists=lists, single=single, decoded=echo)
 
 
 def _best(answers: list[WholeAnswer], best_of: int, n: int) -> list[WholeAnswer]:
