@@ -16,8 +16,8 @@ import pytest
 
 from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
 from ekiden.engine.build import EngineParts
+from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.recording import recorded_core
-from ekiden.evaluation.offline import Answer, run_batch
 from ekiden.evidence.explain import explain
 from ekiden.evidence.life import Cause
 from ekiden.evidence.reader import LedgerReader

@@ -13,7 +13,8 @@ import click
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.cli.terminal import UserError, out, print_json, progress
 from ekiden.config import ORDERS
-from ekiden.evaluation.bench import Figures, Shape
+from ekiden.evaluation.bench import Shape
+from ekiden.measure.figures import Figures
 
 if TYPE_CHECKING:
     from ekiden.config import Config

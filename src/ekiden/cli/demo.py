@@ -20,8 +20,8 @@ from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import UserError, out, progress
 from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
+from ekiden.engine.driver import Answer, run_batch
 from ekiden.evaluation.bench import answer_figures
-from ekiden.evaluation.offline import Answer, run_batch
 from ekiden.evaluation.slot_chart import axis, chart_rows, coloured, colours
 from ekiden.evaluation.slot_html import ChartData, TableData, page
 from ekiden.evaluation.slots import SlotFigures, letters, slot_figures

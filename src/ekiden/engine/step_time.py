@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from ekiden.measure.percentiles import percentiles
 from ekiden.state.plan import BatchPlan
 from ekiden.state.policy import StepLoad, TimeRange
 
@@ -114,5 +115,5 @@ class StepTimeModel:
             self._weights = self._solve()
             self._per_unit = self._plain()
         if self._ratios and self.observed % 8 == 0:
-            low, middle, high = np.percentile(self._ratios, (10, 50, 90))
-            self._spread = (float(low), float(middle), float(high))
+            low, middle, high = percentiles(self._ratios, (10, 50, 90))
+            self._spread = (low, middle, high)

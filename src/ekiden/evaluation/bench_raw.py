@@ -8,9 +8,9 @@ import time
 
 from ekiden.backends.base import ModelRunner
 from ekiden.config import Config
-from ekiden.evaluation.bench import Figures, Shape
-from ekiden.evaluation.metrics import StepSample, step_figures, throughput
+from ekiden.evaluation.bench import Shape
 from ekiden.evaluation.workload import synthetic_prompts
+from ekiden.measure.figures import Figures, StepSample, step_figures, throughput
 from ekiden.state.plan import BatchPlan
 from ekiden.state.request import Request
 from ekiden.state.sequence import Sequence

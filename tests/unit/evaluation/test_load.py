@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from ekiden.evaluation.load import closed_loop, completion_requests, open_loop
-from ekiden.evaluation.metrics import RequestRecord
 from ekiden.evaluation.sse_client import Connection, Target, TargetError
+from ekiden.measure.figures import RequestRecord
 from tests.unit.evaluation.loopback import Answer, LoopbackServer
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -131,6 +131,34 @@ async def close_at_once(path, body, writer):
     writer.close()
 
 
+async def no_http(path, body, writer):
+    writer.write(b"220 mail.example.org ESMTP\r\n\r\n")
+
+
+async def no_chunk_length(path, body, writer):
+    writer.write(HEAD + b"zz\r\n" + b"".join(whole_answer(["a"])) + b"0\r\n\r\n")
+
+
+async def chunk_longer_than_it_says(path, body, writer):
+    writer.write(HEAD + b"5\r\n" + b"".join(whole_answer(["a"])) + b"0\r\n\r\n")
+
+
+async def status_without_number(path, body, writer):
+    writer.write(HEAD.replace(b"200", b"OK!") + chunk(token("a")) + b"0\r\n\r\n")
+
+
+async def end_within_the_head(path, body, writer):
+    writer.write(HEAD[:30])
+    await writer.drain()
+    writer.close()
+
+
+async def refused_and_closed(path, body, writer):
+    writer.write(b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\n\r\n{}")
+    await writer.drain()
+    writer.close()
+
+
 @pytest.mark.parametrize(
     ("answer", "failure"),
     [
@@ -139,11 +167,38 @@ async def close_at_once(path, body, writer):
         (break_off, "truncated"),
         (no_done, "truncated"),
         (close_at_once, "truncated"),
+        (end_within_the_head, "truncated"),
+        (refused_and_closed, "http_429"),
+        (no_http, "malformed"),
+        (no_chunk_length, "malformed"),
+        (chunk_longer_than_it_says, "malformed"),
+        (status_without_number, "malformed"),
     ],
 )
 async def test_anything_but_a_whole_answer_is_a_failure_of_its_kind(serve, answer, failure):
     _, target = await serve(answer)
     assert (await ask_once(target)).failure == failure
+
+
+async def test_after_a_malformed_answer_the_connection_is_not_used_again(serve):
+    async def answer(path, body, writer):
+        await (no_chunk_length if body["prompt"] == [0] else refuse)(path, body, writer)
+
+    server, target = await serve(answer)
+    run = await closed_loop(
+        target, completion_requests(target, "m", [[0], [1], [2]], output_tokens=1), concurrency=1, timeout=5
+    )
+    assert [record.failure for record in run.records] == ["malformed", "http_503", "http_503"]
+    assert server.connections == 2
+
+
+async def test_a_last_line_without_its_break_counts(serve):
+    async def answer(path, body, writer):
+        text = b"".join(whole_answer(["a"])).rstrip()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
+
+    _, target = await serve(answer)
+    assert (await ask_once(target)).failure is None
 
 
 async def test_silence_ends_in_a_timeout(serve):
