@@ -77,7 +77,7 @@ def lineage(card: ModelCard | None, shape: Shape, config: Config | None) -> Figu
     return made
 
 
-def synthetic_request(
+def plain_request(
     request_id: str, prompt: Sequence[int], sampling: SamplingParams, arrival_time: float, tenant: str = "default"
 ) -> Request:
     return Request(
@@ -94,7 +94,7 @@ def requests_for(shape: Shape, *, vocab_size: int, start: float, name: str = "be
     due = poisson_arrivals(shape.requests, shape.rate, seed=shape.seed) if shape.rate else [0.0] * shape.requests
     prompts = synthetic_prompts(shape.requests, shape.prompt_tokens, seed=shape.seed, vocab_size=vocab_size)
     return [
-        synthetic_request(f"{name}-{index}", prompt, shape.sampling, start + due[index])
+        plain_request(f"{name}-{index}", prompt, shape.sampling, start + due[index])
         for index, prompt in enumerate(prompts)
     ]
 
@@ -171,7 +171,7 @@ def bench_scheduler(
     for index in range(rows + waiting):
         sampling = SamplingParams(temperature=0.0, max_tokens=source.randrange(steps, 3 * steps))
         prompt = [source.randrange(1000) for _ in range(4)]
-        core.add_request(synthetic_request(str(index), prompt, sampling, 0.0, f"tenant-{index % tenants}"))
+        core.add_request(plain_request(str(index), prompt, sampling, 0.0, f"tenant-{index % tenants}"))
 
     def until_all_rows_run() -> Source:
         """Intake of all that wait, and the prefills."""

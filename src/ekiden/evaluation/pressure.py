@@ -7,14 +7,14 @@ within ``SLO_TTFT`` and its mean time per further token stayed within ``SLO_TPOT
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.driver import RealClock, Sink, Source, arrivals, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
-from ekiden.evaluation.bench import scheduled, synthetic_request
+from ekiden.evaluation.bench import plain_request, scheduled
 from ekiden.evaluation.workload import poisson_arrivals, synthetic_prompts
 from ekiden.measure.figures import Figures, RequestRecord
 from ekiden.measure.percentiles import median
@@ -50,7 +50,7 @@ def _offer(core: EngineCore, requests: Sequence[Request], *, stop_after: float =
 
 def _request(name: str, prompt: Sequence[int], output: int, arrival: float, tenant: str = "default") -> Request:
     sampling = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
-    return synthetic_request(name, prompt, sampling, arrival, tenant)
+    return plain_request(name, prompt, sampling, arrival, tenant)
 
 
 # --- one stream decodes while long prompts arrive
@@ -197,3 +197,11 @@ def bench_prefix(parts: EngineParts, config: Config, *, requests: int = 64, shar
         "saved_after_the_first": 1.0 - (computed - first) / ((requests - 1) * first),
         "seconds": time.monotonic() - now,
     }
+
+
+BENCHES: dict[str, Callable[[EngineParts, Config], Figures]] = {
+    "interference": bench_interference,
+    "flood": bench_flood,
+    "overload": bench_overload,
+    "prefix": bench_prefix,
+}

@@ -12,6 +12,7 @@ from ekiden.cli.main import main
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.build import EngineParts
 from ekiden.engine.interface import ModelCard
+from ekiden.evaluation.bench import scheduled
 from ekiden.evaluation.workload import demo_prompts
 
 CONFIG = Config(cache=CacheConfig(block_size=16), scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=128))
@@ -35,7 +36,7 @@ def make_parts(num_blocks: int = 512) -> EngineParts:
 def runs() -> list[demo.ArmRun]:
     prompts = demo_prompts()
     token_ids = [[index + 1] * 30 for index in range(len(prompts))]
-    return [demo.run_arm(make_parts(), demo.with_batching(CONFIG, arm), prompts, token_ids) for arm in demo.ARMS]
+    return [demo.run_arm(make_parts(), scheduled(CONFIG, batching=arm), prompts, token_ids) for arm in demo.ARMS]
 
 
 def test_both_policies_give_the_same_tokens_of_the_lengths_asked_for(runs):
