@@ -187,7 +187,7 @@ def figure_rows(runs: Sequence[ArmRun]) -> list[list[str]]:
                 for level in ("p50", "max")
             },
             "throughput": f"{rate:,.0f} tok/s" if isinstance(rate, float) else "-",
-            "output tokens": str(slots.output_tokens),
+            "output tokens": str(figures["output_tokens"]),
             "steps": str(slots.steps),
             "slot utilisation": f"{slots.slot_utilisation:.0%}",
             "freed slot stayed empty, mean": f"{sum(empty) / len(empty):.1f} steps",

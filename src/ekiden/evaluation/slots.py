@@ -20,6 +20,7 @@ class Stay:
     start: float
     end: float
     output_tokens: int = 0
+    """What its rows made; a row may make none, one or several in a step."""
     padding_from: float | None = None
     """When its row became padding; None when it never did."""
 
@@ -27,12 +28,10 @@ class Stay:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFigures:
     """Formulas: ``slot_utilisation`` is useful slot-steps / (slots x steps). A handover is a slot that one request
-    left while others waited; ``handover_steps`` has for each the number of steps for which it then stayed empty.
-    ``output_tokens`` are those that the rows made, of which a row may make several in a step."""
+    left while others waited; ``handover_steps`` has for each the number of steps for which it then stayed empty."""
 
     steps: int
     seconds: float
-    output_tokens: int
     slot_utilisation: float
     handover_steps: tuple[int, ...]
 
@@ -71,7 +70,6 @@ def slot_figures(steps: Sequence[SlotStep], num_slots: int) -> SlotFigures:
     return SlotFigures(
         steps=len(steps),
         seconds=steps[-1].end - steps[0].start if steps else 0.0,
-        output_tokens=sum(row.made for row in rows),
         slot_utilisation=sum(row.work is not Work.PADDING for row in rows) / max(1, num_slots * len(steps)),
         handover_steps=tuple(after.first_step - before.last_step - 1 for before, after in pairs),
     )

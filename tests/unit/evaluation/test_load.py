@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from ekiden.evaluation.load import closed_loop, completion_requests, open_loop
-from ekiden.evaluation.sse_client import Connection, Target, TargetError
+from ekiden.evaluation.sse_client import Target, TargetError
 from ekiden.measure.figures import RequestRecord
 from tests.unit.evaluation.loopback import Answer, LoopbackServer
 
@@ -205,10 +207,26 @@ async def test_silence_ends_in_a_timeout(serve):
     async def answer(path, body, writer):
         writer.write(HEAD)
 
-    _, target = await serve(answer)
-    requests = completion_requests(target, "m", [[1]], output_tokens=1)
+    server, target = await serve(answer)
+    requests = completion_requests(target, "m", [[1], [2]], output_tokens=1)
     run = await closed_loop(target, requests, concurrency=1, timeout=0.05)
-    assert run.records[0].failure == "timeout"
+    assert [record.failure for record in run.records] == ["timeout"] * 2
+    assert server.connections == 2, "a late answer must not be taken for the next one's"
+
+
+async def test_a_connection_reset_in_the_middle_is_a_truncated_answer(serve):
+    async def answer(path, body, writer):
+        writer.write(HEAD + chunk(token("a")))
+        await writer.drain()
+        writer.transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        writer.transport.abort()
+
+    _, target = await serve(answer)
+    record = await ask_once(target)
+    assert record.failure == "truncated"
+    assert record.end > record.sent
 
 
 async def test_nobody_listening_is_a_failure_to_connect():
@@ -284,7 +302,7 @@ async def test_a_body_without_length_ends_with_its_connection(serve):
     [
         ("http://127.0.0.1:8000", "http://127.0.0.1:8000/v1"),
         ("127.0.0.1:8000/v1/", "http://127.0.0.1:8000/v1"),
-        ("https://[::1]/base", "https://[::1]:443/base/v1"),
+        ("https://[::1]/base", "https://[::1]/base/v1"),
     ],
 )
 def test_addresses_are_taken_with_or_without_v1(url, whole):
@@ -300,7 +318,3 @@ def test_a_wrong_address_is_named(url):
 def test_the_key_travels_as_a_bearer_token():
     target = Target.parse("http://127.0.0.1:1", api_key="k")
     assert b"Authorization: Bearer k\r\n" in target.request_bytes("/completions", {})
-
-
-def test_a_connection_starts_out_unusable():
-    assert not Connection().reusable
