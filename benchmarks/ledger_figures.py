@@ -1,23 +1,18 @@
-"""The ledger's figures: what recording costs a step, bytes for each token, how fast explain and replay are.
+"""Measures the ledger: what recording adds to a step, bytes for each token, the speed of explain and replay.
 
     python benchmarks/ledger_figures.py --steps 200000 --rows 64 --folder /tmp/ledger-bench
 
 The production engine core serves a mixed, overloaded load in virtual time with a model that computes nothing, so that
-what is measured is the core and its recorder. ``--steps 2000000 --rows 16`` makes a day's ledger in some minutes. The
-real model's figures come from ``tests/endtoend/test_ledger.py``.
+only the core and its recorder are measured. ``--steps 2000000 --rows 16`` writes a day's ledger in a few minutes.
+``tests/endtoend/test_ledger.py`` measures the real model.
 """
 
 import argparse
 import json
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from ekiden.backends.base import PassOutput, RunnerInfo
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.driver import Source, VirtualClock, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
@@ -29,16 +24,16 @@ from ekiden.guardrails.limits import Tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
 from ekiden.measure.percentiles import median
-from ekiden.state.plan import BatchPlan
+from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput
 from ekiden.state.request import Request
+from ekiden.state.runner import ChunkRules, RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
-from ekiden.state.sequence import Sequence
 
-NO_LOGITS: npt.NDArray[np.float32] = np.zeros((0, 1), np.float32)
+ONE_TOKEN = RowResult((1,))
 
 
 class VirtualModel:
-    """Takes virtual time for a step and answers with token 1."""
+    """A model whose steps take virtual time and whose every token is 1."""
 
     def __init__(self, rows: int) -> None:
         self.clock = VirtualClock()
@@ -50,22 +45,15 @@ class VirtualModel:
             num_blocks=rows * 12,
             num_swap_blocks=rows * 12,
             bytes_per_block=1,
+            chunks=ChunkRules(border=32, least=2),
         )
 
-    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
+    def execute(self, plan: BatchPlan) -> StepOutput:
         self.clock.time += 0.008 + 0.0004 * plan.total_tokens
-        rows = [
-            index
-            for index, (sequence, count) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True))
-            if sequence.num_computed_tokens + count == len(sequence.token_ids)
-        ]
-        yield PassOutput(rows=rows, logits=NO_LOGITS, model_seconds=0.0)
-
-    def sample(self, logits: npt.NDArray[np.float32], sequences: list[Sequence]) -> tuple[list[int], None]:
-        return [1] * len(sequences), None
+        return StepOutput(rows=[NO_TOKENS if row.sampling is None else ONE_TOKEN for row in plan.rows])
 
     def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
 
 
 class Bench:
@@ -89,7 +77,6 @@ class Bench:
             )
         self.core = EngineCore(
             runner=self.model,
-            sampler=self.model,
             scheduler=config.scheduler,
             cache=config.cache,
             limits=config.limits,
@@ -107,7 +94,7 @@ class Bench:
                 self.began = None
                 yield None
             while self.writer is not None and len(self.writer._pending) > 10_000:
-                time.sleep(0.05)  # virtual time outruns the disk, which real time does not
+                time.sleep(0.05)  # virtual time runs faster than the disk can write
             self.began = time.perf_counter()
             yield None
 

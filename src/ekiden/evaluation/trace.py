@@ -73,18 +73,14 @@ class StepRecorder:
 
 
 def _rows(view: StepView) -> list[SlotRow]:
-    advanced = {update.request_id for update in view.updates if update.token_ids}
+    # What a row gave and the answer did not take, such as tokens after a stop, does not count.
+    made = {update.request_id: len(update.token_ids) for update in view.updates}
     rows = []
-    plan = view.plan
-    for sequence, slot, num_tokens, tokens in zip(
-        plan.sequences, view.slots, plan.num_tokens, view.output.tokens, strict=True
-    ):
+    for sequence, row in zip(view.formed.sequences, view.formed.plan.rows, strict=True):
+        tokens = made.get(sequence.request_id, 0)
+        work = Work.PREFILL if row.prefill else Work.DECODE
         # A row that ended in this very step is marked as padding by now, but it did advance.
-        if sequence.padding and sequence.request_id not in advanced:
+        if sequence.padding and not tokens:
             work = Work.PADDING
-        elif tokens and sequence.num_output_tokens > len(tokens):
-            work = Work.DECODE
-        else:
-            work = Work.PREFILL
-        rows.append(SlotRow(slot, sequence.request_id, work, num_tokens, 0 if work is Work.PADDING else len(tokens)))
+        rows.append(SlotRow(row.slot, sequence.request_id, work, len(row.token_ids), tokens))
     return rows

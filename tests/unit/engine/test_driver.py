@@ -5,7 +5,7 @@ from itertools import repeat
 
 import pytest
 
-from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.driver import ANY_TIME, StuckError, VirtualClock, abort_all, arrivals, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
@@ -21,7 +21,6 @@ class World:
         settings = {"max_num_seqs": 4, "max_num_batched_tokens": 64, **scheduler}
         self.core = EngineCore(
             runner=FakeRunner(before_step=self._spend),
-            sampler=GreedySampler(),
             scheduler=SchedulerConfig(**settings),  # type: ignore[arg-type]
             cache=CacheConfig(block_size=16),
             limits=LimitsConfig(),
