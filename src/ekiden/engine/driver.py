@@ -110,7 +110,7 @@ def arrivals(
             room -= 1
         while leaving and leaving[0][0] <= now:
             core.abort(leaving.popleft()[1])
-        yield _earliest(todo[0].arrival_time if todo else None, leaving[0][0] if leaving else None)
+        yield _earliest(todo[0].arrival_time if todo and room > 0 else None, leaving[0][0] if leaving else None)
 
 
 @dataclass(slots=True)

@@ -82,6 +82,12 @@ def test_a_closed_loop_keeps_its_concurrency_and_counts_arrival_at_entry():
     assert [u.finish.arrival_time for u in world.updates if u.finish] == [0.0, 0.0, 3.0, 3.0, 6.0, 6.0]
 
 
+def test_a_full_closed_loop_waits_for_the_engine_and_not_for_an_arrival_that_has_no_room():
+    world = World(batching="window", batch_window_ms=5_000.0)
+    run(world, *(request(str(index)) for index in range(4)), concurrency=2)
+    assert [time for _, time in world.ends().values()] == [8.0, 8.0, 16.0, 16.0]
+
+
 def test_aborts_come_at_their_time_and_the_idle_wait_ends_with_them():
     world = World(batching="window", batch_window_ms=60_000.0)
     run(world, request("a"), request("b", tokens=50), aborts=[(7.0, "a"), (63.0, "b"), (900.0, "nobody")])
