@@ -48,12 +48,11 @@ async def closed_loop(target: Target, requests: Sequence[bytes], *, concurrency:
     todo = iter(zip(requests, run.records, strict=True))
 
     async def stream() -> None:
-        connection: Connection | None = None
+        connection = Connection(target)
         for request, record in todo:
             record.intended = time.monotonic()
-            connection = await _ask(target, connection, request, record, timeout)
-        if connection is not None:
-            await connection.close()
+            await connection.ask(request, record, timeout=timeout)
+        await connection.close()
 
     await asyncio.gather(*(stream() for _ in range(min(concurrency, len(requests)))))
     return run
@@ -66,9 +65,9 @@ async def open_loop(target: Target, requests: Sequence[bytes], arrivals: Sequenc
     idle: list[Connection] = []
 
     async def one(request: bytes, record: RequestRecord) -> None:
-        connection = await _ask(target, idle.pop() if idle else None, request, record, timeout)
-        if connection is not None:
-            idle.append(connection)
+        connection = idle.pop() if idle else Connection(target)
+        await connection.ask(request, record, timeout=timeout)
+        idle.append(connection)
 
     async with asyncio.TaskGroup() as group:
         for request, record in zip(requests, run.records, strict=True):
@@ -77,21 +76,3 @@ async def open_loop(target: Target, requests: Sequence[bytes], arrivals: Sequenc
     for connection in idle:
         await connection.close()
     return run
-
-
-async def _ask(
-    target: Target, connection: Connection | None, request: bytes, record: RequestRecord, timeout: float
-) -> Connection | None:
-    """Ask over ``connection`` or a new one; gives back the connection when it can be used again."""
-    try:
-        if connection is None or not connection.reusable:
-            connection = await asyncio.wait_for(Connection.open(target), timeout)
-    except (OSError, TimeoutError):
-        record.sent = record.end = time.monotonic()
-        record.failure = "connect"
-        return None
-    await connection.ask(request, record, timeout=timeout)
-    if connection.reusable:
-        return connection
-    await connection.close()
-    return None

@@ -12,6 +12,7 @@ import asyncio
 import json
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,41 +77,38 @@ class Target:
 
 
 class Connection:
-    """One kept-alive connection. Call :meth:`ask`, one request at a time, as long as it is :attr:`reusable`."""
+    """A connection that is kept alive from one answer to the next, and opened anew where that is not possible."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._body: list[bytes] = []
-        self._whole = False
-        self._keep_alive = True
-
-    @classmethod
-    async def open(cls, target: Target) -> "Connection":
-        """Connect; raises OSError."""
-        tls = target.base.scheme == "https"
-        port = target.base.port or (443 if tls else 80)
-        return cls(*await asyncio.open_connection(target.base.host, port, ssl=tls or None))
-
-    @property
-    def reusable(self) -> bool:
-        return self._keep_alive and not self._reader.at_eof() and not self._writer.is_closing()
+        self._whole = self._keep_alive = False
 
     async def close(self) -> None:
         """Close the connection and wait until it is gone."""
-        self._writer.close()
-        try:
-            await self._writer.wait_closed()
-        except OSError:
-            return  # the server was faster
+        if self._streams is not None:
+            _, writer = self._streams
+            self._streams = None
+            writer.close()
+            with suppress(OSError):  # the server was faster
+                await writer.wait_closed()
 
     async def ask(self, request: bytes, record: RequestRecord, *, timeout: float) -> None:
-        """Send one request and fill ``record`` in until its answer has ended, well or not."""
+        """Send one request and fill ``record`` in until its answer has ended, well or not. One request at a time."""
+        try:
+            async with asyncio.timeout(timeout):
+                reader, writer = await self._open()
+        except (OSError, TimeoutError):
+            record.sent = record.end = time.monotonic()
+            record.failure = "connect"
+            return
         self._whole = self._keep_alive = False
         record.sent = time.monotonic()
         try:
             async with asyncio.timeout(timeout):
-                self._writer.write(request)
-                record.failure = await self._read_answer(record)
+                writer.write(request)
+                record.failure = await self._read_answer(reader, record)
         except TimeoutError:
             record.failure = "timeout"
         except httptools.HttpParserError:
@@ -118,12 +116,25 @@ class Connection:
         except OSError:
             record.failure = "truncated"
         record.end = time.monotonic()
+        if not self._keep_alive:
+            await self.close()
 
-    async def _read_answer(self, record: RequestRecord) -> str | None:
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._streams is not None:
+            reader, writer = self._streams
+            if reader.at_eof() or writer.is_closing():  # the server has closed it meanwhile
+                await self.close()
+        if self._streams is None:
+            base = self._target.base
+            tls = base.scheme == "https"
+            self._streams = await asyncio.open_connection(base.host, base.port or (443 if tls else 80), ssl=tls or None)
+        return self._streams
+
+    async def _read_answer(self, reader: asyncio.StreamReader, record: RequestRecord) -> str | None:
         """The kind of failure, or None for a whole answer."""
         self._parser = httptools.HttpResponseParser(self)
         tail = rest = b""
-        while not self._whole and (data := await self._reader.read(_READ_BYTES)):
+        while not self._whole and (data := await reader.read(_READ_BYTES)):
             now = time.monotonic()
             self._body.clear()
             self._parser.feed_data(data)

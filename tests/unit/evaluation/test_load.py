@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from ekiden.evaluation.load import closed_loop, completion_requests, open_loop
-from ekiden.evaluation.sse_client import Target, TargetError
+from ekiden.evaluation.sse_client import Connection, Target, TargetError
 from ekiden.measure.figures import RequestRecord
 from tests.unit.evaluation.loopback import Answer, LoopbackServer
 
@@ -282,6 +282,21 @@ async def test_a_connection_that_the_server_closes_is_not_used_again(serve):
     requests = completion_requests(target, "m", [[1]] * 3, output_tokens=1)
     run = await closed_loop(target, requests, concurrency=1, timeout=5)
     assert [record.failure for record in run.records] == [None] * 3
+    assert server.connections == 3
+
+
+async def test_a_connection_that_the_server_closed_while_it_was_idle_is_opened_anew(serve):
+    async def answer(path, body, writer):
+        await send(writer, whole_answer(["a"]))
+        writer.close()  # without having said so
+
+    server, target = await serve(answer)
+    connection, records = Connection(target), [RequestRecord(intended=0.0) for _ in range(3)]
+    for record, request in zip(records, completion_requests(target, "m", [[1]] * 3, output_tokens=1), strict=True):
+        await connection.ask(request, record, timeout=5)
+        await asyncio.sleep(0.05)
+    await connection.close()
+    assert [record.failure for record in records] == [None] * 3
     assert server.connections == 3
 
 
