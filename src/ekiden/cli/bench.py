@@ -11,10 +11,9 @@ from typing import Any
 
 import click
 import uvloop
-from rich.table import Table
 
 from ekiden.cli import compose
-from ekiden.cli.figures_table import print_figures
+from ekiden.cli.figures_table import print_figures, table_of
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.cli.own_server import own_server
 from ekiden.cli.terminal import UserError, out, print_json, progress
@@ -193,10 +192,7 @@ def peer(resolved: Resolved, shape: Shape, as_json: bool, rounds: int, peer_sett
     if as_json:
         print_json(figures)
         return
-    table = Table("pair", "ours tok/s", "peer tok/s", "ratio", box=None, pad_edge=False)
-    for row in pair_rows(figures):
-        table.add_row(*row)
-    out().print(table)
+    out().print(table_of(("pair", "ours tok/s", "peer tok/s", "ratio"), pair_rows(figures)))
     out().print(
         f"\nratio {figures['ratio']:.2f} (geometric mean over pairs of ours / peer, in (prompt + output tokens) / "
         f"duration)\nthe same tokens in {figures['same_tokens']} of {figures['compared_sequences']} sequences",
@@ -217,9 +213,7 @@ def pressure(resolved: Resolved, kinds: tuple[str, ...], as_json: bool) -> None:
     for kind in kinds or BENCHES:
         figures[kind] = BENCHES[kind](parts, resolved.config)
         if not as_json:
-            table = Table(kind, "", box=None, pad_edge=False)
-            for name, value in figures[kind].items():
-                table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
-            out().print(table)
+            told = {n: f"{value:.3f}" if isinstance(value, float) else str(value) for n, value in figures[kind].items()}
+            out().print(table_of((kind, ""), told.items()))
     if as_json:
         print_json(figures)

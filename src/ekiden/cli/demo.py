@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from ekiden.cli.figures_table import right_aligned
+from ekiden.cli.figures_table import table_of
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import UserError, out, progress
 from ekiden.config import Config
@@ -166,10 +166,7 @@ def show(console: Console, runs: Sequence[ArmRun], prompts: Sequence[DemoPrompt]
     told = ", ".join(sorted(names[prompt.id] for prompt in longest))
     console.print(Text(f"A letter is a request, · an empty slot. The long answers are {told}."))
     console.print()
-    table = right_aligned("", *(run.batching for run in runs))
-    for cells in figure_rows(runs):
-        table.add_row(*cells)
-    console.print(table)
+    console.print(table_of(["", *(run.batching for run in runs)], figure_rows(runs)))
     console.print(FORMULAS, style="dim")
     console.print()
 

@@ -1,6 +1,6 @@
 """A bench's figures as tables, and below them the formula of every figure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -21,11 +21,13 @@ _PATTERNS = {
 }
 
 
-def right_aligned(*columns: str) -> Table:
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table without lines whose first column is text and whose others are numbers."""
-    table = Table(columns[0], box=None, pad_edge=False)
+    table = Table(columns[0], box=None, pad_edge=False, show_header=any(columns))
     for column in columns[1:]:
         table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -33,15 +35,12 @@ def print_figures(console: Console, title: str, figures: Mapping[str, object]) -
     """Counts and rates, then the distributions in milliseconds, then the formulas of what was shown."""
     console.print(f"[bold]{title}[/bold]\n")
     shown = {name: value for name in _PATTERNS if isinstance(value := figures.get(name), int | float)}
-    scalars = right_aligned("", "")
-    scalars.show_header = False
-    for name, value in shown.items():
-        scalars.add_row(name, _PATTERNS[name].format(value))
-    console.print(scalars)
+    console.print(table_of(("", ""), ((name, _PATTERNS[name].format(value)) for name, value in shown.items())))
     spreads = {name: value for name, value in figures.items() if isinstance(value, Mapping) and "p50" in value}
     if spreads:
         console.print()
-        console.print(_distributions(spreads))
+        columns = ("milliseconds", *LEVELS, "max", "n")
+        console.print(table_of(columns, (_distribution(name, points) for name, points in spreads.items())))
         if any(points["n"] < MIN_VALUES_FOR_P99 for points in spreads.values()):
             console.print(f"{NOT_ESTIMABLE}: a p99 needs {MIN_VALUES_FOR_P99} values", style="dim")
     kinds = figures.get("failures_by_kind")
@@ -57,11 +56,8 @@ def print_figures(console: Console, title: str, figures: Mapping[str, object]) -
         console.print(f"\nMade with {told}.", soft_wrap=True)
 
 
-def _distributions(spreads: Mapping[str, Mapping[str, float]]) -> Table:
-    table = right_aligned("milliseconds", *LEVELS, "max", "n")
-    for name, points in spreads.items():
-        cells = {level: f"{1000 * points[level]:,.1f}" for level in (*LEVELS, "max")}
-        if points["n"] < MIN_VALUES_FOR_P99:
-            cells["p99"] = NOT_ESTIMABLE
-        table.add_row(name.removesuffix("_seconds"), *cells.values(), f"{points['n']:,}")
-    return table
+def _distribution(name: str, points: Mapping[str, float]) -> list[str]:
+    cells = {level: f"{1000 * points[level]:,.1f}" for level in (*LEVELS, "max")}
+    if points["n"] < MIN_VALUES_FOR_P99:
+        cells["p99"] = NOT_ESTIMABLE
+    return [name.removesuffix("_seconds"), *cells.values(), f"{points['n']:,}"]
