@@ -18,6 +18,7 @@ from typing import Protocol
 
 import msgspec
 
+from ekiden.config import LimitsConfig
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.state.request import Finish, Refusal, Request
 
@@ -111,6 +112,10 @@ def arrivals(
         while leaving and leaving[0][0] <= now:
             core.abort(leaving.popleft()[1])
         yield _earliest(todo[0].arrival_time if todo and room > 0 else None, leaving[0][0] if leaving else None)
+
+
+NO_LIMITS = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)
+"""For a batch: the caller holds all requests in memory anyway, so a limit on the queue would save nothing."""
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from itertools import count
 
 import msgspec
 
-from ekiden.config import Config, LimitsConfig
+from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
-from ekiden.engine.driver import Answer, abort_all, run_batch
+from ekiden.engine.driver import NO_LIMITS, Answer, abort_all, run_batch
 from ekiden.engine.engine_core import StepObserver
 from ekiden.engine.recording import recorded_core
 from ekiden.ledger.store import LedgerWriter
@@ -30,8 +30,6 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     refusal: Refusal | None = None
 
 
-# The caller's list is in memory already, so queueing it costs nothing that a limit could save.
-_NO_LIMITS = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)
 _DEFAULT_SAMPLING = SamplingParams()
 
 
@@ -48,7 +46,7 @@ class LLM:
         self.parts = parts
         self.ledger: LedgerWriter | None = None
         """Where the run is recorded, if it is to be."""
-        config = replace(config, limits=_NO_LIMITS, scheduler=replace(config.scheduler, prefill_first=True))
+        config = replace(config, limits=NO_LIMITS, scheduler=replace(config.scheduler, prefill_first=True))
         if record:
             self.core, self.ledger = recorded_core(parts, config, observer=observer)
         else:

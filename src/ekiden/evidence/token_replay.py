@@ -8,16 +8,14 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from ekiden.config import Config, LimitsConfig
+from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
-from ekiden.engine.driver import run_batch
+from ekiden.engine.driver import NO_LIMITS, run_batch
 from ekiden.evidence.reader import LedgerReader, end_detail_of, request_detail_of
 from ekiden.evidence.recorded_requests import kept_request_of
 from ekiden.ledger.details import digest
 from ekiden.ledger.records import REFUSED
 from ekiden.state.request import FinishReason, Request
-
-_ANY_NUMBER = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)
 
 
 @dataclass(slots=True)
@@ -36,7 +34,7 @@ def replay_tokens(reader: LedgerReader, parts: EngineParts, config: Config, *, l
     """
     result = TokenReplay()
     engine = replace(config.engine, seed=reader.header.seed)
-    core = build_core(parts, replace(config, engine=engine, limits=_ANY_NUMBER))
+    core = build_core(parts, replace(config, engine=engine, limits=NO_LIMITS))
     requests: list[Request] = []
     expected: dict[str, tuple[str, bytes, int]] = {}
     ends = {end.request: end for end in reader.all_ends()}
