@@ -13,10 +13,10 @@ import random
 import time
 from pathlib import Path
 
+from ekiden.build.recording import controls_of, make_header
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.driver import Source, VirtualClock, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
-from ekiden.engine.recording import controls_of, make_header
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain, worst
 from ekiden.evidence.reader import LedgerReader

@@ -12,18 +12,22 @@ from typing import Any
 import click
 import uvloop
 
-from ekiden.cli import compose
+from ekiden.backends.openvino.genai_peer import GenAIPeer
+from ekiden.build.core import fake_core
+from ekiden.build.model import load_described
 from ekiden.cli.figures_table import print_figures, table_of
+from ekiden.cli.loading import describe_model, load_model
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.cli.own_server import own_server
-from ekiden.cli.terminal import UserError, out, print_json, progress
+from ekiden.cli.terminal import out, print_json, progress
 from ekiden.config import ORDERS
+from ekiden.errors import UserError
 from ekiden.evaluation.bench import Shape, bench_engine, bench_scheduler, lineage, sized
 from ekiden.evaluation.bench_peer import bench_peer, pair_rows
-from ekiden.evaluation.bench_raw import TooManyRows, bench_raw
+from ekiden.evaluation.bench_raw import bench_raw
 from ekiden.evaluation.bench_serve import bench_serve
 from ekiden.evaluation.pressure import BENCHES
-from ekiden.evaluation.sse_client import Target, TargetError
+from ekiden.evaluation.sse_client import Target
 from ekiden.measure.figures import Figures
 
 Decorator = Callable[[Any], Any]
@@ -91,12 +95,8 @@ def _report(title: str, figures: Figures, as_json: bool) -> None:
 def raw(resolved: Resolved, shape: Shape, as_json: bool) -> None:
     """The backend's bare loop: prefill, then greedy decode passes of all rows, with no engine around them."""
     config = sized(resolved.config, shape.rows)
-    parts = compose.load_model(config, resolved.sources)
-    try:
-        figures = bench_raw(parts.runner, config, shape)
-    except TooManyRows as error:
-        raise UserError(str(error)) from error
-    figures["lineage"] = lineage(parts.card, shape, config)
+    parts = load_model(config, resolved.sources)
+    figures = bench_raw(parts.runner, config, shape) | {"lineage": lineage(parts.card, shape, config)}
     _report(f"bench raw: {shape.rows} rows", figures, as_json)
 
 
@@ -105,7 +105,7 @@ def raw(resolved: Resolved, shape: Shape, as_json: bool) -> None:
 def engine(resolved: Resolved, shape: Shape, as_json: bool) -> None:
     """The whole engine in this process: what scheduling and sampling add to the bare loop."""
     config = sized(resolved.config, shape.rows)
-    parts = compose.load_model(config, resolved.sources)
+    parts = load_model(config, resolved.sources)
     with progress("bench engine", shape.requests) as meter:
         figures = bench_engine(parts, config, shape, on_finish=meter.advance)
     _report(f"bench engine: {shape.rows} rows, {shape.requests} requests", figures, as_json)
@@ -128,15 +128,12 @@ def serve(resolved: Resolved, shape: Shape, as_json: bool, url: str | None, key:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(bench_serve(Target.parse(url, api_key=key), shape, **options))
 
-    try:
-        if url is not None:
-            _refuse_server_settings(resolved)
-            figures = run(url)
-        else:
-            with own_server(sized(resolved.config, shape.rows)) as own_url:
-                figures = run(own_url)
-    except TargetError as error:
-        raise UserError(str(error)) from error
+    if url is not None:
+        _refuse_server_settings(resolved)
+        figures = run(url)
+    else:
+        with own_server(sized(resolved.config, shape.rows)) as own_url:
+            figures = run(own_url)
     loop = f"{shape.rate:g} requests/s" if shape.rate else f"{shape.concurrency} streams"
     _report(f"bench serve: {loop}, {shape.requests} requests", figures, as_json)
     if figures["failures"]:
@@ -161,7 +158,7 @@ def _refuse_server_settings(resolved: Resolved) -> None:
 @JSON
 def scheduler(waiting: int, as_json: bool, **options: Any) -> None:
     """Our own work per step, on the fake model; a hundredth of the queue is shown beside it: it must cost the same."""
-    few, many = (bench_scheduler(compose.fake_core, waiting=count, **options) for count in (waiting // 100, waiting))
+    few, many = (bench_scheduler(fake_core, waiting=count, **options) for count in (waiting // 100, waiting))
     if as_json:
         print_json({**many, "with_fewer_waiting": few})
         return
@@ -181,10 +178,10 @@ def scheduler(waiting: int, as_json: bool, **options: Any) -> None:
 def peer(resolved: Resolved, shape: Shape, as_json: bool, rounds: int, peer_settings: str) -> None:
     """OpenVINO GenAI's continuous batching on the same weights, in turns with ours."""
     config = sized(resolved.config, shape.rows)
-    model = compose.describe_model(config)
-    parts = compose.load_described(config, model, resolved.sources)
+    model = describe_model(config)
+    parts = load_described(config, model, resolved.sources)
     with (
-        compose.genai_peer(config, model, tuned=peer_settings == "ours") as other,
+        GenAIPeer(model.description, model.files, config, tuned=peer_settings == "ours") as other,
         progress("bench peer", 4 * rounds, "runs") as meter,
     ):
         figures = bench_peer(parts, config, shape, other.generate, rounds=rounds, on_run=meter.advance)
@@ -208,7 +205,7 @@ def peer(resolved: Resolved, shape: Shape, as_json: bool, rounds: int, peer_sett
 @JSON
 def pressure(resolved: Resolved, kinds: tuple[str, ...], as_json: bool) -> None:
     """Long prompts beside a stream, a flooding tenant, five times the capacity, a shared beginning. Takes minutes."""
-    parts = compose.load_model(resolved.config, resolved.sources)
+    parts = load_model(resolved.config, resolved.sources)
     figures: dict[str, Figures] = {}
     for kind in kinds or BENCHES:
         figures[kind] = BENCHES[kind](parts, resolved.config)

@@ -15,12 +15,14 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from ekiden.build.core import build_core
 from ekiden.cli.figures_table import table_of
 from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out, progress
+from ekiden.cli.terminal import out, progress
 from ekiden.config import Config
-from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.driver import Answer, run_batch
+from ekiden.engine.parts import EngineParts
+from ekiden.errors import UserError
 from ekiden.evaluation.bench import answer_figures, plain_request, scheduled, sized
 from ekiden.evaluation.slot_chart import axis, chart_rows, coloured, colours
 from ekiden.evaluation.slot_html import ChartData, TableData, page
@@ -63,7 +65,8 @@ class ArmRun:
 @click.option("--show-text", is_flag=True, help="also print the answers")
 def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> None:
     """Show static against continuous batching on 24 real prompts."""
-    from ekiden.cli.compose import describe_model, load_described
+    from ekiden.build.model import load_described
+    from ekiden.cli.loading import describe_model
     from ekiden.cli.prompting import chat_token_ids
 
     target = _make_folder(folder)

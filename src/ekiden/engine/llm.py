@@ -2,17 +2,12 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import count
 
 import msgspec
 
-from ekiden.config import Config
-from ekiden.engine.build import EngineParts, build_core
-from ekiden.engine.driver import NO_LIMITS, Answer, abort_all, run_batch
-from ekiden.engine.engine_core import StepObserver
-from ekiden.engine.recording import recorded_core
-from ekiden.ledger.store import LedgerWriter
+from ekiden.engine.driver import Answer, abort_all, run_batch
+from ekiden.engine.parts import BuiltEngine
 from ekiden.models.text import IncrementalText
 from ekiden.state.request import Finish, Refusal, Request
 from ekiden.state.sampling_params import SamplingParams
@@ -21,7 +16,7 @@ Prompt = str | Sequence[int]
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one prompt: tokens and text with their finish, or the refusal."""
+    """The result of one prompt: its tokens and text and how it finished, or why it was refused."""
 
     index: int
     token_ids: tuple[int, ...] = ()
@@ -36,21 +31,13 @@ _DEFAULT_SAMPLING = SamplingParams()
 class LLM:
     """An offline engine. May be used any number of times; each call runs its batch to the end.
 
-    Prompts are computed before answers go on, since nobody watches the streams: full batches decode fastest.
-    ``parts`` is a loaded model (:func:`ekiden.load` makes one from a name); its runner stays open until :meth:`close`.
+    ``built`` comes from :mod:`ekiden.build` (:func:`ekiden.load` does it all); its runner is open until :meth:`close`.
     """
 
-    def __init__(
-        self, parts: EngineParts, config: Config, *, observer: StepObserver | None = None, record: bool = False
-    ) -> None:
-        self.parts = parts
-        self.ledger: LedgerWriter | None = None
-        """Where the run is recorded, if it is to be."""
-        config = replace(config, limits=NO_LIMITS, scheduler=replace(config.scheduler, prefill_first=True))
-        if record:
-            self.core, self.ledger = recorded_core(parts, config, observer=observer)
-        else:
-            self.core = build_core(parts, config, observer=observer)
+    def __init__(self, built: BuiltEngine) -> None:
+        self.core = built.core
+        self._built = built
+        self._tokenizer = built.parts.tokenizer
         self._ids = count()
 
     def generate(
@@ -87,9 +74,8 @@ class LLM:
         return [done[index] for index in range(len(requests))]
 
     def close(self) -> None:
-        if self.ledger is not None:
-            self.ledger.close()
-        self.parts.runner.close()
+        self._built.close_ledger()
+        self._built.parts.runner.close()
 
     def __enter__(self) -> "LLM":
         return self
@@ -99,9 +85,9 @@ class LLM:
 
     def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
         if isinstance(prompt, str):
-            if self.parts.tokenizer is None:
+            if self._tokenizer is None:
                 raise ValueError("this model has no tokenizer; give prompts as lists of token ids")
-            prompt = self.parts.tokenizer.encode(prompt, add_special_tokens=True)
+            prompt = self._tokenizer.encode(prompt, add_special_tokens=True)
         return Request(
             request_id=f"offline-{next(self._ids)}",
             prompt_token_ids=tuple(prompt),
@@ -111,10 +97,10 @@ class LLM:
 
     def _completion(self, index: int, request: Request, answer: Answer) -> Completion:
         text, tokens = None, tuple(answer.token_ids)
-        if self.parts.tokenizer is not None:
+        if self._tokenizer is not None:
             sampling = request.sampling
             pieces = IncrementalText(
-                self.parts.tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
+                self._tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
             )
             text = "".join([*(pieces.feed(token).text for token in tokens), pieces.finish()])
         return Completion(index=index, token_ids=tokens, text=text, finish=answer.finish, refusal=answer.refusal)

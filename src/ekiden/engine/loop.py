@@ -51,20 +51,32 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 Command = Submit | Abort | Pause | Drain | Stop
-Deliver = Callable[[list[RequestUpdate], EngineStats], None]
+Deliver = Callable[[list[RequestUpdate], EngineStats | None], None]
+"""Takes what a step brought, and the statistics where they are due."""
 
 
 class EngineLoop:
     """A source, clock and sink of :func:`ekiden.engine.driver.drive` around one inbox, which any thread may fill.
 
     ``grammars`` compiles what requests with a grammar need before the core sees them.
+
+    Statistics are delivered after steps that are ``stats_seconds`` apart, and whenever no work is left.
     """
 
-    def __init__(self, core: EngineCore, deliver: Deliver, grammars: GrammarCompiler | None = None) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        deliver: Deliver,
+        grammars: GrammarCompiler | None = None,
+        *,
+        stats_seconds: float = 0.0,
+    ) -> None:
         self._core = core
         self._deliver = deliver
         self._stop_at: float | None = None
         self._draining = False
+        self._stats_seconds = stats_seconds
+        self._stats_due = 0.0
         self.inbox: queue.SimpleQueue[Command | Prepared] = queue.SimpleQueue()
         self._preparing = Preparing(grammars, self.inbox.put)
 
@@ -91,7 +103,10 @@ class EngineLoop:
         if self._stop_at is None:
             # Only now: requests that were sent before the drain have been taken in by this step.
             self._core.intake.draining = self._draining
-        self._deliver(result.updates, self._core.stats())
+        now, stats = self.now(), None
+        if now >= self._stats_due or not (result.computed and self._core.has_work):
+            stats, self._stats_due = self._core.stats(), now + self._stats_seconds
+        self._deliver(result.updates, stats)
 
     def now(self) -> float:
         return time.monotonic()

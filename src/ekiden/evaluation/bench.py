@@ -11,17 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
-from ekiden import __version__
+from ekiden.build.core import build_core
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
-from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.driver import Answer, RealClock, Source, drive, run_batch
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.interface import ModelCard
+from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.trace import StepRecorder
 from ekiden.evaluation.workload import poisson_arrivals, synthetic_prompts
 from ekiden.measure.figures import Figures, RequestRecord, request_figures, step_figures
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
+from ekiden.version import __version__
 
 WARM_UP_TOKENS = 4
 WHOLE = "whole"

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import geometric_mean
 
+from ekiden.build.core import build_core
 from ekiden.config import Config
-from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.driver import run_batch
+from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.bench import WARM_UP_TOKENS, Shape, answer_figures, lineage, requests_for, scheduled
 from ekiden.measure.figures import Figures, throughput
 

@@ -7,6 +7,7 @@ What the engine makes of the same work is measured against this.
 import time
 
 from ekiden.config import Config
+from ekiden.errors import UserError
 from ekiden.evaluation.bench import WARM_UP_TOKENS, Shape
 from ekiden.evaluation.workload import synthetic_prompts
 from ekiden.measure.figures import Figures, StepSample, step_figures, throughput
@@ -17,7 +18,7 @@ from ekiden.state.sampling_params import SamplingParams
 _GREEDY = SamplingParams(temperature=0.0)
 
 
-class TooManyRows(ValueError):
+class TooManyRows(UserError, ValueError):
     """The rows of a bench do not fit the KV pool."""
 
 

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from ekiden.build.core import build_core
 from ekiden.config import Config
-from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.driver import RealClock, Sink, Source, arrivals, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
+from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.bench import plain_request, scheduled
 from ekiden.evaluation.workload import poisson_arrivals, synthetic_prompts
 from ekiden.measure.figures import Figures, RequestRecord

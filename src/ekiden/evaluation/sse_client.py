@@ -19,6 +19,7 @@ from typing import Any
 import httptools
 import httpx
 
+from ekiden.errors import UserError
 from ekiden.measure.figures import RequestRecord
 
 # Unescaped quotes, so that the same words inside generated text do not match.
@@ -31,7 +32,7 @@ _READ_BYTES = 1 << 16
 _HIGHEST_PORT = 65_535
 
 
-class TargetError(ValueError):
+class TargetError(UserError, ValueError):
     """The address of the server under test cannot be used, or nobody answers there."""
 
 

@@ -5,6 +5,8 @@ from importlib.resources import files
 
 import msgspec
 
+from ekiden.data import prompts
+
 LOWEST_SYNTHETIC_ID = 1_000
 """Below this, byte-level vocabularies keep control tokens and single bytes."""
 HIGHEST_SYNTHETIC_ID = 20_000
@@ -39,5 +41,5 @@ def poisson_arrivals(count: int, rate: float, *, seed: int) -> list[float]:
 
 def demo_prompts() -> list[DemoPrompt]:
     """The 24 prompts of the demo, in the order in which they are asked."""
-    text = files("ekiden.data.prompts").joinpath("demo.jsonl").read_bytes()
+    text = files(prompts).joinpath("demo.jsonl").read_bytes()
     return msgspec.json.Decoder(DemoPrompt).decode_lines(text)

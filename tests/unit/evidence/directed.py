@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ekiden.backends.fake import FakeRunner
+from ekiden.build.recording import controls_of, make_header
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.recording import controls_of, make_header
 from ekiden.evidence.reader import LedgerReader
 from ekiden.guardrails.limits import Tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
