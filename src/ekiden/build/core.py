@@ -4,7 +4,6 @@ import time
 
 from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
-from ekiden.config import Config
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
 from ekiden.engine.parts import EngineParts
 from ekiden.guardrails.limits import load_tenants
@@ -13,7 +12,6 @@ from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.stages.intake import RulesFactory, StopTextFactory
 from ekiden.state.request import Request
-from ekiden.state.runner import ModelRunner
 from ekiden.state.sampling_params import Grammar
 from ekiden.state.sequence import StopText, TokenRules
 from ekiden.state.turn import TurnRecorder

@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ekiden.version import __version__
 from ekiden.state.lineage import Section
+from ekiden.version import __version__
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -11,9 +11,6 @@ from typing import Any
 from ekiden.backends.registry import import_backend
 from ekiden.build.provenance import Installed, make_lineage, read_installed
 from ekiden.config import Config, ConfigError
-from ekiden.config import CacheConfig, Config, ConfigError, LimitsConfig, SchedulerConfig
-from ekiden.engine.parts import EngineParts
-from ekiden.engine.engine_core import EngineCore, StepObserver
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
 from ekiden.models.errors import ModelError

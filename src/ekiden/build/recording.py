@@ -6,12 +6,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from secrets import token_hex
 
-from ekiden.errors import UserError
-from ekiden.version import __version__
-from ekiden.config import Config, parse_size
 from ekiden.build.core import build_core
-from ekiden.engine.parts import EngineParts
+from ekiden.config import Config, parse_size
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
+from ekiden.engine.parts import EngineParts
+from ekiden.errors import UserError
 from ekiden.guardrails.limits import Tenants, load_tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.records import FORMAT, RunHeader
@@ -19,6 +18,7 @@ from ekiden.ledger.retention import SUFFIX, Retention, ledger_folder
 from ekiden.ledger.store import LedgerWriter
 from ekiden.state.lineage import Lineage
 from ekiden.state.runner import RunnerInfo
+from ekiden.version import __version__
 
 DAY_SECONDS = 86_400
 
