@@ -12,7 +12,6 @@ from typing import Any
 import click
 import uvloop
 
-from ekiden.backends.openvino.genai_peer import GenAIPeer
 from ekiden.build.core import fake_core
 from ekiden.build.model import load_described
 from ekiden.cli.figures_table import print_figures, table_of
@@ -177,6 +176,8 @@ def scheduler(waiting: int, as_json: bool, **options: Any) -> None:
 @_shaped(REQUESTS)
 def peer(resolved: Resolved, shape: Shape, as_json: bool, rounds: int, peer_settings: str) -> None:
     """OpenVINO GenAI's continuous batching on the same weights, in turns with ours."""
+    from ekiden.backends.openvino.genai_peer import GenAIPeer  # heavy, and the other benches do without it
+
     config = sized(resolved.config, shape.rows)
     model = describe_model(config)
     parts = load_described(config, model, resolved.sources)
