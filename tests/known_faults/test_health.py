@@ -71,6 +71,14 @@ async def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
         await engine.stop()
 
 
+async def test_what_the_http_layer_refuses_reaches_an_engine_in_its_own_process(supervised: Supervised) -> None:
+    await supervised.until(200)
+    assert (await supervised.http.post(TEXT, json=request_of(TEXT, temperature=-1))).status_code == 400
+    async with asyncio.timeout(10):  # an idle engine wakes for it
+        while supervised.engine.stats().refused_by_door_total != {"invalid": 1}:
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("how", ["killed", "fault"])
 async def test_pb_35_an_engine_that_died_is_told_and_replaced(supervised: Supervised, how: str) -> None:
     """Killed, or ended by an exception in its loop: 503 at once, an error for what was in flight, and a new one."""

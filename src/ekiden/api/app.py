@@ -33,7 +33,7 @@ from ekiden.api.metrics import ApiMetrics
 from ekiden.api.schema_base import Strict
 from ekiden.api.text import ModelText
 from ekiden.api.tokenize_routes import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
-from ekiden.config import Config
+from ekiden.config import Config, ServerConfig
 from ekiden.engine.interface import Engine, Health
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.tokenizer import Tokenizer
@@ -93,15 +93,15 @@ def create_app(
         max_model_len=card.max_model_len,
         vocab_size=card.vocab_size,
     )
-    flight = Flight()
+    generation = Generation(
+        engine=engine,
+        text=text,
+        flight=Flight(),
+        observe_gap=metrics.observe_gap,
+        keep_alive_seconds=server.stream_keep_alive,
+    )
     doors = Doors(
-        generation=Generation(
-            engine=engine,
-            text=text,
-            flight=flight,
-            observe_gap=metrics.observe_gap,
-            keep_alive_seconds=server.stream_keep_alive,
-        ),
+        generation=generation,
         limits=config.limits,
         tenant_header=server.tenant_header,
         defaults=generation_defaults or SamplingParams(),
@@ -116,10 +116,17 @@ def create_app(
         _add_route(app, "/admin/live", admin.live, methods=["GET"], summary="The engine at a glance", tags=["admin"])
     docs_page.add_routes(app)
     models_routes.add_routes(app, doors)
-    status_routes.add_routes(app, engine, flight, metrics)
-    evidence_routes.add_routes(app, doors.generation, config)
+    status_routes.add_routes(app, engine, generation.flight, metrics)
+    evidence_routes.add_routes(app, generation, config)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
+    _add_middleware(app, server, keys)
+    models: list[type[Strict]] = [chat.ChatMessage, *(model for *_, model in posts)]
+    app.openapi = lambda: _openapi(app, models)  # type: ignore[method-assign]  # the way FastAPI documents
+    return app
+
+
+def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore) -> None:
     if keys.required:
         app.add_middleware(ApiKeyMiddleware, store=keys)
     if server.cors_origin_list:
@@ -131,9 +138,6 @@ def create_app(
             expose_headers=["x-ekiden-request-id", "x-request-id", "retry-after", "retry-after-ms"],
         )
     app.add_middleware(IdentityMiddleware)  # added last, so it is outermost
-    models: list[type[Strict]] = [chat.ChatMessage, *(model for *_, model in posts)]
-    app.openapi = lambda: _openapi(app, models)  # type: ignore[method-assign]  # the way FastAPI documents
-    return app
 
 
 def _posts(doors: Doors, admin: AdminRoutes | None) -> list[Post]:
