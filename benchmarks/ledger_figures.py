@@ -19,13 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ekiden.backends.base import PassOutput, RunnerInfo
-from ekiden.config import CacheConfig, Config, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.recording import controls_of, make_header
+from ekiden.engine.recording import make_header
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain, worst
 from ekiden.evidence.reader import LedgerReader
-from ekiden.guardrails.limits import Tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
 from ekiden.state.plan import BatchPlan
@@ -84,7 +83,7 @@ class Bench:
         self.writer: LedgerWriter | None = None
         recorder = None
         if folder is not None:
-            header = make_header(config, self.model.info, Tenants(), run_id="bench", clock_base=0)
+            header = make_header(config, self.model.info, run_id="bench", clock_base=0)
             self.writer = LedgerWriter(folder / "bench.sqlite", header)
             recorder = Recorder(
                 self.writer, clock_base=0, block_size=32, prefix_caching=True, controls=controls_of(config)
@@ -92,9 +91,8 @@ class Bench:
         self.core = EngineCore(
             runner=self.model,
             sampler=self.model,
-            scheduler=config.scheduler,
+            controls=controls_of(config),
             cache=config.cache,
-            limits=config.limits,
             clock=whole_microseconds(self.model.clock),
             recorder=recorder,
         )

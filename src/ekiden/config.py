@@ -7,8 +7,10 @@ Construction checks what can be checked without a model and raises :class:`Confi
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from ekiden.state.controls import BATCHING, ORDERS, Controls, TenantLimits, budget_fault, fault_in
 
 
 class ConfigError(ValueError):
@@ -28,6 +30,12 @@ def _check(ok: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+def _check_controls(room: "SchedulerConfig | LimitsConfig") -> None:
+    """The bounds of what may be changed at run time too stand with the controls."""
+    fault = fault_in(asdict(room))
+    _check(fault is None, fault or "")
+
+
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     _check(value in choices, f"{name} is {value!r}; it must be one of {', '.join(choices)}")
 
@@ -35,8 +43,6 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 WEIGHTS = ("int8", "fp16", "fp32")
 EXPANSION = ("auto", "always", "never")
 KV_DTYPES = ("f16", "f32", "u8")
-BATCHING = ("continuous", "static", "static-padded", "window", "sequential")
-ORDERS = ("fcfs", "priority", "deadline", "fair")
 DETERMINISM = ("strict", "relaxed")
 
 
@@ -108,22 +114,7 @@ class SchedulerConfig:
     fair_output_weight: float = setting(2.0, "under `fair`: what an output token costs")
 
     def __post_init__(self) -> None:
-        _check_choice("batching", self.batching, BATCHING)
-        _check_choice("scheduling_policy", self.scheduling_policy, ORDERS)
-        _check(self.max_num_seqs >= 1, f"max_num_seqs is {self.max_num_seqs}; it must be at least 1")
-        for name in ("batch_window_ms", "max_overtakes", "fair_cached_weight"):
-            value = getattr(self, name)
-            _check(value >= 0, f"{name} is {value}; it must be at least 0")
-        for name in (
-            "max_concurrent_prefills", "ageing_seconds", "default_deadline_seconds",
-            "fair_prompt_weight", "fair_output_weight",
-        ):  # fmt: skip
-            value = getattr(self, name)
-            _check(value > 0, f"{name} is {value}; it must be over 0")
-        _check(
-            self.target_itl_ms is None or self.target_itl_ms >= 0,
-            f"target_itl_ms is {self.target_itl_ms}; it must be at least 0 (0 turns the limit off)",
-        )
+        _check_controls(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +130,7 @@ class LimitsConfig:
     body_timeout: float = setting(30.0, "seconds within which a request's body must have arrived")
 
     def __post_init__(self) -> None:
-        _check(
-            self.max_num_queued_reqs >= 1, f"max_num_queued_reqs is {self.max_num_queued_reqs}; it must be at least 1"
-        )
-        _check(
-            self.max_num_queued_tokens >= 1,
-            f"max_num_queued_tokens is {self.max_num_queued_tokens}; it must be at least 1",
-        )
+        _check_controls(self)
         _check(self.body_timeout > 0, f"body_timeout is {self.body_timeout}; it must be over 0")
 
 
@@ -237,14 +222,24 @@ class Config:
     server: ServerConfig = field(default_factory=ServerConfig)
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
 
+    tenants: dict[str, TenantLimits] = field(default_factory=dict)
+    """What ``limits.tenants_file`` holds; whoever resolves the settings reads it."""
+
     def __post_init__(self) -> None:
-        # Room for every decode of a step and still one prefill chunk that need not leave a single token behind.
-        least = self.scheduler.max_num_seqs + 2 * self.cache.block_size
-        _check(
-            self.scheduler.max_num_batched_tokens >= least,
-            f"max_num_batched_tokens is {self.scheduler.max_num_batched_tokens}; with max_num_seqs "
-            f"{self.scheduler.max_num_seqs} and block_size {self.cache.block_size} it must be at least {least}",
-        )
+        fault = budget_fault(self.scheduler.max_num_batched_tokens, self.scheduler.max_num_seqs, self.cache.block_size)
+        _check(fault is None, fault or "")
+
+
+def controls_of(config: Config) -> Controls:
+    """The controls that an engine starts with."""
+    limits = config.limits
+    return Controls(
+        **asdict(config.scheduler),
+        max_num_queued_reqs=limits.max_num_queued_reqs,
+        max_num_queued_tokens=limits.max_num_queued_tokens,
+        max_queue_seconds=limits.max_queue_seconds,
+        tenants=config.tenants,
+    )
 
 
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}

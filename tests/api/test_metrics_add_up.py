@@ -15,6 +15,7 @@ from ekiden.config import CacheConfig, Config, LedgerConfig, LimitsConfig, Sched
 from ekiden.engine.interface import LATENCIES, LATENCY_BOUNDS, OTHER_TENANTS, STEP_TOKEN_BOUNDS, TOKEN_TIME_BOUNDS
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.recorded_requests import decisions_of, inputs_of, request_detail_of
+from ekiden.guardrails.limits import load_tenants
 from ekiden.ledger.records import REFUSED
 from ekiden.state.request import FinishReason
 from tests.api.conftest import assert_error
@@ -42,7 +43,8 @@ def config(tmp_path: Path) -> Config:
             max_num_seqs=SLOTS, max_num_batched_tokens=SLOTS + 3 * BLOCK, scheduling_policy="fair"
         ),
         cache=CacheConfig(block_size=BLOCK),
-        limits=LimitsConfig(tenants_file=str(tenants), max_num_queued_reqs=40),
+        limits=LimitsConfig(max_num_queued_reqs=40),
+        tenants=load_tenants(str(tenants)),
         server=ServerConfig(tenant_header="x-tenant"),
         ledger=LedgerConfig(ledger_dir=str(tmp_path / "ledger")),
     )

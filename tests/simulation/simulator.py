@@ -9,19 +9,17 @@ from dataclasses import dataclass, field
 
 from ekiden.backends.base import RunnerError
 from ekiden.backends.fake import FakeRunner, GreedySampler, next_token
-from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore, StepView
-from ekiden.guardrails.limits import TenantLimits, Tenants
+from ekiden.state.controls import BATCHING, ORDERS, TenantLimits
 from ekiden.state.request import FinishReason, Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
 
 VOCAB = 50
-TENANTS = Tenants(
-    {
-        "a": TenantLimits(weight=2.0),
-        "limited": TenantLimits(max_num_queued_reqs=2, tokens_per_second=300.0, burst_tokens=400.0),
-    }
-)
+TENANTS = {
+    "a": TenantLimits(weight=2.0),
+    "limited": TenantLimits(max_num_queued_reqs=2, tokens_per_second=300.0, burst_tokens=400.0),
+}
 MAX_STEPS = 5_000
 
 
@@ -122,14 +120,13 @@ class Simulation:
                 max_num_queued_tokens=2_000,
                 max_queue_seconds=self.world.max_queue_seconds,
             ),
+            tenants=TENANTS,
         )
         self.core = EngineCore(
             runner=self.runner,
             sampler=GreedySampler(),
-            scheduler=self.config.scheduler,
+            controls=controls_of(self.config),
             cache=self.config.cache,
-            limits=self.config.limits,
-            tenants=TENANTS,
             clock=self._clock,
             eos_token_ids=frozenset({0}),
             observer=self,

@@ -29,6 +29,9 @@ class RunnerInfo:
     num_blocks: int
     num_swap_blocks: int
     bytes_per_block: int
+    most_tokens: int | None = None
+    """Tokens in a step for which it was prepared, and rows that get a token; None: any number."""
+    most_rows: int | None = None
     details: dict[str, str] = field(default_factory=dict)
 
 

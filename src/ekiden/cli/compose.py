@@ -17,7 +17,7 @@ from ekiden.cli.config_sources import all_settings
 from ekiden.cli.config_sources import resolve as resolve_settings
 from ekiden.cli.provenance import Installed, make_lineage, read_installed
 from ekiden.cli.terminal import byte_progress
-from ekiden.config import CacheConfig, Config, ConfigError, LimitsConfig, SchedulerConfig
+from ekiden.config import Config, ConfigError, controls_of
 from ekiden.engine.build import EngineParts
 from ekiden.engine.engine_core import EngineCore, StepObserver
 from ekiden.engine.interface import ModelCard
@@ -139,19 +139,16 @@ def _path(name: str | None) -> Path | None:
     return path
 
 
-def fake_core(
-    scheduler: SchedulerConfig, cache: CacheConfig, limits: LimitsConfig, observer: StepObserver
-) -> EngineCore:
+def fake_core(config: Config, observer: StepObserver) -> EngineCore:
     """An engine over the model without weights, for the bench of the scheduler."""
     from ekiden.backends.fake import FakeRunner, GreedySampler
 
-    blocks = scheduler.max_num_seqs * 64
+    blocks = config.scheduler.max_num_seqs * 64
     return EngineCore(
-        runner=FakeRunner(num_blocks=blocks, block_size=cache.block_size),
+        runner=FakeRunner(num_blocks=blocks, block_size=config.cache.block_size),
         sampler=GreedySampler(),
-        scheduler=scheduler,
-        cache=cache,
-        limits=limits,
+        controls=controls_of(config),
+        cache=config.cache,
         clock=time.monotonic,
         observer=observer,
     )

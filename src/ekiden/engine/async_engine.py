@@ -6,12 +6,14 @@ import threading
 
 from ekiden.config import Config
 from ekiden.engine.build import EngineParts, build_core
+from ekiden.engine.control_calls import ControlCalls
 from ekiden.engine.engine_core import StepObserver
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Abort, Drain, EngineLoop, Pause, Stop
+from ekiden.engine.loop import Abort, EngineLoop, Pause, Stop
 from ekiden.engine.recording import recorded_core
 from ekiden.engine.streams import Stream, Streams
 from ekiden.ledger.store import LedgerWriter
+from ekiden.state.controls import ControlChange, ControlState
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
@@ -29,8 +31,9 @@ class AsyncEngine:
             self._core, self.ledger = recorded_core(parts, config, observer=observer)
         else:
             self._core = build_core(parts, config, observer=observer)
-        self._loop = EngineLoop(self._core, self._deliver_from_engine, parts.grammars)
+        self._loop = EngineLoop(self._core, self._deliver_from_engine, parts.grammars, answer=self._answer_from_engine)
         self._streams = Streams(self._loop.inbox.put)
+        self._control_calls = ControlCalls(self._loop.inbox.put, self._core.controls.now)
         self._stats = self._core.stats()
         self._thread: threading.Thread | None = None
         self._error: str | None = None
@@ -68,8 +71,7 @@ class AsyncEngine:
         return self._stats
 
     def generate(self, request: Request) -> Stream:
-        if self._error is not None or self._thread is None:
-            raise EngineDied(self._error or "the engine is not running")
+        self._check_running()
         return self._streams.open(request)
 
     async def abort(self, request_id: str) -> None:
@@ -81,8 +83,16 @@ class AsyncEngine:
     async def resume(self, request_id: str, by: str | None = None) -> None:
         self._loop.inbox.put(Pause(request_id, PauseReason.OPERATOR, False, by))
 
-    async def drain(self, draining: bool) -> None:
-        self._loop.inbox.put(Drain(draining))
+    def controls(self) -> ControlState:
+        return self._control_calls.state
+
+    async def set_controls(self, change: ControlChange) -> ControlState:
+        self._check_running()
+        return await self._control_calls.set(change)
+
+    def _check_running(self) -> None:
+        if self._error is not None or self._thread is None:
+            raise EngineDied(self._error or "the engine is not running")
 
     def _run(self) -> None:
         error = None
@@ -98,6 +108,11 @@ class AsyncEngine:
     def _ended(self, error: str | None) -> None:
         self._error = error
         self._streams.fail_all(error or "the engine was stopped")
+        self._control_calls.fail_all(error or "the engine was stopped")
+
+    def _answer_from_engine(self, number: int, answer: ControlState | str) -> None:
+        if self._events is not None and not self._events.is_closed():
+            self._events.call_soon_threadsafe(self._control_calls.answered, number, answer)
 
     def _deliver_from_engine(self, updates: list[RequestUpdate], stats: EngineStats) -> None:
         self._stats = stats

@@ -4,10 +4,9 @@ import time
 from dataclasses import dataclass
 
 from ekiden.backends.base import ModelRunner
-from ekiden.config import Config
+from ekiden.config import Config, controls_of
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
 from ekiden.engine.interface import ModelCard
-from ekiden.guardrails.limits import load_tenants
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
@@ -44,16 +43,14 @@ def build_core(
     return EngineCore(
         runner=parts.runner,
         sampler=parts.sampler,
-        scheduler=config.scheduler,
+        controls=controls_of(config),
         cache=config.cache,
-        limits=config.limits,
         clock=clock,
         eos_token_ids=frozenset() if parts.tokenizer is None else parts.tokenizer.eos_token_ids,
         make_stop_text=_stop_text_factory(parts.tokenizer),
         make_rules=_rules_factory(parts.grammars),
         seed=config.engine.seed,
         max_model_len=parts.card.max_model_len,
-        tenants=load_tenants(config.limits.tenants_file),
         observer=observer,
         recorder=recorder,
     )

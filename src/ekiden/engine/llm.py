@@ -49,7 +49,7 @@ class LLM:
         self.parts = parts
         self.ledger: LedgerWriter | None = None
         """Where the run is recorded, if it is to be."""
-        config = replace(config, limits=_NO_LIMITS, scheduler=replace(config.scheduler, prefill_first=True))
+        config = replace(config, limits=_NO_LIMITS, tenants={}, scheduler=replace(config.scheduler, prefill_first=True))
         if record:
             self.core, self.ledger = recorded_core(parts, config, observer=observer)
         else:

@@ -6,6 +6,7 @@ The loop neither knows nor cares whether its inbox is filled from this process o
 import queue
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -13,6 +14,7 @@ from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.preparing import Prepared, Preparing
 from ekiden.sampling.structured import GrammarCompiler
+from ekiden.state.controls import ControlChange, ControlState, SetBy
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
@@ -37,10 +39,11 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
     by: str | None = None
 
 
-class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Refuse newcomers, or (``draining`` False) take them again."""
+class SetControls(msgspec.Struct, frozen=True, tag=True):
+    """Change the controls. What comes of the last change is told with ``number``, unless that is 0."""
 
-    draining: bool
+    changes: list[ControlChange]
+    number: int = 0
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -49,18 +52,26 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     drain_seconds: float = 0.0
 
 
-Command = Submit | Abort | Pause | Drain | Stop
+Command = Submit | Abort | Pause | SetControls | Stop
 Deliver = Callable[[list[RequestUpdate], EngineStats], None]
+Answer = Callable[[int, ControlState | str], None]
+"""Takes the number of a :class:`SetControls` with the controls in force, or why the change was refused.
+
+With number 0 it is told that others are in force now, whatever made them so."""
 
 
 class EngineLoop:
     """``grammars`` compiles what requests with a grammar need before the core sees them."""
 
-    def __init__(self, core: EngineCore, deliver: Deliver, grammars: GrammarCompiler | None = None) -> None:
+    def __init__(
+        self, core: EngineCore, deliver: Deliver, grammars: GrammarCompiler | None = None, *, answer: Answer
+    ) -> None:
         self._core = core
         self._deliver = deliver
+        self._answer = answer
         self._stop_at: float | None = None
-        self._draining = False
+        self._was_draining = False
+        self._told_epoch = 0
         self.inbox: queue.SimpleQueue[Command | Prepared] = queue.SimpleQueue()
         self._preparing = Preparing(grammars, self.inbox.put)
 
@@ -73,12 +84,10 @@ class EngineLoop:
             if self._stop_at is not None and (not self._core.has_work or time.monotonic() >= self._stop_at):
                 break
             result = self._core.step()
-            if self._stop_at is None:
-                # Only now: requests that were sent before the door was closed are inside.
-                self._core.intake.draining = self._draining
             self._deliver(result.updates, self._core.stats())
+            self._tell_controls()
             wait = 0.0 if result.computed else self._idle_seconds(result.next_change)
-        for request_id in list(self._core.population.by_id):
+        for request_id in self._core.request_ids:
             self._core.abort(request_id)
         for request in self._preparing.give_up():
             self._core.add_request(request)  # to be refused
@@ -86,7 +95,19 @@ class EngineLoop:
 
     def _begin(self) -> None:
         """A loop may have run, and stopped, before."""
-        self._stop_at, self._core.intake.draining = None, self._draining
+        if self._stop_at is not None:
+            self._stop_at = None
+            self._drain(self._was_draining, "start")
+
+    def _tell_controls(self) -> None:
+        """A change, or its expiry, that nobody waits for is told too."""
+        if self._core.controls.now.epoch != self._told_epoch:
+            self._told_epoch = self._core.controls.now.epoch
+            self._answer(0, self._core.controls.state)
+
+    def _drain(self, draining: bool, who: str) -> None:
+        change = ControlChange(values={"draining": draining}, set_by=SetBy.SOFTWARE_RULE, who=who)
+        self._core.set_controls(change)
 
     def _idle_seconds(self, next_change: float | None) -> float | None:
         """How long nothing can happen without a command; None for ever."""
@@ -118,10 +139,11 @@ class EngineLoop:
                     self._core.abort(request_id)
             case Pause(request_id, reason, paused, by):
                 (self._core.pause if paused else self._core.resume)(request_id, reason, by)
-            case Drain(draining):
-                self._draining = draining
-                if not draining and self._stop_at is None:
-                    self._core.intake.draining = False
+            case SetControls(changes, number):
+                for change in changes:
+                    self._core.set_controls(change, partial(self._answer, number) if number else None)
             case Stop(drain_seconds):
-                self._core.intake.draining = True
+                if self._stop_at is None:
+                    self._was_draining = self._core.controls.now.draining
+                    self._drain(True, "shutdown")
                 self._stop_at = time.monotonic() + drain_seconds

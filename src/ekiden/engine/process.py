@@ -20,16 +20,18 @@ from pathlib import Path
 
 import msgspec
 
-from ekiden.config import Config
+from ekiden.config import Config, controls_of
 from ekiden.engine.build import EngineParts, build_core
+from ekiden.engine.control_calls import ControlCalls
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Abort, Command, Drain, EngineLoop, Pause, Stop
+from ekiden.engine.loop import Abort, Command, EngineLoop, Pause, SetControls, Stop
 from ekiden.engine.recording import LedgerError, recorded_core
 from ekiden.engine.spawn import Spawned, spawn_engine
 from ekiden.engine.streams import Stream, Streams
 from ekiden.ledger.store import LedgerWriter
 from ekiden.models.errors import ModelError
+from ekiden.state.controls import ControlChange, ControlState
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
@@ -56,7 +58,14 @@ class Stepped(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
-Report = Ready | Failed | Stepped
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """To a :class:`SetControls` of the same number: the controls in force, or why the change was refused."""
+
+    number: int
+    answer: ControlState | str
+
+
+Report = Ready | Failed | Stepped | Answered
 
 
 # --- the child
@@ -76,6 +85,7 @@ def engine_main(connection: Connection, make_parts: MakeParts, config: Config) -
             core,
             lambda updates, stats: outbox.put(encode(Stepped(updates, stats))),
             parts.grammars,
+            answer=lambda number, answer: outbox.put(encode(Answered(number, answer))),
         )
         reader = threading.Thread(target=_read_commands, args=(connection, loop), name="ekiden-reader", daemon=True)
         reader.start()
@@ -141,6 +151,7 @@ class EngineClient:
         self._wedge_timeout = wedge_timeout
         self._clock = clock
         self._streams = Streams(self._send)
+        self._control_calls = ControlCalls(self._send, controls_of(config))
         self._encode = msgspec.msgpack.Encoder().encode
         self._spawned = None if spawned is None else self._begin(spawned)
         self._child: _Child | None = None
@@ -152,7 +163,6 @@ class EngineClient:
         self._supervisor: asyncio.Task[None] | None = None
         self._failure: str | None = None
         self._stopping = False
-        self._draining = False
         self._stopped = asyncio.Event()
         self.restarts = 0
 
@@ -202,8 +212,7 @@ class EngineClient:
         return self._stats
 
     def generate(self, request: Request) -> Stream:
-        if self._child is None or not self._child.ready or self._stopping:
-            raise EngineDied("the engine is not running; try again shortly")
+        self._check_running()
         if len(self._streams) == 0:
             self._last_report = self._clock()  # an idle engine is silent by right
         return self._streams.open(request)
@@ -217,9 +226,16 @@ class EngineClient:
     async def resume(self, request_id: str, by: str | None = None) -> None:
         self._send(Pause(request_id, PauseReason.OPERATOR, False, by))
 
-    async def drain(self, draining: bool) -> None:
-        self._draining = draining
-        self._send(Drain(draining))
+    def controls(self) -> ControlState:
+        return self._control_calls.state
+
+    async def set_controls(self, change: ControlChange) -> ControlState:
+        self._check_running()
+        return await self._control_calls.set(change)
+
+    def _check_running(self) -> None:
+        if self._child is None or not self._child.ready or self._stopping:
+            raise EngineDied("the engine is not running; try again shortly")
 
     def _silent_for(self) -> float:
         """Seconds without a sign of life while there is work."""
@@ -257,7 +273,9 @@ class EngineClient:
             await child.end()
             if not child.failed:
                 self._failure = f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
-            self._streams.fail_all("the server is shutting down" if self._stopping else str(self._failure))
+            message = "the server is shutting down" if self._stopping else str(self._failure)
+            self._streams.fail_all(message)
+            self._control_calls.fail_all(message)
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
@@ -271,12 +289,13 @@ class EngineClient:
             case Stepped(updates, stats):
                 self._stats = stats
                 self._streams.deliver(updates)
+            case Answered(number, answer):
+                self._control_calls.answered(number, answer)
             case Ready(card, ledger):
                 child.ready = True
                 self._card = card
                 self.ledger_path = None if ledger is None else Path(ledger)
-                if self._draining:
-                    self._send(Drain(True))  # an engine that was restarted is told again
+                self._send(SetControls(self._control_calls.state.changes))  # an engine that was restarted is told again
                 if not first.done():
                     first.set_result(card)
             case Failed(message, permanent):

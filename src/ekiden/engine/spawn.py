@@ -31,7 +31,8 @@ def spawn_engine(needed: Iterable[str] = ()) -> Spawned:
 
 
 def _wait_for_work(connection: Connection, needed: tuple[str, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
+    for number in (signal.SIGINT, signal.SIGHUP):  # these go to the whole group of a terminal; the parent decides
+        signal.signal(number, signal.SIG_IGN)
     engine = importlib.import_module("ekiden.engine.process")
     with contextlib.suppress(Exception):  # loading meets it again, and tells
         for module in needed:

@@ -6,7 +6,7 @@ So the stored ends, added up, give these numbers again (``tests/api/test_metrics
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ekiden.engine.interface import (
     LATENCIES,
@@ -74,11 +74,17 @@ class LatencyTotals:
 class TenantCounts:
     """What each configured tenant used; all others together are :data:`OTHER_TENANTS`, so the set is bounded."""
 
-    def __init__(self, names: frozenset[str]) -> None:
-        self._counts = {name: [0, 0, 0, 0] for name in sorted(names)}
-        if names:
-            self._counts[OTHER_TENANTS] = [0, 0, 0, 0]
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
         self._snapshot: dict[str, TenantTotals] | None = None
+
+    def name(self, tenants: Iterable[str]) -> None:
+        """Count these apart from now on. Those that were named before still are: counters only grow."""
+        for name in sorted(tenants):
+            self._counts.setdefault(name, [0, 0, 0, 0])
+        if self._counts:
+            self._counts.setdefault(OTHER_TENANTS, [0, 0, 0, 0])
+        self._snapshot = None
 
     def _of(self, tenant: str) -> list[int]:
         self._snapshot = None
@@ -102,7 +108,7 @@ class TenantCounts:
 
 
 class Totals:
-    def __init__(self, tenants: frozenset[str] = frozenset()) -> None:
+    def __init__(self, tenants: Iterable[str] = ()) -> None:
         self.steps = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
@@ -114,7 +120,8 @@ class Totals:
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.latencies = LatencyTotals()
-        self.tenants = TenantCounts(tenants)
+        self.tenants = TenantCounts()
+        self.tenants.name(tenants)
 
     def count_step(self, turn: Turn) -> None:
         """A turn whose step was computed."""

@@ -153,7 +153,7 @@ def answer_figures(answers: Sequence[Answer], duration: float) -> Figures:
 
 
 def bench_scheduler(
-    make_core: Callable[[SchedulerConfig, CacheConfig, LimitsConfig, StepRecorder], EngineCore],
+    make_core: Callable[[Config, StepRecorder], EngineCore],
     *,
     rows: int,
     waiting: int,
@@ -168,12 +168,15 @@ def bench_scheduler(
     replaced, in most steps.
     """
     recorder = StepRecorder()
-    core = make_core(
-        SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=2 * rows, scheduling_policy=order),
-        CacheConfig(block_size=16),
-        LimitsConfig(max_num_queued_reqs=10 * (rows + waiting), max_num_queued_tokens=1_000 * (rows + waiting)),
-        recorder,
+    requests = rows + waiting
+    config = Config(
+        scheduler=SchedulerConfig(
+            max_num_seqs=rows, max_num_batched_tokens=rows + max(rows, 2 * 16), scheduling_policy=order
+        ),
+        cache=CacheConfig(block_size=16),
+        limits=LimitsConfig(max_num_queued_reqs=10 * requests, max_num_queued_tokens=1_000 * requests),
     )
+    core = make_core(config, recorder)
     source = random.Random(seed)
     for index in range(rows + waiting):
         sampling = SamplingParams(temperature=0.0, max_tokens=source.randrange(steps, 3 * steps))

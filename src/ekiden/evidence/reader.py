@@ -12,7 +12,7 @@ import msgspec
 
 from ekiden.evidence.recorded_requests import request_detail_of
 from ekiden.ledger.records import (
-    FORMAT,
+    READABLE,
     REFUSED,
     ControlRow,
     EndRow,
@@ -85,8 +85,9 @@ class LedgerReader:
             self.header = msgspec.json.decode(header, type=RunHeader)
         except (sqlite3.Error, msgspec.DecodeError, TypeError) as error:
             raise LedgerReadError(f"{path} is not a ledger of this version of Ekiden: {error}") from error
-        if self.header.format != FORMAT:
-            raise LedgerReadError(f"{path} has ledger format {self.header.format}; this version reads {FORMAT}")
+        if self.header.format not in READABLE:
+            known = " and ".join(map(str, READABLE))
+            raise LedgerReadError(f"{path} has ledger format {self.header.format}; this version reads {known}")
 
     def close(self) -> None:
         self._connection.close()

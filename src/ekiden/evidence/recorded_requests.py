@@ -30,6 +30,8 @@ _DECODE_REQUEST = msgspec.msgpack.Decoder(RequestDetail).decode
 _DECODE_END = msgspec.msgpack.Decoder(EndDetail).decode
 _DECODE_DECISIONS = msgspec.msgpack.Decoder(TurnDecisions).decode
 _DECODE_INPUTS = msgspec.msgpack.Decoder(TurnInputs).decode
+_FIGURES = TurnRow._fields.index("inputs")
+"""How many columns of a turn are plain figures."""
 
 
 @dataclass(slots=True)
@@ -151,7 +153,8 @@ def same_decisions(recorded: Rows, replayed: Rows) -> bool:
     """
     return (
         recorded.turn.decisions == replayed.turn.decisions
-        and recorded.turn[:-2] == replayed.turn[:-2]
+        and recorded.turn[:_FIGURES] == replayed.turn[:_FIGURES]
+        and recorded.turn.epoch in (None, replayed.turn.epoch)
         and recorded.events in ([], replayed.events)
         and list(map(_of_request, recorded.requests)) == list(map(_of_request, replayed.requests))
         and list(map(_of_end, recorded.ends)) == list(map(_of_end, replayed.ends))
@@ -174,9 +177,11 @@ def difference(recorded: Rows, replayed: Rows) -> Difference:
     """Where the decisions of one turn differ, field by field."""
     found: list[tuple[str, object, object]] = [
         (name, old, new)
-        for name, old, new in zip(TurnRow._fields[:-2], recorded.turn[:-2], replayed.turn[:-2], strict=True)
+        for name, old, new in zip(TurnRow._fields[:_FIGURES], recorded.turn, replayed.turn, strict=False)
         if old != new
     ]
+    if recorded.turn.epoch not in (None, replayed.turn.epoch):
+        found.append(("epoch", recorded.turn.epoch, replayed.turn.epoch))
     old_decisions, new_decisions = decisions_of(recorded.turn), decisions_of(replayed.turn)
     for name in TurnDecisions.__struct_fields__:
         old, new = getattr(old_decisions, name), getattr(new_decisions, name)

@@ -35,7 +35,7 @@ def replay_tokens(reader: LedgerReader, parts: EngineParts, config: Config, *, l
     """
     result = TokenReplay()
     engine = replace(config.engine, seed=reader.header.seed)
-    core = build_core(parts, replace(config, engine=engine, limits=_ANY_NUMBER))
+    core = build_core(parts, replace(config, engine=engine, limits=_ANY_NUMBER, tenants={}))
     expected: dict[str, tuple[str, bytes, int]] = {}
     ends = {end.request: end for end in reader.all_ends()}
     for row in reader.all_requests()[:limit]:

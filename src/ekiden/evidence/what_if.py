@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ekiden.backends.base import PassOutput, RunnerInfo
-from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.config import SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.step_time import load_of
-from ekiden.evidence.decision_replay import runner_info, tenants_of
+from ekiden.evidence.decision_replay import config_of, runner_info
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.recorded_requests import PromptMaker, request_detail_of
 from ekiden.ledger.records import REFUSED, EndRow, RequestRow, RunHeader, TurnRow
@@ -225,18 +225,14 @@ def _simulate(
 ) -> Figures:
     """One run in virtual time."""
     model = _VirtualModel(info, fitted)
-    config = Config(
-        scheduler=SchedulerConfig(**scheduler), cache=CacheConfig(**header.cache), limits=LimitsConfig(**header.limits)
-    )
+    config = replace(config_of(header), scheduler=SchedulerConfig(**scheduler))
     core = EngineCore(
         runner=model,
         sampler=model,
-        scheduler=config.scheduler,
+        controls=controls_of(config),
         cache=config.cache,
-        limits=config.limits,
         clock=model.clock,
         max_model_len=header.max_model_len,
-        tenants=tenants_of(header),
     )
     finishes: list[Finish] = []
     refused = 0

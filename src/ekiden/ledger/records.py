@@ -9,17 +9,20 @@ A turn's row has two blobs. ``inputs`` is what the world did (times, cancellatio
 Codes are part of the format: never renumber them, and raise :data:`FORMAT` when a row changes its meaning.
 """
 
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import msgspec
 
+from ekiden.state.controls import ControlChange
 from ekiden.state.lineage import Lineage
 from ekiden.state.plan import LeftOutReason
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import WaitReason
 
-FORMAT = 2
+FORMAT = 3
+READABLE = (2, 3)
+"""Format 2 knew no changes of controls but draining."""
 REFUSED = "refused"
 """The reason in the end row of a request that was refused; those of others are of FinishReason."""
 
@@ -60,7 +63,7 @@ class EventKind(IntEnum):
     PREEMPTED = 8
     """value: blocks moved to the swap space; 0 when their content was dropped."""
     RESUMED = 9
-    """value: one more than its slot; negative when what it had was dropped and is to be computed again."""
+    """value: that of a :class:`Resumed`."""
     CAUGHT_UP = 10
     """What was dropped has been computed again."""
     PAUSED = 11
@@ -68,12 +71,20 @@ class EventKind(IntEnum):
     ENDED = 12
 
 
-class SetBy(StrEnum):
-    """Who put a control in force."""
+class Resumed(NamedTuple):
+    """What a RESUMED event tells. ``whole``: the request lost nothing that is to be computed again."""
 
-    CONFIGURATION = "configuration"
-    SOFTWARE_RULE = "software_rule"
-    PERSON = "person"
+    slot: int
+    whole: bool
+
+    @property
+    def value(self) -> int:
+        """As stored: one more than the slot, and negative where not whole."""
+        return self.slot + 1 if self.whole else -self.slot - 1
+
+    @staticmethod
+    def of(value: int) -> "Resumed":
+        return Resumed(abs(value) - 1, value > 0)
 
 
 class TurnRow(NamedTuple):
@@ -106,6 +117,8 @@ class TurnRow(NamedTuple):
     """Tokens given out."""
     inputs: bytes
     decisions: bytes
+    epoch: int | None = None
+    """Of the controls in force; None in format 2."""
 
 
 class EventRow(NamedTuple):
@@ -149,7 +162,7 @@ class EndRow(NamedTuple):
 
 
 class ControlRow(NamedTuple):
-    """A rule in force from ``turn`` on."""
+    """A rule in force from ``turn`` on; ``old`` is what held before. ``expires`` is in microseconds of the run."""
 
     turn: int
     at: int
@@ -157,6 +170,9 @@ class ControlRow(NamedTuple):
     value: str
     set_by: str
     who: str
+    why: str = ""
+    old: str | None = None
+    expires: int | None = None
 
 
 class Rows(NamedTuple):
@@ -213,11 +229,24 @@ class TurnInputs(msgspec.Struct, frozen=True, array_like=True):
     padding_rows: int = 0
     arrivals: int = 0
     draining: bool = False
+    """In format 2 only: whether newcomers were refused."""
     aborts: list[int] = []
     pauses: list[tuple[int, int, bool, str | None]] = []
     stops: list[tuple[int, int | str | None]] = []
     """Requests that a token ended before their length did: the stop token, ``"string"``, ``"error"`` or None."""
     failure: str | None = None
+    controls: list[tuple[int, ControlChange]] = []
+    """Changes of the controls, each with the number of this turn's requests that came before it."""
+
+
+class Admitted(NamedTuple):
+    """A request that got a slot. ``standing``: what its place in the order rested on."""
+
+    request: int
+    slot: int
+    blocks: int
+    cached_tokens: int
+    standing: float
 
 
 class TurnDecisions(msgspec.Struct, frozen=True, array_like=True):
@@ -235,10 +264,9 @@ class TurnDecisions(msgspec.Struct, frozen=True, array_like=True):
     swap_out: list[tuple[int, int]] = []
     swap_in: list[tuple[int, int]] = []
     resumed_start: list[int] = []
-    admitted_start: list[tuple[int, int, int, int, float]] = []
-    """Request, slot, blocks, tokens found in the prefix cache, and what its place in the order rested on."""
+    admitted_start: list[Admitted] = []
     resumed: list[int] = []
-    admitted: list[tuple[int, int, int, int, float]] = []
+    admitted: list[Admitted] = []
     passed_over: list[int] | None = None
     retired: list[tuple[int, int]] = []
     """Each with the blocks it gave back."""

@@ -40,7 +40,7 @@ CREATE TABLE turns (
   decode_rows INTEGER NOT NULL, decode_context INTEGER NOT NULL, prefill_tokens INTEGER NOT NULL,
   prefill_pairs INTEGER NOT NULL, p10 INTEGER NOT NULL, p50 INTEGER NOT NULL, p90 INTEGER NOT NULL,
   prefill_time INTEGER NOT NULL, swapped INTEGER NOT NULL, tokens INTEGER NOT NULL,
-  inputs BLOB NOT NULL, decisions BLOB NOT NULL
+  inputs BLOB NOT NULL, decisions BLOB NOT NULL, epoch INTEGER
 );
 CREATE TABLE events (
   request INTEGER NOT NULL, turn INTEGER NOT NULL, place INTEGER NOT NULL, late INTEGER NOT NULL,
@@ -62,7 +62,7 @@ CREATE INDEX ends_by_turn ON ends (turn);
 CREATE TABLE live (request INTEGER PRIMARY KEY);
 CREATE TABLE controls (
   turn INTEGER NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, set_by TEXT NOT NULL,
-  who TEXT NOT NULL
+  who TEXT NOT NULL, why TEXT NOT NULL, old TEXT, expires INTEGER
 );
 """
 

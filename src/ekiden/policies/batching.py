@@ -5,6 +5,7 @@ All of them run on the same engine; only the answer to "how many may join now" d
 
 from dataclasses import dataclass
 
+from ekiden.state.controls import Controls
 from ekiden.state.policy import BatchingPolicy, BatchView
 
 
@@ -74,13 +75,14 @@ class Sequential:
         return None
 
 
-def make_batching_policy(name: str, *, window_seconds: float) -> BatchingPolicy:
-    """The policy called ``name`` in the configuration."""
-    policies: dict[str, BatchingPolicy] = {
-        "continuous": Continuous(),
-        "static": Static(),
-        "static-padded": Static(name="static-padded", keeps_finished_rows=True),
-        "window": Window(window_seconds),
-        "sequential": Sequential(),
-    }
-    return policies[name]
+def batching_policy(controls: Controls) -> BatchingPolicy:
+    """The policy in force."""
+    match controls.batching:
+        case "continuous":
+            return Continuous()
+        case "window":
+            return Window(controls.batch_window_ms / 1000)
+        case "sequential":
+            return Sequential()
+        case name:
+            return Static(name=name, keeps_finished_rows=name == "static-padded")

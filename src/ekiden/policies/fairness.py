@@ -13,11 +13,12 @@ Bound: while two tenants stay backlogged, the service they receive (over their w
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ekiden.state.policy import Weights
+from ekiden.state.controls import Controls
+from ekiden.state.policy import ServiceCounters
 from ekiden.state.sequence import Sequence
 
 _FORGET_ABOVE = 4096
@@ -32,40 +33,54 @@ class _Tenant:
 
 
 class FairQueue:
-    def __init__(self, *, weights: Weights, prompt_weight: float, cached_weight: float, output_weight: float) -> None:
-        self._weights = weights
-        self._prompt_weight = prompt_weight
-        self._cached_weight = cached_weight
-        self._output_weight = output_weight
-        self._tenants: dict[str, _Tenant] = {}
+    def __init__(self, controls: Controls, counters: ServiceCounters) -> None:
+        self._controls = controls
+        self._prompt_weight = controls.fair_prompt_weight
+        self._cached_weight = controls.fair_cached_weight
+        self._output_weight = controls.fair_output_weight
+        self._tenants = {name: _Tenant(self._weight(name), counter) for name, counter in counters.by_tenant.items()}
         self._backlogged: dict[str, _Tenant] = {}
         self._length = 0
         self._num_tokens = 0
-        self._last_to_leave = _Tenant(1.0)
+        self._last_to_leave = _Tenant(1.0, counters.floor)
 
     def push(self, sequence: Sequence) -> None:
         name = sequence.request.tenant
         tenant = self._tenant(name)
-        if not tenant.waiting:
+        if name not in self._backlogged:
             # The lift: a tenant that had nothing waiting gets no credit for the time it was away.
-            others = (other.counter for other in self._backlogged.values())
-            tenant.counter = max(tenant.counter, min(others, default=self._last_to_leave.counter))
+            tenant.counter = max(tenant.counter, self._floor())
             self._backlogged[name] = tenant
         tenant.waiting[sequence.request_id] = sequence
         self._length += 1
         self._num_tokens += sequence.num_prompt_tokens
+
+    def take_over(self, sequences: Iterable[Sequence]) -> None:
+        """These tenants have all been waiting, so the lift of one must not depend on the counters of the others."""
+        waiting, floor = list(sequences), self._floor()
+        for name in sorted({sequence.request.tenant for sequence in waiting}):
+            tenant = self._backlogged[name] = self._tenant(name)
+            tenant.counter = max(tenant.counter, floor)
+        for sequence in waiting:
+            self.push(sequence)
+
+    def _floor(self) -> float:
+        return min((tenant.counter for tenant in self._backlogged.values()), default=self._last_to_leave.counter)
 
     def _tenant(self, name: str) -> _Tenant:
         tenant = self._tenants.get(name)
         if tenant is None:
             if len(self._tenants) >= 2 * len(self._backlogged) + _FORGET_ABOVE:
                 self._forget_idle()
-            tenant = self._tenants[name] = _Tenant(self._weights(name))
+            tenant = self._tenants[name] = _Tenant(self._weight(name))
         return tenant
+
+    def _weight(self, tenant: str) -> float:
+        return self._controls.limits_of(tenant).weight
 
     def _forget_idle(self) -> None:
         """Drop idle tenants that the lift would raise anyway; nothing is lost with them."""
-        floor = min((t.counter for t in self._backlogged.values()), default=self._last_to_leave.counter)
+        floor = self._floor()
         self._tenants = {n: t for n, t in self._tenants.items() if t.waiting or t.counter > floor}
 
     def first(self, count: int) -> list[Sequence]:
@@ -112,9 +127,9 @@ class FairQueue:
         tenant = self._tenants.get(sequence.request.tenant)
         return 0.0 if tenant is None else tenant.counter
 
-    def counters(self) -> dict[str, float]:
-        """Each known tenant's virtual counter."""
-        return {name: tenant.counter for name, tenant in self._tenants.items()}
+    def counters(self) -> ServiceCounters:
+        """Each known tenant's virtual counter, and the one to which a newcomer would be lifted now."""
+        return ServiceCounters({name: tenant.counter for name, tenant in self._tenants.items()}, self._floor())
 
     def __len__(self) -> int:
         return self._length

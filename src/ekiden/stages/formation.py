@@ -10,6 +10,8 @@ Rules:
 - while sequences decode, prefill chunks shrink until the predicted step (its 90th percentile) keeps the inter-token
   target; the first prompt in line still gets its smallest chunk, so that prefill never starves;
 - at most ``max_concurrent_prefills`` prompts are part-way through at once;
+- with ``prefill_first`` no decode is planned while prompts can be computed: for offline batches, whose streams nobody
+  watches;
 - a prompt block that is being computed in this step is not computed twice: another prompt with the same beginning waits
   for it and takes it over;
 - output tokens are always computed one at a time, also when a sequence is computed again after its blocks were dropped.
@@ -18,6 +20,8 @@ Rules:
 from dataclasses import dataclass, field, replace
 
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.policies.padding import PaddingRows
+from ekiden.state.controls import ControlsInForce
 from ekiden.state.plan import BatchPlan, LeftOutReason
 from ekiden.state.policy import StepLoad, StepTimePredictor
 from ekiden.state.population import Population
@@ -35,32 +39,20 @@ def chunk_size(*, computed: int, prompt: int, budget: int, block_size: int) -> i
     return max(0, end - computed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormationLimits:
-    """``target_seconds``: how long a step with decodes in it may take; None for no target.
-
-    ``prefill_first``: no decode is planned while prompts can be computed; for offline batches, whose streams nobody
-    watches.
-    """
-
-    max_num_batched_tokens: int
-    max_concurrent_prefills: int
-    target_seconds: float | None = None
-    prefill_first: bool = False
-
-
 class Formation:
     def __init__(
         self,
         *,
         population: Population,
         kv: KVCacheManager,
-        limits: FormationLimits,
+        controls: ControlsInForce,
+        padding: PaddingRows,
         step_time: StepTimePredictor,
     ) -> None:
         self._population = population
         self._kv = kv
-        self._limits = limits
+        self._controls = controls
+        self._padding = padding
         self._step_time = step_time
 
     def form(
@@ -71,14 +63,14 @@ class Formation:
         ``swap_in`` and ``resumed`` are what refill brought back since the last one; ``swap_out`` belongs to sequences
         that were paused.
         """
-        plan = BatchPlan(token_budget=self._limits.max_num_batched_tokens, swap_out=swap_out, swap_in=swap_in)
-        if self._limits.prefill_first:
+        plan = BatchPlan(token_budget=self._controls.now.max_num_batched_tokens, swap_out=swap_out, swap_in=swap_in)
+        if self._controls.now.prefill_first:
             self._add_prefills(plan)
             if not plan.empty:
                 return plan
         self._add_decodes(plan, resumed)
-        for sequence in self._population.padding:
-            if sequence.block_table:
+        for sequence in self._padding:
+            if plan.total_tokens < plan.token_budget:
                 plan.add(sequence, 1)
         self._add_prefills(plan)
         return plan
@@ -87,6 +79,9 @@ class Formation:
         needs_block, sequences, num_tokens = self._kv.needs_block, plan.sequences, plan.num_tokens
         for sequence in list(self._population.running):
             if sequence.is_prefilling or sequence.status is not Status.RUNNING:
+                continue
+            if len(sequences) == plan.token_budget:  # it was lowered while more than that ran
+                plan.left_out.append((sequence, LeftOutReason.TOKEN_BUDGET))
                 continue
             if needs_block(sequence) and not self._grow(sequence, plan, resumed):
                 continue
@@ -97,7 +92,7 @@ class Formation:
     def _grow(self, sequence: Sequence, plan: BatchPlan, resumed: list[Sequence]) -> bool:
         """One more block for the sequence, taken from a victim if need be; False when it must sit this step out."""
         while self._kv.num_available == 0:
-            if self._drop_padding_row():
+            if self._padding.give_up_blocks():
                 continue
             victim, runner_up = self._victim(sequence, resumed)
             if victim is None:
@@ -108,14 +103,6 @@ class Formation:
                 return False
         self._kv.grow(sequence)
         return True
-
-    def _drop_padding_row(self) -> bool:
-        """Real work goes before padding: a finished row that is still computed gives up its blocks, not its slot."""
-        for sequence in self._population.padding:
-            if sequence.block_table:
-                self._kv.release(sequence)
-                return True
-        return False
 
     def _victim(self, needy: Sequence, resumed: list[Sequence]) -> tuple[Sequence | None, Sequence | None]:
         """The newest running sequence that is not behind ``needy`` in line; ``needy`` itself if it is the newest.
@@ -147,7 +134,7 @@ class Formation:
         prefilling = [s for s in self._population.running if s.is_prefilling]
         if not prefilling:
             return
-        room = _PrefillRoom(left=self._limits.max_num_batched_tokens - plan.total_tokens)
+        room = _PrefillRoom(left=self._controls.now.max_num_batched_tokens - plan.total_tokens)
         decodes = StepLoad(
             decode_rows=len(plan.sequences),
             decode_context=sum(sequence.num_computed_tokens for sequence in plan.sequences),
@@ -163,7 +150,7 @@ class Formation:
         self, plan: BatchPlan, sequence: Sequence, room: "_PrefillRoom", decodes: StepLoad
     ) -> LeftOutReason | None:
         """The sequence's next chunk goes into the plan, or the reason why it does not is returned."""
-        if room.prompts >= self._limits.max_concurrent_prefills:
+        if room.prompts >= self._controls.now.max_concurrent_prefills:
             return LeftOutReason.CONCURRENT_PREFILLS
         gained = self._kv.take_over_computed(sequence)
         if gained:
@@ -185,7 +172,7 @@ class Formation:
         return None
 
     def _keeps_target(self, load: StepLoad) -> bool:
-        target = self._limits.target_seconds
+        target = self._controls.now.target_seconds
         return target is None or self._step_time.predict(load).p90 <= target
 
 

@@ -5,13 +5,14 @@ that is accepted here can block the queue for ever.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import blake2b
+from math import inf
 
-from ekiden.guardrails.limits import Tenants, TokenBucket
+from ekiden.guardrails.limits import TokenBucket
 from ekiden.guardrails.signals import DrainRate, OutputLengths, Progress
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.sampling.grammar_limits import GrammarError
+from ekiden.state.controls import ControlsInForce
 from ekiden.state.population import Population
 from ekiden.state.request import Refusal, RefusalReason, Request
 from ekiden.state.sampling_params import Grammar, InvalidSamplingParams, validate
@@ -22,42 +23,34 @@ RulesFactory = Callable[[Grammar], TokenRules]
 """Raises :class:`GrammarError` for a grammar that cannot be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntakeLimits:
-    vocab_size: int
-    max_model_len: int
-    max_num_queued_reqs: int
-    max_num_queued_tokens: int
-    max_queue_seconds: float | None = None
-
-
 class Intake:
     def __init__(
         self,
         *,
-        limits: IntakeLimits,
+        controls: ControlsInForce,
+        vocab_size: int,
+        max_model_len: int,
         population: Population,
         kv: KVCacheManager,
         eos_token_ids: frozenset[int],
         make_stop_text: StopTextFactory,
         make_rules: RulesFactory | None = None,
         seed: int,
-        tenants: Tenants,
         drain_rate: DrainRate,
         output_lengths: OutputLengths,
     ) -> None:
-        self._limits = limits
+        self._controls = controls
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
         self._population = population
         self._kv = kv
         self._eos_token_ids = eos_token_ids
         self._make_stop_text = make_stop_text
         self._make_rules = make_rules
         self._seed = seed
-        self._tenants = tenants
         self._drain_rate = drain_rate
         self._output_lengths = output_lengths
         self._buckets: dict[str, TokenBucket] = {}
-        self.draining = False
 
     def accept(self, request: Request, now: float) -> Sequence | Refusal:
         """Put the request in the waiting queue, or say why not. A refused request leaves no trace."""
@@ -70,7 +63,7 @@ class Intake:
             return rules
         num_prompt = len(request.prompt_token_ids)
         # A request without max_tokens takes what there is: the context, or the whole KV pool if that is smaller.
-        room = min(self._limits.max_model_len, self._kv.max_tokens)
+        room = min(self._max_model_len, self._kv.max_tokens)
         total = room if sampling.max_tokens is None else num_prompt + sampling.max_tokens
         stops = frozenset(sampling.stop_token_ids)
         sequence = Sequence(
@@ -119,7 +112,7 @@ class Intake:
 
     def _impossible(self, request: Request) -> Refusal | None:
         """What is wrong with the request itself."""
-        limits, sampling = self._limits, request.sampling
+        sampling = request.sampling
         num_prompt = len(request.prompt_token_ids)
         if request.request_id in self._population.by_id:
             return Refusal(
@@ -131,23 +124,23 @@ class Intake:
                 reason=RefusalReason.PROMPT_EMPTY, message="the prompt has no tokens; send at least one", param="prompt"
             )
         low, high = min(request.prompt_token_ids), max(request.prompt_token_ids)
-        if low < 0 or high >= limits.vocab_size:
+        if low < 0 or high >= self._vocab_size:
             return Refusal(
                 reason=RefusalReason.TOKEN_OUT_OF_VOCABULARY,
-                message=f"token id {low if low < 0 else high} is not between 0 and {limits.vocab_size - 1}",
+                message=f"token id {low if low < 0 else high} is not between 0 and {self._vocab_size - 1}",
                 param="prompt",
             )
         try:
-            validate(sampling, vocab_size=limits.vocab_size)
+            validate(sampling, vocab_size=self._vocab_size)
         except InvalidSamplingParams as error:
             return Refusal(reason=RefusalReason.INVALID, message=str(error), param=error.param)
         wanted = num_prompt + (sampling.max_tokens if sampling.max_tokens is not None else 1)
-        if wanted > limits.max_model_len:
+        if wanted > self._max_model_len:
             return Refusal(
                 reason=RefusalReason.CONTEXT_LENGTH_EXCEEDED,
-                message=f"the context holds {limits.max_model_len} tokens; the prompt has {num_prompt} and "
+                message=f"the context holds {self._max_model_len} tokens; the prompt has {num_prompt} and "
                 f"{wanted - num_prompt} more were asked for. Shorten the prompt or lower max_tokens",
-                param="max_tokens" if num_prompt < limits.max_model_len else "prompt",
+                param="max_tokens" if num_prompt < self._max_model_len else "prompt",
             )
         if wanted > self._kv.max_tokens:
             return Refusal(
@@ -160,8 +153,8 @@ class Intake:
 
     def _no_room(self, request: Request, now: float) -> Refusal | None:
         """What is wrong with the moment: the same request may be accepted later."""
-        limits, waiting = self._limits, self._population.waiting
-        if self.draining:
+        limits, waiting = self._controls.now, self._population.waiting
+        if limits.draining:
             return Refusal(reason=RefusalReason.DRAINING, message="the server is shutting down; try another or later")
         reason, message = None, ""
         wait = None if limits.max_queue_seconds is None else self._expected_wait(now)
@@ -209,28 +202,28 @@ class Intake:
     def _over_tenant_limit(self, request: Request, now: float) -> Refusal | None:
         """Limits of this tenant alone; the last check, since it takes tokens from the bucket."""
         tenant, waiting = request.tenant, self._population.waiting_of(request.tenant)
-        limits = self._tenants.limits(tenant)
+        limits = self._controls.now.limits_of(tenant)
         num_prompt = len(request.prompt_token_ids)
-        over_requests = waiting.requests >= limits.max_num_queued_reqs
-        if over_requests or waiting.tokens + num_prompt > limits.max_num_queued_tokens:
-            limit = limits.max_num_queued_reqs if over_requests else limits.max_num_queued_tokens
+        most_requests, most_tokens = limits.max_num_queued_reqs or inf, limits.max_num_queued_tokens or inf
+        over_requests = waiting.requests >= most_requests
+        if over_requests or waiting.tokens + num_prompt > most_tokens:
+            limit = f"{most_requests:g} requests" if over_requests else f"{most_tokens:g} tokens"
             return Refusal(
                 reason=RefusalReason.TENANT_QUEUE_FULL,
                 message=f"tenant {tenant!r} has {waiting.requests} requests with {waiting.tokens} prompt tokens "
-                f"waiting and its limit is {limit:g} {'requests' if over_requests else 'tokens'}; try later",
+                f"waiting and its limit is {limit}; try later",
                 retry_after=max(1.0, self._drain_rate.seconds_for(waiting.requests) or 1.0),
             )
-        if limits.tokens_per_second == float("inf"):
+        rate = limits.tokens_per_second
+        if rate is None:
             return None
-        bucket = self._buckets.get(tenant)
-        if bucket is None:
-            bucket = self._buckets[tenant] = TokenBucket(limits.tokens_per_second, limits.burst_tokens)
-        wait = bucket.take(num_prompt + (request.sampling.max_tokens or 0), now)
+        burst = limits.burst_tokens or 10 * rate
+        bucket = self._buckets.setdefault(tenant, TokenBucket(burst))
+        wait = bucket.take(num_prompt + (request.sampling.max_tokens or 0), now, rate=rate, capacity=burst)
         if wait > 0.0:
             return Refusal(
                 reason=RefusalReason.TENANT_RATE,
-                message=f"tenant {tenant!r} may ask for {limits.tokens_per_second:g} tokens a second on average; "
-                f"try again in {wait:.1f} s",
+                message=f"tenant {tenant!r} may ask for {rate:g} tokens a second on average; try again in {wait:.1f} s",
                 retry_after=wait,
             )
         return None

@@ -13,10 +13,13 @@ from bisect import insort
 
 from ekiden.guardrails.signals import DrainRate
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.state.policy import BatchingPolicy, BatchView
+from ekiden.policies.batching import batching_policy
+from ekiden.policies.padding import PaddingRows
+from ekiden.state.controls import ControlsInForce
+from ekiden.state.policy import BatchView
 from ekiden.state.population import Population
 from ekiden.state.sequence import Sequence, Status
-from ekiden.state.turn import RefillOutcome, WaitReason
+from ekiden.state.turn import Place, RefillOutcome, WaitReason
 
 _LOOKAHEAD = 8
 """How many blocked requests are looked past in one refill."""
@@ -28,14 +31,14 @@ class Refill:
         *,
         population: Population,
         kv: KVCacheManager,
-        batching: BatchingPolicy,
-        max_overtakes: int,
+        controls: ControlsInForce,
+        padding: PaddingRows,
         drain_rate: DrainRate,
     ) -> None:
         self._population = population
         self._kv = kv
-        self._batching = batching
-        self._max_overtakes = max_overtakes
+        self._controls = controls
+        self._padding = padding
         self._drain_rate = drain_rate
         self._base_watermark = kv.pool.num_blocks // 100
         self._next_admission = 0
@@ -53,7 +56,7 @@ class Refill:
 
     def next_change(self, now: float) -> float | None:
         """When a waiting request may join though nothing else happens."""
-        return self._batching.next_change(self._view(now))
+        return batching_policy(self._controls.now).next_change(self._view(now))
 
     def _view(self, now: float) -> BatchView:
         population = self._population
@@ -75,14 +78,10 @@ class Refill:
         # Oldest admission first: the victims were taken newest first.
         preempted.sort(key=lambda sequence: sequence.admission)
         if preempted and not self._population.running:
-            # Padding must not keep real work from its slots and blocks.
-            for padding in self._population.padding:
-                self._kv.release(padding)
-                self._population.free_slot(padding)
-            self._population.padding.clear()
+            self._padding.end()
         while preempted and self._fits(preempted[0]):
             sequence = preempted[0]
-            if sequence.slot < 0:  # it was paused meanwhile
+            if sequence.slot is None:  # it was paused meanwhile
                 if self._population.num_free_slots == 0:
                     return
                 sequence.slot = self._population.take_slot()
@@ -92,7 +91,7 @@ class Refill:
             outcome.resumed.append(sequence)
 
     def _admit_waiting(self, outcome: RefillOutcome, now: float) -> None:
-        limit = self._batching.admission_limit(self._view(now))
+        limit = batching_policy(self._controls.now).admission_limit(self._view(now))
         while head := self._population.waiting.first(1):
             if not self._may_join(outcome, limit):
                 outcome.head = head[0]
@@ -115,7 +114,7 @@ class Refill:
                 self._admit(candidate, outcome, now)
             else:
                 blocked.append(candidate)
-            patient = all(sequence.num_overtaken < self._max_overtakes for sequence in blocked)
+            patient = all(sequence.num_overtaken < self._controls.now.max_overtakes for sequence in blocked)
             if not patient or not self._may_join(outcome, limit):
                 break
         outcome.wait_reason = outcome.wait_reason or WaitReason.KV_BLOCKS
@@ -136,12 +135,12 @@ class Refill:
         self._kv.admit(sequence)
         cached = sequence.num_cached_tokens
         population.waiting.charge(sequence, prompt=sequence.num_prompt_tokens - cached, cached=cached)
-        sequence.slot = population.take_slot()
+        slot = sequence.slot = population.take_slot()
         sequence.admission = self._next_admission = self._next_admission + 1
         sequence.admitted_time = now
         self._start(sequence)
         outcome.admitted.append(sequence)
-        outcome.places.append((sequence.slot, len(sequence.block_table), standing))
+        outcome.places.append(Place(slot, len(sequence.block_table), standing))
 
     def _start(self, sequence: Sequence) -> None:
         sequence.move_to(Status.RUNNING)

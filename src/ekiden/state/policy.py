@@ -3,8 +3,8 @@
 *When* may waiting requests join (:class:`BatchingPolicy`), and *who* is next (:class:`WaitingQueue`).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ekiden.state.sequence import Sequence
@@ -40,14 +40,25 @@ class BatchingPolicy(Protocol):
         ...
 
 
-Weights = Callable[[str], float]
-"""A tenant's share of the service under the `fair` order; 1 unless configured."""
+@dataclass(frozen=True, slots=True)
+class ServiceCounters:
+    """The service that tenants had under `fair`, which outlives a change to another order and back.
+
+    ``floor``: to what a tenant that comes to an empty queue is lifted.
+    """
+
+    by_tenant: dict[str, float] = field(default_factory=dict)
+    floor: float = 0.0
 
 
 class WaitingQueue(Protocol):
     """Waiting sequences in the order in which they are to join. Only :class:`Population` pushes and removes."""
 
     def push(self, sequence: Sequence) -> None: ...
+
+    def take_over(self, sequences: Iterable[Sequence]) -> None:
+        """Fill an empty queue with those that waited in another, in the order in which they had come."""
+        ...
 
     def first(self, count: int) -> list[Sequence]:
         """The first ``count`` in order; they stay in the queue."""
@@ -64,6 +75,8 @@ class WaitingQueue(Protocol):
     def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
         """Tell the order what service the sequence received, in tokens."""
         ...
+
+    def counters(self) -> ServiceCounters: ...
 
     def standing(self, sequence: Sequence) -> float:
         """What its place in the order rests on: lower joins earlier. The ledger records it."""

@@ -83,8 +83,8 @@ class Sequence:
     rules: TokenRules | None = None
     """Present when the request has a grammar."""
     status: Status = Status.WAITING
-    slot: int = -1
-    """Which of the ``max_num_seqs`` places it runs in; -1 when it does not run."""
+    slot: int | None = None
+    """Which of the ``max_num_seqs`` places it runs in; None when it does not run."""
     admission: int = 0
     """Its number in the order of admissions, from 1; 0 before."""
     num_computed_tokens: int = 0

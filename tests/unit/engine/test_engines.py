@@ -15,6 +15,7 @@ from ekiden.engine.build import build_core
 from ekiden.engine.interface import Engine, EngineDied, EngineStats, Health
 from ekiden.engine.process import EngineClient
 from ekiden.models.errors import ModelError
+from ekiden.state.controls import ControlChange, SetBy
 from ekiden.state.request import FinishReason, RefusalReason, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 from tests.unit.engine.fake_parts import (
@@ -31,6 +32,10 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+def drain(draining: bool) -> ControlChange:
+    return ControlChange(values={"draining": draining}, set_by=SetBy.PERSON, who="anna")
 
 
 async def collect(engine: Engine, request: Request) -> list[int]:
@@ -137,12 +142,12 @@ async def test_an_id_in_flight_cannot_be_used_again(engine: Engine) -> None:
 
 async def test_a_closed_door_opens_again(engine: Engine) -> None:
     running = engine.generate(make_request("inside", max_tokens=2000))
-    await engine.drain(True)
+    await engine.set_controls(drain(True))
     await until(lambda: engine.stats().num_running == 1 or engine.stats().num_paused == 1)
     outside = make_request("outside", max_tokens=5)
     assert [each.refusal and each.refusal.reason async for each in engine.generate(outside)] == [RefusalReason.DRAINING]
     assert sum([len(update.token_ids) async for update in running]) == 2000
-    await engine.drain(False)
+    await engine.set_controls(drain(False))
     assert await collect(engine, outside) == expected(outside, 5)
 
 
@@ -150,7 +155,7 @@ async def test_an_engine_that_is_restarted_keeps_its_door_closed() -> None:
     client = EngineClient(make_fake_parts, make_config())
     await client.start()
     try:
-        await client.drain(True)
+        await client.set_controls(drain(True))
         assert client.pid is not None
         os.kill(client.pid, signal.SIGKILL)
         await until(lambda: client.restarts == 1 and client.health is Health.OK)
@@ -173,7 +178,7 @@ async def test_an_engine_whose_requests_are_all_paused_is_alive(monkeypatch: pyt
             enough.set()
 
     config = make_config()
-    running = loop.EngineLoop(build_core(make_fake_parts(config), config), deliver)
+    running = loop.EngineLoop(build_core(make_fake_parts(config), config), deliver, answer=lambda number, answer: None)
     running.inbox.put(loop.Submit(make_request("held", max_tokens=50)))
     running.inbox.put(loop.Pause("held", PauseReason.OPERATOR, True))
     thread = threading.Thread(target=running.run)

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from ekiden.backends.fake import FakeRunner, GreedySampler, next_token
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.state.request import FinishReason, Request, RequestUpdate
@@ -28,9 +28,13 @@ def make_core(watch: Watch, *, num_blocks: int = 400, max_num_seqs: int = 4, bud
     return EngineCore(
         runner=FakeRunner(vocab_size=VOCAB, num_blocks=num_blocks, block_size=16, max_model_len=4000),
         sampler=GreedySampler(),
-        scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget),
+        controls=controls_of(
+            Config(
+                scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget),
+                cache=CacheConfig(block_size=16),
+            )
+        ),
         cache=CacheConfig(block_size=16),
-        limits=LimitsConfig(),
         clock=lambda: 0.0,
         observer=watch,
     )

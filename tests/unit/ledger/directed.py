@@ -6,13 +6,13 @@ from typing import Any
 
 from ekiden.backends.base import PassOutput
 from ekiden.backends.fake import FakeRunner, GreedySampler
-from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.recording import controls_of, make_header
+from ekiden.engine.recording import make_header
 from ekiden.evidence.reader import LedgerReader
-from ekiden.guardrails.limits import Tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
+from ekiden.state.controls import ControlChange, SetBy, TenantLimits
 from ekiden.state.plan import BatchPlan
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
@@ -44,7 +44,7 @@ class Directed:
         num_blocks: int = 200,
         num_swap_blocks: int = 100,
         prefix_caching: bool = False,
-        tenants: Tenants | None = None,
+        tenants: dict[str, TenantLimits] | None = None,
         limits: LimitsConfig | None = None,
         make_stop_text: Callable[[Request], StopText | None] = lambda request: None,
         keep_prompts: bool = False,
@@ -56,25 +56,23 @@ class Directed:
             scheduler=SchedulerConfig(**settings),
             cache=CacheConfig(block_size=16, enable_prefix_caching=prefix_caching),
             limits=limits or LimitsConfig(),
+            tenants=tenants or {},
         )
         self.runner = _TimedRunner(
             self, vocab_size=50, num_blocks=num_blocks, block_size=16, num_swap_blocks=num_swap_blocks
         )
-        tenants = tenants or Tenants()
         self.header = make_header(
-            self.config, self.runner.info, tenants, run_id="directed", clock_base=0, eos_token_ids=frozenset({0})
+            self.config, self.runner.info, run_id="directed", clock_base=0, eos_token_ids=frozenset({0})
         )
         self.kept = Kept()
         self.core = EngineCore(
             runner=self.runner,
             sampler=GreedySampler(),
-            scheduler=self.config.scheduler,
+            controls=controls_of(self.config),
             cache=self.config.cache,
-            limits=self.config.limits,
             clock=whole_microseconds(lambda: self.now),
             eos_token_ids=frozenset({0}),
             make_stop_text=make_stop_text,
-            tenants=tenants,
             recorder=Recorder(
                 self.kept,
                 clock_base=0,
@@ -118,6 +116,9 @@ class Directed:
         self.step()
         while self.core.has_work and not self.core.all_paused:
             self.step()
+
+    def drain(self, who: str) -> None:
+        self.core.set_controls(ControlChange(values={"draining": True}, set_by=SetBy.PERSON, who=who))
 
     def wait(self, seconds: float) -> None:
         self.now += seconds

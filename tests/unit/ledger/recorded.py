@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ekiden.engine.recording import controls_of, make_header
+from ekiden.config import controls_of
+from ekiden.engine.recording import make_header
 from ekiden.ledger.recorder import Recorder
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.store import LedgerWriter
-from tests.simulation.simulator import TENANTS, Simulation
+from tests.simulation.simulator import Simulation
 
 
 @dataclass(slots=True)
@@ -27,7 +28,7 @@ class RecordedSimulation(Simulation):
         super().__init__(seed)
         core = self.core
         self.header: RunHeader = make_header(
-            self.config, self.runner.info, TENANTS, run_id=f"seed-{seed}", clock_base=0, eos_token_ids=frozenset({0})
+            self.config, self.runner.info, run_id=f"seed-{seed}", clock_base=0, eos_token_ids=frozenset({0})
         )
         self.kept = Kept()
         core.recorder = Recorder(

@@ -47,7 +47,7 @@ def state_of(sequence: Sequence) -> SlotState:
 
 def check_agrees(view: LiveView, core: EngineCore, *, prompts_exact: bool) -> None:
     population, kv = core.population, core.kv
-    live = [*population.running, *(s for s in population.preempted if s.slot >= 0)]
+    live = [*population.running, *(s for s in population.preempted if s.slot is not None)]
     holders = {s.slot: s for s in [*live, *population.padding]}
     for slot in view.slots:
         sequence = holders.get(slot.slot)
@@ -65,7 +65,7 @@ def check_agrees(view: LiveView, core: EngineCore, *, prompts_exact: bool) -> No
     assert view.queue.waiting == len(population.waiting)
     assert {w.request_id for w in view.queue.first} == {s.request_id for s in population.waiting}
     assert view.paused == len(population.paused)
-    without_slot = {s.request_id: s for s in population.preempted if s.slot < 0} | population.paused
+    without_slot = {s.request_id: s for s in population.preempted if s.slot is None} | population.paused
     assert {a.request_id: a.output_tokens for a in view.away} == {
         name: sequence.num_output_tokens for name, sequence in without_slot.items()
     }
@@ -190,9 +190,9 @@ def test_a_pause_names_its_person(tmp_path: Path) -> None:
 def test_a_closed_server_is_a_control(tmp_path: Path) -> None:
     world = Directed()
     world.submit("a", output=9)
-    world.core.intake.draining = True
+    world.drain("anna")
     world.step()
-    assert any(c.name == "draining" and c.set_by == "person" for c in view_of(world, tmp_path).controls)
+    assert any((c.name, c.set_by, c.who) == ("draining", "person", "anna") for c in view_of(world, tmp_path).controls)
 
 
 def test_a_victim_keeps_its_slot(tmp_path: Path) -> None:
