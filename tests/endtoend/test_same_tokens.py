@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from ekiden.config import CacheConfig, Config, SchedulerConfig
+from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, SchedulerConfig
 from ekiden.engine.build import EngineParts
 from ekiden.engine.llm import LLM
-from ekiden.state.controls import BATCHING, ORDERS
 from ekiden.state.sampling_params import SamplingParams
 from tests.endtoend.conftest import SmallPool
 

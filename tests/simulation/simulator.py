@@ -5,14 +5,15 @@ then stops the faults and requires that everything drains. The same seed always 
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ekiden.backends.base import RunnerError
-from ekiden.backends.fake import FakeRunner, GreedySampler, next_token
-from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
+from ekiden.backends.fake import FakeRunner, next_token
+from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore, StepView
-from ekiden.state.controls import BATCHING, ORDERS, TenantLimits
+from ekiden.state.controls import TenantLimits
 from ekiden.state.request import FinishReason, Request, RequestUpdate
+from ekiden.state.runner import RunnerError
 from ekiden.state.sampling_params import SamplingParams
 
 VOCAB = 50
@@ -81,6 +82,21 @@ def draw_world(rng: random.Random) -> World:
     )
 
 
+class Guesser:
+    """Drafts of which most are what the fake model says next; the others are wrong from there on."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self.max_drafts = self._rng.choice([0, 0, 1, 3])
+
+    def propose(self, request_id: str, token_ids: Sequence[int], limit: int) -> list[int]:
+        drafts: list[int] = []
+        for _ in range(self._rng.randrange(limit + 1)):
+            right = next_token([*token_ids, *drafts], VOCAB)
+            drafts.append(right if self._rng.random() < 0.7 else (right + 1) % VOCAB)
+        return drafts
+
+
 class Simulation:
     def __init__(self, seed: int, num_requests: int | None = None) -> None:
         self.rng = random.Random(seed)
@@ -94,8 +110,10 @@ class Simulation:
         self.tokens: dict[str, list[int]] = {}
         self.ended: set[str] = set()
         self.views: list[StepView] = []
+        guesser = Guesser(seed)  # with chance of its own
         self.runner = FakeRunner(
             vocab_size=VOCAB,
+            max_drafts=guesser.max_drafts,
             num_blocks=self.world.num_blocks,
             block_size=self.world.block_size,
             num_swap_blocks=self.world.num_swap_blocks,
@@ -124,12 +142,12 @@ class Simulation:
         )
         self.core = EngineCore(
             runner=self.runner,
-            sampler=GreedySampler(),
             controls=controls_of(self.config),
             cache=self.config.cache,
             clock=self._clock,
             eos_token_ids=frozenset({0}),
             observer=self,
+            drafter=guesser,
         )
 
     # --- the virtual world
@@ -227,38 +245,40 @@ class Simulation:
     # --- checks
 
     def _check_plan(self, view: StepView) -> None:
-        plan = view.plan
+        formed, plan = view.formed, view.formed.plan
+        counts = [len(row.token_ids) for row in plan.rows]
         assert plan.total_tokens > 0 or plan.swap_out
-        assert plan.total_tokens == sum(plan.num_tokens) <= self.world.budget
-        assert len(plan.sequences) <= self.world.max_num_seqs
-        assert len({s.request_id for s in plan.sequences}) == len(plan.sequences)
-        assert all(count > 0 for count in plan.num_tokens)
+        assert sum(counts) <= self.world.budget
+        assert len(plan.rows) == len(formed.sequences) <= self.world.max_num_seqs
+        assert len({s.request_id for s in formed.sequences}) == len({row.slot for row in plan.rows}) == len(plan.rows)
+        assert all(count > row.num_drafts for count, row in zip(counts, plan.rows, strict=True))
+        assert all(row.end <= len(row.blocks) * self.world.block_size for row in plan.rows)
         self._check_chunks(view)
         running = self.core.population.running
-        oldest = min((s.admission for s in [*plan.sequences, *plan.preempted]), default=0)
-        assert all(s.admission > oldest for s in plan.preempted), "the oldest running sequence was the victim"
+        oldest = min((s.admission for s in [*formed.sequences, *formed.preempted]), default=0)
+        assert all(s.admission > oldest for s in formed.preempted), "the oldest running sequence was the victim"
         assert sorted(running, key=lambda s: s.admission) == running, "running is not in order of admission"
         self.outcome.log.append(
-            ("step", tuple((s.request_id, n) for s, n in zip(plan.sequences, plan.num_tokens, strict=True)))
+            ("step", tuple((s.request_id, n) for s, n in zip(formed.sequences, counts, strict=True)))
         )
 
     def _check_chunks(self, view: StepView) -> None:
         """Prefill chunks end at block borders or with their prompt, and leave no last chunk of a single token."""
-        for sequence, count in zip(view.plan.sequences, view.plan.num_tokens, strict=True):
-            left = sequence.num_prompt_tokens - sequence.num_computed_tokens
-            if (count > 1 or left > 0) and not sequence.padding:
-                assert left <= 0 or sequence.num_computed_tokens % self.world.block_size == 0, f"{sequence!r}: border"
+        for sequence, row in zip(view.formed.sequences, view.formed.plan.rows, strict=True):
+            left = sequence.num_prompt_tokens - row.end
+            if row.prefill and not sequence.padding:
+                assert left <= 0 or row.end % self.world.block_size == 0, f"{sequence!r}: border"
                 assert left != 1 or self.world.block_size == 1, f"{sequence!r}: a single token is left"
 
     def _check_patience(self, started: float) -> None:
-        """Nobody is passed more often than the bound says, nor lives beyond a deadline that has passed."""
+        """No sequence is overtaken more often than the bound allows, or lives on after its deadline."""
         for sequence in self.core.population.by_id.values():
             assert sequence.num_overtaken <= self.world.max_overtakes, f"{sequence!r} was overtaken too often"
             deadline = sequence.request.deadline
             assert deadline is None or deadline > started, f"{sequence!r} lives beyond its deadline"
 
     def _check_work_conservation(self) -> None:
-        """Invariant 6: under `continuous`, whoever is first in line does not fit."""
+        """Invariant 6: under `continuous`, the first sequence in line does not fit."""
         population = self.core.population
         if self.world.batching != "continuous" or not population.running or population.preempted:
             return
@@ -326,6 +346,6 @@ def shrink(seed: int) -> int:
     for num_requests in range(1, Simulation(seed).world.num_requests + 1):
         try:
             simulate(seed, num_requests)
-        except Exception:  # noqa: BLE001 - whatever it is that breaks, fewer requests that break are what we look for
+        except Exception:  # noqa: BLE001 - any failure counts, since the fewest requests that fail are wanted
             return num_requests
     raise ValueError(f"seed {seed} does not fail")

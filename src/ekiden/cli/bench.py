@@ -12,8 +12,8 @@ import click
 
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.cli.terminal import UserError, out, print_json, progress
+from ekiden.config import ORDERS
 from ekiden.evaluation.bench import Figures, Shape
-from ekiden.state.controls import ORDERS
 
 if TYPE_CHECKING:
     from ekiden.config import Config

@@ -16,10 +16,10 @@ from rich.table import Table
 from ekiden.cli.explain import ONLY_THE_FOLDER
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.config import BATCHING, ORDERS
 from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named
 from ekiden.evidence.words import seconds
 from ekiden.ledger.retention import ledger_folder, runs_in
-from ekiden.state.controls import BATCHING, ORDERS
 
 _CHANGES = (
     ("--batching", click.Choice(BATCHING), "what if the batching policy had been this one"),

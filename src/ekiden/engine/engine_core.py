@@ -9,16 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ekiden.backends.base import ModelRunner, RunnerError
-from ekiden.config import CacheConfig
+from ekiden.config import CacheConfig, ConfigError, check_controls
 from ekiden.engine.interface import EngineStats
-from ekiden.engine.step_time import StepTimeModel, load_of
+from ekiden.engine.step_time import StepTimeModel
 from ekiden.engine.totals import Totals
 from ekiden.guardrails.signals import DrainRate, OutputLengths
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.ordering import make_waiting_queue, same_order
 from ekiden.policies.padding import PaddingRows
-from ekiden.stages.advance import Advance, RowSampler
+from ekiden.stages.advance import Advance
 from ekiden.stages.formation import Formation
 from ekiden.stages.intake import Intake, RulesFactory, StopTextFactory
 from ekiden.stages.refill import Refill
@@ -30,13 +29,13 @@ from ekiden.state.controls import (
     ControlState,
     InvalidControls,
     SetField,
-    budget_fault,
 )
-from ekiden.state.plan import BatchPlan, StepOutput
+from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, Request, RequestUpdate
+from ekiden.state.runner import Drafter, ModelRunner, RunnerError
 from ekiden.state.sequence import PauseReason, Sequence
-from ekiden.state.turn import Arrival, PauseChange, RefillOutcome, Turn, TurnRecorder
+from ekiden.state.turn import Arrival, FormationOutcome, PauseChange, RefillOutcome, Turn, TurnRecorder
 
 Clock = Callable[[], float]
 ControlsAnswer = Callable[[ControlState | str], None]
@@ -55,9 +54,8 @@ class StepView:
     index: int
     start: float
     end: float
-    plan: BatchPlan
-    slots: list[int]
-    """The slot of each row of the plan; a sequence that ended in this step has given its own back by now."""
+    formed: FormationOutcome
+    """A sequence that ended in this step has given its slot back by now; the plan's row names it."""
     output: StepOutput
     updates: list[RequestUpdate]
 
@@ -82,7 +80,6 @@ class EngineCore:
         self,
         *,
         runner: ModelRunner,
-        sampler: RowSampler,
         controls: Controls,
         cache: CacheConfig,
         clock: Clock,
@@ -93,6 +90,7 @@ class EngineCore:
         max_model_len: int | None = None,
         observer: StepObserver | None = None,
         recorder: TurnRecorder | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         info = self._info = runner.info
         self.kv = KVCacheManager(
@@ -100,6 +98,7 @@ class EngineCore:
             block_size=info.block_size,
             num_swap_blocks=info.num_swap_blocks,
             prefix_caching=cache.enable_prefix_caching,
+            least_chunk=info.chunks.least,
         )
         self.controls = ControlsInForce(controls, self._check_controls)
         self.population = Population(make_waiting_queue(controls), controls.max_num_seqs)
@@ -126,8 +125,11 @@ class EngineCore:
             controls=self.controls,
             padding=padding,
             step_time=self.step_time,
+            chunks=info.chunks,
+            drafter=drafter,
+            max_drafts=info.max_drafts,
         )
-        self.advance = Advance(runner=runner, sampler=sampler, clock=clock)
+        self.advance = Advance(runner=runner, clock=clock)
         self.retirement = Retirement(
             population=self.population,
             kv=self.kv,
@@ -151,7 +153,7 @@ class EngineCore:
         self._pauses: list[PauseChange] = []
         self._held_pauses: list[PauseChange] = []
         """Those that could not be applied at the last boundary."""
-        self._swap_out: list[tuple[int, int]] = []
+        self._swap_out: list[BlockCopy] = []
         self._just_paused: list[Sequence] = []
         self._refilled = RefillOutcome()
         self._totals = Totals(controls.tenants)
@@ -201,28 +203,30 @@ class EngineCore:
         updates = self._apply_inbox(turn)
         if not self.population.running:  # an idle engine starts newcomers in the same turn
             self._refilled = turn.refilled_at_start = self.refill.admit(turn.start)
-        plan = turn.plan = self.formation.form(
+        formed = turn.formed = self.formation.form(
             swap_out=self._swap_out, swap_in=self._refilled.swap_in, resumed=self._refilled.resumed
         )
+        plan = formed.plan
         if plan.empty and not plan.swap_out:
             return self._end_turn(turn, StepResult(updates, False, self._next_change(turn.start)))
-        slots = [] if self._observer is None else [s.slot for s in plan.sequences if s.slot is not None]
-        load = turn.load = load_of(plan)
+        load = turn.load = formed.load
         turn.predicted, turn.prefill_share = self.step_time.predict(load), self.step_time.prefill_share(load)
         try:
             output = turn.output = self.advance.run(plan)
         except RunnerError as error:
-            return self._end_turn(turn, StepResult(updates + self._fail_step(turn, plan, str(error)), True, None))
+            return self._end_turn(turn, StepResult(updates + self._fail_step(turn, formed, str(error)), True, None))
         self._swap_out, self._just_paused = [], []
         turn.end = self._clock()
         if not plan.empty:
             self.step_time.observe(load, output.timing.total)
-        turn.updates = self.retirement.apply(plan, output, turn.end)
+        turn.updates = self.retirement.apply(formed, output, turn.end)
         self._refilled = turn.refilled = self.refill.admit(turn.end)
         self._totals.count_step(turn)
         updates = updates + turn.updates
         if self._observer is not None:
-            self._observer.on_step(_view(self._totals.steps, turn, plan, slots, output, updates))
+            index, start, end = self._totals.steps, turn.start, turn.end
+            view = StepView(index=index, start=start, end=end, formed=formed, output=output, updates=updates)
+            self._observer.on_step(view)
         return self._end_turn(turn, StepResult(updates, True, None))
 
     def _end_turn(self, turn: Turn, result: StepResult) -> StepResult:
@@ -310,12 +314,12 @@ class EngineCore:
             self.intake.resume(sequence)
         turn.pauses_applied.append((change.request_id, frozenset(sequence.paused_by), change))
 
-    def _fail_step(self, turn: Turn, plan: BatchPlan, message: str) -> list[RequestUpdate]:
+    def _fail_step(self, turn: Turn, formed: FormationOutcome, message: str) -> list[RequestUpdate]:
         """The runner failed: whoever was in the plan ends with an error, the rest goes on."""
         turn.failure = message
         now = turn.end = self._clock()
         self.kv.plan_executed()
-        lost = [*plan.sequences, *plan.preempted, *self._refilled.resumed, *self._just_paused]
+        lost = [*formed.sequences, *formed.preempted, *self._refilled.resumed, *self._just_paused]
         self._swap_out, self._just_paused = [], []
         live = {s.request_id: s for s in lost if self.population.by_id.get(s.request_id) is s}
         turn.updates = [self.retirement.end(s, FinishReason.ERROR, now, message) for s in live.values()]
@@ -330,9 +334,10 @@ class EngineCore:
     def _check_controls(self, controls: Controls) -> None:
         """Raise :class:`InvalidControls` for what the model was not prepared for."""
         info = self._info
-        fault = budget_fault(controls.max_num_batched_tokens, controls.max_num_seqs, info.block_size)
-        if fault is not None:
-            raise InvalidControls(fault)
+        try:
+            check_controls(controls, info.block_size)
+        except ConfigError as error:
+            raise InvalidControls(str(error)) from None
         for name, most in (("max_num_batched_tokens", info.most_tokens), ("max_num_seqs", info.most_rows)):
             value = getattr(controls, name)
             if most is not None and value > most:
@@ -374,9 +379,3 @@ class EngineCore:
         """Assert the invariants of every owner of state. Called after every step in tests."""
         self.population.check_integrity()
         self.kv.check_integrity()
-
-
-def _view(
-    index: int, turn: Turn, plan: BatchPlan, slots: list[int], output: StepOutput, updates: list[RequestUpdate]
-) -> StepView:
-    return StepView(index=index, start=turn.start, end=turn.end, plan=plan, slots=slots, output=output, updates=updates)

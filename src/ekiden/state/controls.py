@@ -16,58 +16,9 @@ import msgspec
 
 from ekiden.state.request import DEFAULT_TENANT
 
-BATCHING: Final = ("continuous", "static", "static-padded", "window", "sequential")
-ORDERS: Final = ("fcfs", "priority", "deadline", "fair")
-
-_CHOICES: Final = {"batching": BATCHING, "scheduling_policy": ORDERS}
-_AT_LEAST: Final = {
-    "max_num_seqs": 1,
-    "max_num_batched_tokens": 1,
-    "max_num_queued_reqs": 1,
-    "max_num_queued_tokens": 1,
-    "max_queue_seconds": 0,
-    "batch_window_ms": 0,
-    "target_itl_ms": 0,
-    "max_overtakes": 0,
-    "fair_cached_weight": 0,
-}
-_ABOVE_ZERO: Final = frozenset(
-    {
-        "max_concurrent_prefills",
-        "ageing_seconds",
-        "default_deadline_seconds",
-        "fair_prompt_weight",
-        "fair_output_weight",
-    }
-)
-
 
 class InvalidControls(ValueError):
     """Controls that cannot work; the message names the field, its value and the way out."""
-
-
-def fault_in(values: Mapping[str, object]) -> str | None:
-    """What is wrong with the first field that cannot have its value; None when all can. Fields may be missing."""
-    for name, value in values.items():
-        if name in _CHOICES and value not in _CHOICES[name]:
-            return f"{name} is {value!r}; it must be one of {', '.join(_CHOICES[name])}"
-        if isinstance(value, int | float):
-            if name in _AT_LEAST and not value >= _AT_LEAST[name]:
-                return f"{name} is {value}; it must be at least {_AT_LEAST[name]}"
-            if name in _ABOVE_ZERO and not value > 0:
-                return f"{name} is {value}; it must be over 0"
-    return None
-
-
-def budget_fault(max_num_batched_tokens: int, max_num_seqs: int, block_size: int) -> str | None:
-    """A step needs room for every decode and for one prefill chunk that need not leave a single token behind."""
-    least = max_num_seqs + 2 * block_size
-    if max_num_batched_tokens >= least:
-        return None
-    return (
-        f"max_num_batched_tokens is {max_num_batched_tokens}; with max_num_seqs {max_num_seqs} and block_size "
-        f"{block_size} it must be at least {least}"
-    )
 
 
 class TenantLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,11 +67,6 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     """Whether newcomers are refused."""
     epoch: int = 0
-
-    def __post_init__(self) -> None:
-        fault = fault_in(msgspec.structs.asdict(self))
-        if fault is not None:
-            raise InvalidControls(fault)
 
     def limits_of(self, tenant: str) -> TenantLimits:
         """Tenants without limits of their own have those of the tenant called ``default``."""

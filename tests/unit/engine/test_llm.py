@@ -3,8 +3,8 @@
 import pytest
 
 from ekiden.backends.fake import next_token
+from ekiden.config import BATCHING
 from ekiden.engine.llm import LLM, Completion
-from ekiden.state.controls import BATCHING
 from ekiden.state.sampling_params import SamplingParams
 from tests.unit.engine.fake_parts import VOCAB, make_config, make_fake_parts
 
