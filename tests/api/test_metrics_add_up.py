@@ -156,8 +156,7 @@ def added_up(reader: LedgerReader) -> Values:
 
 
 def counters(reader: LedgerReader) -> Values:
-    first, last = reader.bounds()
-    turns = reader.turns(first, last)
+    turns = list(reader.all_turns())
     requests = {row.request: row for row in reader.all_requests()}
     ended = [end for end in reader.all_ends() if end.reason != REFUSED]
     computed = [

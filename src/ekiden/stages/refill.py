@@ -79,6 +79,9 @@ class Refill:
         preempted.sort(key=lambda sequence: sequence.admission)
         if preempted and not self._population.running:
             self._padding.end()
+            if self._population.num_free_slots == 0:
+                # There are fewer slots than before; only those that kept one can go on.
+                preempted.sort(key=lambda sequence: sequence.slot is None)
         while preempted and self._fits(preempted[0]):
             sequence = preempted[0]
             if sequence.slot is None:  # it was paused meanwhile

@@ -24,8 +24,8 @@ class Kept:
 class RecordedSimulation(Simulation):
     """A simulated world whose engine is recorded."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int, change_rate: float = 0.0) -> None:
+        super().__init__(seed, change_rate=change_rate)
         core = self.core
         self.header: RunHeader = make_header(
             self.config, self.runner.info, run_id=f"seed-{seed}", clock_base=0, eos_token_ids=frozenset({0})
