@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -15,7 +16,7 @@ from ekiden.engine.build import build_core
 from ekiden.engine.interface import Engine, EngineDied, EngineStats, Health
 from ekiden.engine.process import EngineClient
 from ekiden.models.errors import ModelError
-from ekiden.state.controls import ControlChange, SetBy
+from ekiden.state.controls import ControlChange, InvalidControls, SetBy
 from ekiden.state.request import FinishReason, RefusalReason, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 from tests.unit.engine.fake_parts import (
@@ -151,14 +152,40 @@ async def test_a_closed_door_opens_again(engine: Engine) -> None:
     assert await collect(engine, outside) == expected(outside, 5)
 
 
+async def test_controls_change_at_a_boundary_and_back_when_the_time_is_up(engine: Engine) -> None:
+    running = engine.generate(make_request("inside", max_tokens=3000))
+    await anext(running)
+    end = time.monotonic() + 0.3
+    change = ControlChange(values={"max_num_seqs": 1}, set_by=SetBy.PERSON, who="anna", why="trial", expires_at=end)
+    state = await engine.set_controls(change)
+    assert (state.controls.max_num_seqs, state.controls.epoch, state.changes) == (1, 1, [change])
+    assert engine.controls() == state
+    with pytest.raises(InvalidControls, match="max_num_seqs is 0; it must be at least 1"):
+        await engine.set_controls(ControlChange(values={"max_num_seqs": 0}, set_by=SetBy.PERSON, who="ben"))
+    await running.aclose()
+    await until(lambda: engine.controls().controls.epoch == 2)  # also while the engine is idle
+    assert time.monotonic() >= end
+    assert engine.controls().controls.max_num_seqs == 8
+    assert engine.controls().changes == []
+
+
 async def test_an_engine_that_is_restarted_keeps_its_door_closed() -> None:
     client = EngineClient(make_fake_parts, make_config())
     await client.start()
     try:
         await client.set_controls(drain(True))
+        short = ControlChange(
+            values={"max_num_seqs": 1}, set_by=SetBy.PERSON, who="ben", expires_at=time.monotonic() + 0.2
+        )
+        assert len((await client.set_controls(short)).changes) == 2
         assert client.pid is not None
         os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(EngineDied):
+            await client.set_controls(drain(False))
         await until(lambda: client.restarts == 1 and client.health is Health.OK)
+        await until(lambda: len(client.controls().changes) == 1)
+        assert client.controls().controls.draining
+        assert client.controls().controls.max_num_seqs == 8
         (update,) = [update async for update in client.generate(make_request("outside", max_tokens=5))]
         assert update.refusal is not None
         assert update.refusal.reason is RefusalReason.DRAINING
