@@ -11,12 +11,11 @@ import pytest
 
 from ekiden.engine.engine_core import EngineCore
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.policies.batching import Continuous
+from ekiden.policies.batching import BatchView, Continuous
 from ekiden.stages import formation, retirement
 from ekiden.stages.formation import Formation
 from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
-from ekiden.state.policy import BatchView
 from ekiden.state.population import Population
 from ekiden.state.runner import ChunkRules
 from ekiden.state.sequence import Sequence

@@ -20,6 +20,8 @@ from ekiden.engine.interface import (
 from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
 from ekiden.state.turn import Turn
 
+_BOUNDS = {"request_time_per_output_token": TOKEN_TIME_BOUNDS}
+
 
 class _Histogram:
     __slots__ = ("_bounds", "_counts", "_total")
@@ -41,33 +43,32 @@ class LatencyTotals:
     """How long ended requests took. A stage that a request never reached is not observed."""
 
     def __init__(self) -> None:
-        self._first_token, self._queue, self._prefill, self._decode, self._e2e = (
-            _Histogram(LATENCY_BOUNDS) for _ in range(5)
-        )
-        self._per_token = _Histogram(TOKEN_TIME_BOUNDS)
+        self._histograms = {name: _Histogram(_BOUNDS.get(name, LATENCY_BOUNDS)) for name in LATENCIES}
         self._snapshot: tuple[Distribution, ...] | None = None
 
     def observe(self, finish: Finish) -> None:
         self._snapshot = None
-        self._e2e.observe(finish.finish_time - finish.arrival_time)
-        if finish.admitted_time is None:
+        arrival, admitted, first = finish.arrival_time, finish.admitted_time, finish.first_token_time
+        self._observe("e2e_request_latency", finish.finish_time - arrival)
+        if admitted is None:
             return
-        self._queue.observe(finish.admitted_time - finish.arrival_time)
-        if finish.first_token_time is None:
+        self._observe("request_queue_time", admitted - arrival)
+        if first is None:
             return
-        decode = finish.finish_time - finish.first_token_time
-        self._first_token.observe(finish.first_token_time - finish.arrival_time)
-        self._prefill.observe(finish.first_token_time - finish.admitted_time)
-        self._decode.observe(decode)
+        decode = finish.finish_time - first
+        self._observe("time_to_first_token", first - arrival)
+        self._observe("request_prefill_time", first - admitted)
+        self._observe("request_decode_time", decode)
         if finish.num_output_tokens > 1:
-            self._per_token.observe(decode / (finish.num_output_tokens - 1))
+            self._observe("request_time_per_output_token", decode / (finish.num_output_tokens - 1))
+
+    def _observe(self, name: str, seconds: float) -> None:
+        self._histograms[name].observe(seconds)
 
     def snapshot(self) -> tuple[Distribution, ...]:
         """In the order of :data:`LATENCIES`. Made anew only when a request has ended: it is asked for every step."""
         if self._snapshot is None:
-            histograms = (self._first_token, self._e2e, self._queue, self._prefill, self._decode, self._per_token)
-            self._snapshot = tuple(histogram.snapshot() for histogram in histograms)
-            assert len(self._snapshot) == len(LATENCIES)
+            self._snapshot = tuple(histogram.snapshot() for histogram in self._histograms.values())
         return self._snapshot
 
 

@@ -55,10 +55,10 @@ class KeyedQueue:
         return True
 
     def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
-        """Service received does not matter to these orders."""
+        """These orders do not depend on the service received."""
 
     def counters(self) -> ServiceCounters:
-        """As `fair` left them."""
+        """Those of the last time that `fair` was in force."""
         return self._counters
 
     def standing(self, sequence: Sequence) -> float:
@@ -81,7 +81,7 @@ class KeyedQueue:
 
 
 def make_waiting_queue(controls: Controls, counters: ServiceCounters | None = None) -> WaitingQueue:
-    """An empty queue in the order in force. ``counters``: what the queue before it knew of the tenants' service."""
+    """An empty queue in the order that is in force. ``counters`` are those of the queue before it."""
     counters = counters or ServiceCounters()
     match controls.scheduling_policy:
         case "fcfs":

@@ -1,4 +1,4 @@
-"""Finished rows that are computed on, as a naive padded batch does (`static-padded`); the only owner of that rule.
+"""Finished rows that are still computed, as in a naive padded batch (`static-padded`). Only this module knows the rule.
 
 Such a row keeps its slot and its blocks until its whole batch has ended. Real work goes before it: it gives up its
 blocks when the pool is empty, and its slot when a preempted sequence finds nobody running. When another policy comes
@@ -25,7 +25,7 @@ class PaddingRows:
         return batching_policy(self._controls.now).keeps_finished_rows
 
     def __iter__(self) -> Iterator[Sequence]:
-        """Those that can be computed: they still have their blocks."""
+        """The rows that can still be computed, because they have their blocks."""
         return (sequence for sequence in self._population.padding if sequence.block_table)
 
     def take(self, finished: Sequence) -> bool:
@@ -46,7 +46,7 @@ class PaddingRows:
         return row is not None
 
     def end_with_batch(self) -> None:
-        """End all when their batch has ended, or the policy in force keeps none."""
+        """End all rows when their batch has ended, or when the policy in force keeps none."""
         population = self._population
         if population.padding and not (self._kept and (population.running or population.preempted)):
             self.end()

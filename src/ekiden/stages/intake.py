@@ -53,7 +53,7 @@ class Intake:
         self._buckets: dict[str, TokenBucket] = {}
 
     def accept(self, request: Request, now: float) -> Sequence | Refusal:
-        """Put the request in the waiting queue, or say why not. A refused request leaves no trace."""
+        """Put the request in the waiting queue, or return the refusal. A refused request changes nothing."""
         refusal = self._impossible(request) or self._no_room(request, now) or self._over_tenant_limit(request, now)
         if refusal is not None:
             return refusal
@@ -62,7 +62,7 @@ class Intake:
         if isinstance(rules, Refusal):
             return rules
         num_prompt = len(request.prompt_token_ids)
-        # A request without max_tokens takes what there is: the context, or the whole KV pool if that is smaller.
+        # Without max_tokens an answer may fill the context, or the whole KV pool if that is smaller.
         room = min(self._max_model_len, self._kv.max_tokens)
         total = room if sampling.max_tokens is None else num_prompt + sampling.max_tokens
         stops = frozenset(sampling.stop_token_ids)
@@ -83,7 +83,7 @@ class Intake:
         return sequence
 
     def _rules_of(self, grammar: Grammar) -> TokenRules | Refusal:
-        """Whoever drives the engine has compiled the grammar already, so this is a look-up."""
+        """A look-up where `engine/preparing.py` has compiled the grammar; an offline batch compiles it here."""
         if self._make_rules is None:
             message = "this model writes no text, so a grammar has nothing to hold to; leave it out"
             return Refusal(reason=RefusalReason.INVALID, message=message, param="grammar")
@@ -95,12 +95,12 @@ class Intake:
             )
 
     def _draw_seed(self, request_id: str) -> int:
-        """A seed that depends on the engine's seed and the request's id alone, not on the order of arrival."""
+        """A seed from the engine's seed and the request's id, which does not depend on the order of arrival."""
         text = f"{self._seed}:{request_id}".encode()
         return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
     def resume(self, sequence: Sequence) -> None:
-        """Let a paused sequence go on: back to the queue, or to those that wait to come back with their blocks."""
+        """Let a paused sequence go on: it waits again, or as a preempted one once it has been admitted."""
         population = self._population
         del population.paused[sequence.request_id]
         if sequence.admission:
@@ -111,7 +111,7 @@ class Intake:
             population.enqueue(sequence)
 
     def _impossible(self, request: Request) -> Refusal | None:
-        """What is wrong with the request itself."""
+        """The refusal of a request that could never run."""
         sampling = request.sampling
         num_prompt = len(request.prompt_token_ids)
         if request.request_id in self._population.by_id:
@@ -152,37 +152,32 @@ class Intake:
         return None
 
     def _no_room(self, request: Request, now: float) -> Refusal | None:
-        """What is wrong with the moment: the same request may be accepted later."""
+        """The refusal of a request that comes at a bad moment and may be accepted later."""
         limits, waiting = self._controls.now, self._population.waiting
         if limits.draining:
             return Refusal(reason=RefusalReason.DRAINING, message="the server is shutting down; try another or later")
-        reason, message = None, ""
-        wait = None if limits.max_queue_seconds is None else self._expected_wait(now)
+        wait, most = None, limits.max_queue_seconds
+        if most is not None:
+            wait = self._expected_wait(now)
         if len(waiting) >= limits.max_num_queued_reqs:
             reason = RefusalReason.QUEUE_FULL_REQUESTS
-            message = f"{len(waiting)} requests are waiting and the limit is {limits.max_num_queued_reqs}; try later"
+            message = f"{len(waiting)} requests are waiting and the limit is {limits.max_num_queued_reqs}"
         elif waiting.num_tokens + len(request.prompt_token_ids) > limits.max_num_queued_tokens:
             reason = RefusalReason.QUEUE_FULL_TOKENS
-            message = (
-                f"{waiting.num_tokens} prompt tokens are waiting and the limit is "
-                f"{limits.max_num_queued_tokens}; try later"
-            )
-        elif limits.max_queue_seconds is not None and wait is not None and wait > limits.max_queue_seconds:
+            message = f"{waiting.num_tokens} prompt tokens are waiting and the limit is {limits.max_num_queued_tokens}"
+        elif most is not None and wait is not None and wait > most:
             reason = RefusalReason.QUEUE_TOO_SLOW
-            message = (
-                f"the wait in the queue would be about {wait:.1f} s and the limit is "
-                f"{limits.max_queue_seconds:g} s; try later"
-            )
-        if reason is None:
+            message = f"the wait in the queue would be about {wait:.1f} s and the limit is {most:g} s"
+        else:
             return None
-        excess = 1 if limits.max_queue_seconds is None or wait is None else wait - limits.max_queue_seconds
-        return Refusal(reason=reason, message=message, retry_after=max(1.0, excess))
+        excess = 1 if most is None or wait is None else wait - most
+        return Refusal(reason=reason, message=f"{message}; try later", retry_after=max(1.0, excess))
 
     def _expected_wait(self, now: float) -> float | None:
-        """Seconds that a newcomer would wait, None while nothing is known.
+        """Seconds that a new request would wait; None while nothing is known.
 
-        The first that join find empty slots, and nobody's place: what they show is no rate at which a queue drains.
-        Until the slots have been handed on once, the rate is not believed above that at which running answers end.
+        The first requests join because slots are empty, not because others end, so they say nothing about how fast the
+        queue drains. Until each slot has been used twice, the rate at which running answers end is an upper bound.
         """
         population, drain_rate = self._population, self._drain_rate
         at_most = None
@@ -200,7 +195,7 @@ class Intake:
         return drain_rate.seconds_for(len(population.waiting), at_most)
 
     def _over_tenant_limit(self, request: Request, now: float) -> Refusal | None:
-        """Limits of this tenant alone; the last check, since it takes tokens from the bucket."""
+        """The refusal for a limit of this tenant. It must be the last check, since it takes tokens from the bucket."""
         tenant, waiting = request.tenant, self._population.waiting_of(request.tenant)
         limits = self._controls.now.limits_of(tenant)
         num_prompt = len(request.prompt_token_ids)

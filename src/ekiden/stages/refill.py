@@ -1,28 +1,27 @@
-"""Stage 5, refill: freed capacity goes to whoever is next.
+"""Stage 5, refill: freed capacity goes to the next requests in order.
 
 A request that waits for KV blocks at the head of the queue may be passed by later ones that fit, a bounded number of
-times; then it waits for what the running ones give back, and nobody passes. So a small request is not held up by a
-large one for long, and a large one is not starved by small ones.
+times; then no request passes it until it fits. So a small request is not held up by a large one for long, and a large
+one is not starved by small ones.
 
-Preempted sequences come back first, and while any of them waits for memory nobody new joins. Then the batching policy
-says how many may join and the waiting queue says who. Admission leaves a watermark of free blocks, so that those that
-run already can grow without a preemption straight away; it does not apply when nothing runs.
+Preempted sequences come back first, and no new request joins while one of them waits for memory. Then the batching
+policy says how many may join and the waiting queue says which. Admission leaves a watermark of free blocks, so that the
+running sequences can grow without a preemption right away; it does not apply when nothing runs.
 """
 
 from bisect import insort
 
 from ekiden.guardrails.signals import DrainRate
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.policies.batching import batching_policy
+from ekiden.policies.batching import BatchView, batching_policy
 from ekiden.policies.padding import PaddingRows
 from ekiden.state.controls import ControlsInForce
-from ekiden.state.policy import BatchView
 from ekiden.state.population import Population
 from ekiden.state.sequence import Sequence, Status
 from ekiden.state.turn import Place, RefillOutcome, WaitReason
 
 _LOOKAHEAD = 8
-"""How many blocked requests are looked past in one refill."""
+"""How many waiting requests behind a blocked one are looked at in one refill."""
 
 
 class Refill:
@@ -55,7 +54,7 @@ class Refill:
         return outcome
 
     def next_change(self, now: float) -> float | None:
-        """When a waiting request may join though nothing else happens."""
+        """When a waiting request may join although none arrives or ends; None for never."""
         return batching_policy(self._controls.now).next_change(self._view(now))
 
     def _view(self, now: float) -> BatchView:
@@ -75,7 +74,7 @@ class Refill:
 
     def _resume_preempted(self, outcome: RefillOutcome) -> None:
         preempted = self._population.preempted
-        # Oldest admission first: the victims were taken newest first.
+        # The oldest admission comes back first, since the newest was preempted first.
         preempted.sort(key=lambda sequence: sequence.admission)
         if preempted and not self._population.running:
             self._padding.end()
@@ -105,7 +104,7 @@ class Refill:
             self._admit(head[0], outcome, now)
 
     def _look_past_the_blocked(self, outcome: RefillOutcome, limit: int, now: float) -> None:
-        """The head does not fit. Let a few of those behind it join, each counted against whom it passes."""
+        """Let a few requests join that wait behind one that does not fit; each counts as an overtaking."""
         blocked: list[Sequence] = []
         waiting = self._population.waiting
         for candidate in waiting.first(_LOOKAHEAD + 1):
@@ -124,7 +123,7 @@ class Refill:
         outcome.head, outcome.passed_over = blocked[0], blocked
 
     def _may_join(self, outcome: RefillOutcome, limit: int) -> bool:
-        """Whether a slot is free and the batching policy allows one more; sets the reason when not."""
+        """Whether a slot is free and the batching policy allows one more; sets ``wait_reason`` when not."""
         if self._population.num_free_slots == 0:
             outcome.wait_reason = WaitReason.SLOTS
         elif len(outcome.admitted) >= limit:

@@ -41,7 +41,7 @@ class Population:
         """Every sequence that has not had its terminal event."""
         self._num_slots = 0
         self._free_slots: list[int] = []
-        """A heap of slots that nobody has; of all numbers below ``_num_slots``, the most there ever were."""
+        """A heap of the free slots among all ``_num_slots`` that have been numbered so far."""
         self._arrivals: OrderedDict[str, float] = OrderedDict()
         self._by_tenant: dict[str, TenantQueue] = {}
         self._deadlines: list[tuple[float, str]] = []
@@ -58,11 +58,11 @@ class Population:
 
     @property
     def oldest_arrival(self) -> float | None:
-        """When the one that has waited longest came."""
+        """When the sequence that has waited longest arrived."""
         return next(iter(self._arrivals.values()), None)
 
     def waiting_of(self, tenant: str) -> TenantQueue:
-        """How much of the queue is this tenant's."""
+        """The tenant's part of the waiting queue."""
         return self._by_tenant.get(tenant, TenantQueue())
 
     def enqueue(self, sequence: Sequence) -> None:
@@ -86,20 +86,20 @@ class Population:
         return heapq.heappop(self._free_slots)
 
     def free_slot(self, sequence: Sequence) -> None:
-        """Take the sequence's slot away, if it has one."""
+        """Free the sequence's slot, if it has one."""
         if sequence.slot is not None:
             heapq.heappush(self._free_slots, sequence.slot)
             sequence.slot = None
 
     def resize(self, max_num_seqs: int) -> None:
-        """Change the number of slots. Those that have one keep it, also where there are too many for a while."""
+        """Change the number of slots. A sequence keeps the slot it has, so more may be in use for a while."""
         self.max_num_seqs = max_num_seqs
         for slot in range(self._num_slots, max_num_seqs):
             heapq.heappush(self._free_slots, slot)
         self._num_slots = max(self._num_slots, max_num_seqs)
 
     def reorder(self, queue: WaitingQueue) -> None:
-        """Let those that wait go on in another, empty queue."""
+        """Move the waiting sequences to another, empty queue."""
         queue.take_over([self.by_id[request_id] for request_id in self._arrivals])
         self.waiting = queue
 
@@ -118,11 +118,11 @@ class Population:
 
     @property
     def next_deadline(self) -> float | None:
-        """The earliest deadline on the list; it may belong to a request that has ended already."""
+        """The earliest deadline that is watched; its request may have ended already."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def check_integrity(self) -> None:
-        """Assert invariant 2, and that slots are held by exactly those who may hold one."""
+        """Assert invariant 2, and that each slot is free or held by one sequence that may hold it."""
         self.waiting.check_integrity()
         placed = [
             *((s, Status.WAITING) for s in self.waiting),
