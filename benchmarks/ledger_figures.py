@@ -14,9 +14,9 @@ import statistics
 import time
 from pathlib import Path
 
+from ekiden.build.recording import make_header
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.recording import make_header
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain, worst
 from ekiden.evidence.reader import LedgerReader

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from ekiden.api.rereading import Rereading
-from ekiden.cli.config_sources import resolve
+from ekiden.build.config_sources import resolve
 from ekiden.state.controls import ControlChange, SetBy
 from tests.api.real_core import RealCore, real_core
 
@@ -103,7 +103,7 @@ async def test_a_bad_file_is_told_in_one_line_and_changes_nothing(
 PROGRAM = """
 import logging, sys
 from ekiden.api.server import serve
-from ekiden.cli.config_sources import resolve
+from ekiden.build.config_sources import resolve
 from tests.api.scripted import ScriptedEngine, make_app, make_tokenizer
 
 async def nothing():

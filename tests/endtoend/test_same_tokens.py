@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from ekiden.build.engines import build_llm
 from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, SchedulerConfig
-from ekiden.engine.build import EngineParts
-from ekiden.engine.llm import LLM
+from ekiden.engine.parts import EngineParts
 from ekiden.state.sampling_params import SamplingParams
 from tests.endtoend.conftest import SmallPool
 
@@ -36,7 +36,7 @@ def run(
 ) -> Tokens:
     """The tokens of each prompt by its own number, when they are submitted in ``order``."""
     order = range(len(prompts)) if order is None else order
-    llm = LLM(parts, config)
+    llm = build_llm(parts, config)
     completions = llm.generate([prompts[i] for i in order], [sampling(i, output) for i in order])
     llm.core.check_integrity()
     assert llm.core.stats().kv_blocks_used == 0
@@ -87,7 +87,7 @@ def test_with_prompts_found_in_the_prefix_cache(
     parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens
 ) -> None:
     config = settings(prefix_caching=True, max_num_seqs=12)
-    llm = LLM(parts, config)
+    llm = build_llm(parts, config)
     for _ in range(2):
         completions = llm.generate(chat_prompts, [sampling(i) for i in range(24)])
         assert [completion.token_ids for completion in completions] == alone
@@ -108,7 +108,7 @@ def test_with_a_pool_so_small_that_sequences_are_preempted(
     prompts = chat_prompts[:12]
     blocks = sum(len(prompt) // 32 + 2 for prompt in prompts)
     pool = SmallPool(parts.runner, num_blocks=blocks, num_swap_blocks=swap_blocks)
-    llm = LLM(replace(parts, runner=pool), settings(max_num_seqs=12))
+    llm = build_llm(replace(parts, runner=pool), settings(max_num_seqs=12))
     completions = llm.generate(prompts, [sampling(i, LONG_OUTPUT) for i in range(12)])
     assert [completion.token_ids for completion in completions] == long_alone
     preempted = sum(completion.finish.num_preemptions > 0 for completion in completions if completion.finish)
@@ -119,7 +119,7 @@ def test_with_a_pool_so_small_that_sequences_are_preempted(
 def test_while_neighbours_are_aborted_and_paused(
     parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens
 ) -> None:
-    llm = LLM(parts, settings(max_num_seqs=16))
+    llm = build_llm(parts, settings(max_num_seqs=16))
     core = llm.core
     rng = random.Random(3)
     victims = {f"offline-{number}" for number in rng.sample(range(24), 8)}

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from ekiden.engine.engine_core import EngineCore
+from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.preparing import Prepared, Preparing
 from ekiden.sampling.structured import GrammarCompiler
@@ -53,18 +53,28 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 Command = Submit | Abort | Pause | SetControls | Stop
-Deliver = Callable[[list[RequestUpdate], EngineStats], None]
+Deliver = Callable[[list[RequestUpdate], EngineStats | None], None]
+"""Takes what a step brought, and the statistics where they are due."""
 Answer = Callable[[int, ControlState | str], None]
 """Takes the number of a :class:`SetControls` with the controls in force, or why the change was refused.
 
-With number 0 it is told that others are in force now, whatever made them so."""
+Number 0 stands for a change of the controls that no command asked for."""
 
 
 class EngineLoop:
-    """``grammars`` compiles what requests with a grammar need before the core sees them."""
+    """``grammars`` compiles what requests with a grammar need before the core sees them.
+
+    Statistics are delivered after steps that are ``stats_seconds`` apart, and whenever no work is left.
+    """
 
     def __init__(
-        self, core: EngineCore, deliver: Deliver, grammars: GrammarCompiler | None = None, *, answer: Answer
+        self,
+        core: EngineCore,
+        deliver: Deliver,
+        grammars: GrammarCompiler | None = None,
+        *,
+        answer: Answer,
+        stats_seconds: float = 0.0,
     ) -> None:
         self._core = core
         self._deliver = deliver
@@ -72,6 +82,8 @@ class EngineLoop:
         self._stop_at: float | None = None
         self._was_draining = False
         self._told_epoch = 0
+        self._stats_seconds = stats_seconds
+        self._stats_due = 0.0
         self.inbox: queue.SimpleQueue[Command | Prepared] = queue.SimpleQueue()
         self._preparing = Preparing(grammars, self.inbox.put)
 
@@ -84,7 +96,7 @@ class EngineLoop:
             if self._stop_at is not None and (not self._core.has_work or time.monotonic() >= self._stop_at):
                 break
             result = self._core.step()
-            self._deliver(result.updates, self._core.stats())
+            self._report(result)
             self._tell_controls()
             wait = 0.0 if result.computed else self._idle_seconds(result.next_change)
         for request_id in self._core.request_ids:
@@ -92,6 +104,13 @@ class EngineLoop:
         for request in self._preparing.give_up():
             self._core.add_request(request)  # to be refused
         self._deliver(self._core.step().updates, self._core.stats())
+
+    def _report(self, result: StepResult) -> None:
+        now = time.monotonic()
+        stats = None
+        if now >= self._stats_due or not (result.computed and self._core.has_work):
+            stats, self._stats_due = self._core.stats(), now + self._stats_seconds
+        self._deliver(result.updates, stats)
 
     def _begin(self) -> None:
         """A loop may have run, and stopped, before."""

@@ -13,6 +13,7 @@ import msgspec
 
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
+from ekiden.errors import UserError
 from ekiden.evidence.decision_difference import Difference, difference, same_decisions
 from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
@@ -274,7 +275,7 @@ def replay(header: RunHeader, turns: Iterable[Rows]) -> ReplayResult:
     return ReplayResult(turns=count, tokens=tokens, seconds=(last - (first or 0)) / 1e6, difference=None)
 
 
-class ReplayError(ValueError):
+class ReplayError(UserError, ValueError):
     """A stored run that cannot be replayed; the message says why."""
 
 

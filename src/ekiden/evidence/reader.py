@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from ekiden.errors import UserError
 from ekiden.ledger.records import (
     FORMAT,
     REFUSED,
@@ -59,7 +60,7 @@ def decisions_of(row: TurnRow) -> TurnDecisions:
     return _DECODE_DECISIONS(row.decisions)
 
 
-class LedgerReadError(ValueError):
+class LedgerReadError(UserError, ValueError):
     """What was asked for is not in the ledger, or cannot be read; the message says where it was looked for."""
 
 

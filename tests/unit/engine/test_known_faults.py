@@ -6,6 +6,7 @@ import random
 import pytest
 
 from ekiden.backends.fake import FakeRunner, next_token
+from ekiden.build.engines import build_engine
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.engine_core import EngineCore, StepView
@@ -118,7 +119,7 @@ def test_r_12_asking_for_everything_eight_times_ends_by_length() -> None:
 
 async def test_r_03_slow_readers_miss_nothing() -> None:
     config = make_config()
-    async with AsyncEngine(make_fake_parts(config), config) as engine:
+    async with AsyncEngine(build_engine(make_fake_parts(config), config)) as engine:
 
         async def read(index: int) -> tuple[Request, list[int]]:
             request = make_request(f"r{index}", max_tokens=600, prompt=(index, index + 1))
@@ -140,7 +141,7 @@ async def test_r_03_slow_readers_miss_nothing() -> None:
 async def test_r_08_two_hundred_at_once_never_get_each_others_answers() -> None:
     config = make_config()
     source = random.Random(8)
-    async with AsyncEngine(make_fake_parts(config), config) as engine:
+    async with AsyncEngine(build_engine(make_fake_parts(config), config)) as engine:
         gate = asyncio.Semaphore(32)
 
         async def ask(index: int) -> None:
@@ -161,7 +162,7 @@ async def test_r_08_two_hundred_at_once_never_get_each_others_answers() -> None:
 
 async def test_r_13_a_reader_may_time_out_and_read_on_and_its_iteration_ends() -> None:
     config = make_config()
-    async with AsyncEngine(make_fake_parts(config), config) as engine:
+    async with AsyncEngine(build_engine(make_fake_parts(config), config)) as engine:
         stream = engine.generate(make_request("read", max_tokens=50))
         idle = engine.generate(make_request("idle", max_tokens=50))
         tokens = list((await anext(stream)).token_ids)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ekiden.backends.fake import FakeRunner
+from ekiden.build.recording import make_header
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.recording import make_header
 from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter

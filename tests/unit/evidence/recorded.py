@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ekiden.build.recording import make_header
 from ekiden.config import controls_of
-from ekiden.engine.recording import make_header
 from ekiden.ledger.recorder import Recorder
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.store import LedgerWriter

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ekiden.engine.build import EngineParts
+from ekiden.build.core import build_core
+from ekiden.engine.parts import EngineParts
 from ekiden.evidence.breakdown import Cause
 from ekiden.evidence.decision_difference import same_decisions
 from ekiden.evidence.decision_replay import Replay, ReplayError, replay
@@ -184,9 +186,9 @@ def test_tokens_are_made_again_with_the_model(tmp_path: Path) -> None:
     parts = make_fake_parts(world.config)
     with world.stored(tmp_path) as reader:
         # The directed world's vocabulary has 50 tokens and these parts have 1000: other tokens.
-        assert len(replay_tokens(reader, parts, world.config).different) >= 5
+        assert len(replay_tokens(reader, partial(build_core, parts), world.config).different) >= 5
         same = Directed()
-        result = replay_tokens(reader, _parts_of(same), world.config)
+        result = replay_tokens(reader, partial(build_core, _parts_of(same)), world.config)
     assert (result.same, result.different, result.not_kept) == (6, [], 0)
 
 
@@ -200,7 +202,7 @@ def test_without_kept_prompts_no_token_is_stored_or_made_again(tmp_path: Path) -
     world.submit("r", tokens=secret, output=4)
     world.run()
     with world.stored(tmp_path) as reader:
-        result = replay_tokens(reader, make_fake_parts(world.config), world.config)
+        result = replay_tokens(reader, partial(build_core, make_fake_parts(world.config)), world.config)
         content = reader.path.read_bytes()
     assert (result.same, result.not_kept) == (0, 1)
     assert bytes(secret) not in content

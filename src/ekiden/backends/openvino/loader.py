@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 
 from ekiden.backends.openvino import machine
-from ekiden.backends.openvino.conversion import constants_path, conversion_key, converted
+from ekiden.backends.openvino.conversion import CONSTANTS, conversion_entry, converted
 from ekiden.backends.openvino.graph import EXPANDED, build_model
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
 from ekiden.backends.openvino.paged import to_paged
@@ -45,8 +45,9 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
     threads = config.engine.threads or machine.usable_threads()
     core = ov.Core()
     weights = weight_format(config, description)
-    key = conversion_key(description.digests, weights)
-    compiled = _compile(core, description, _graph(core, description, files, weights), config, weights, threads)
+    entry = conversion_entry(files.cache_dir, description.digests, weights)
+    graph = _paged_graph(core, description, files, weights, entry)
+    compiled = _compile(core, description, graph, config, weights, threads)
     pool = allocate(
         read_layouts(compiled),
         kv_cache_bytes=parse_size("kv_cache_size", config.cache.kv_cache_size),
@@ -55,6 +56,7 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
     model = CompiledPagedModel(compiled, pool)
     settings = {
         "openvino": ov.get_version(),
+        "device": config.engine.device,
         "cpu": machine.cpu_name(core),
         "instruction_set": machine.instruction_set(compiled),
         "threads": str(threads),
@@ -63,8 +65,9 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         "determinism": config.engine.determinism,
     }
     strict, tested_for = config.engine.determinism == "strict", _most(config)
-    tested = _self_test(model, description, files.cache_dir, {"model": key, **settings}, tested_for, strict=strict)
-    machine.release_file_pages(constants_path(files.cache_dir, key) if description.spec else files.weights[-1])
+    identity = {"model": entry.name, **settings}
+    tested = _self_test(model, description, files.cache_dir, identity, tested_for, strict=strict)
+    machine.release_file_pages(entry / CONSTANTS if description.spec else files.weights[-1])
     info = RunnerInfo(
         backend="openvino",
         vocab_size=description.vocab_size,
@@ -88,6 +91,10 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
     return OpenVINORunner(model, info, sampler, limits=tested.limits)
 
 
+def devices() -> list[str]:
+    return list(ov.Core().available_devices)
+
+
 def _check(description: ModelDescription, config: Config) -> None:
     if config.cache.block_size != BLOCK_SIZE:
         raise ConfigError(
@@ -108,19 +115,12 @@ def weight_format(config: Config, description: ModelDescription) -> str:
     return EXPANDED if expand == "always" or (machine.lacks_integer_dot_products() and fits) else weights
 
 
-def convert(core: ov.Core, description: ModelDescription, files: ModelFiles, weights: str) -> ov.Model:
-    """The graph with its weights in the given format, from the cache or newly built. Raises :class:`ModelError`."""
-    spec = description.spec
-    assert spec is not None, "an OpenVINO folder has its own graph"
-    key = conversion_key(description.digests, weights)
-    return converted(core, files.cache_dir, key, lambda: build_model(spec, open_checkpoint(files), weights))
-
-
-def _graph(core: ov.Core, description: ModelDescription, files: ModelFiles, weights: str) -> ov.Model:
-    """The model's graph in its paged form."""
+def _paged_graph(
+    core: ov.Core, description: ModelDescription, files: ModelFiles, weights: str, entry: Path
+) -> ov.Model:
     spec = description.spec
     if spec is not None:
-        graph = convert(core, description, files, weights)
+        graph = converted(core, entry, lambda: build_model(spec, open_checkpoint(files), weights))
     else:
         try:
             graph = core.read_model(files.weights[0])
@@ -138,12 +138,13 @@ def _compile(
         "KV_CACHE_PRECISION": config.cache.kv_dtype,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0" if plain else str(DYNAMIC_QUANTISATION_GROUP),
         "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": str(threads),
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": "1",
     }
+    if config.engine.device == "CPU":
+        properties["INFERENCE_NUM_THREADS"] = str(threads)
     try:
-        return core.compile_model(graph, "CPU", properties)
+        return core.compile_model(graph, config.engine.device, properties)
     except RuntimeError as error:
         raise ModelError(f"{description.name}: OpenVINO cannot compile it: {error}") from error
 
