@@ -136,9 +136,7 @@ def main() -> None:
     path = on.writer.path
     figures |= {"dropped": on.writer.dropped, "tokens": on.tokens, "file_bytes": path.stat().st_size}
     with LedgerReader(path) as reader:
-        figures["bytes_per_token"] = path.stat().st_size / sum(
-            row[0] for row in reader._all("SELECT sum(tokens) FROM turns")
-        )
+        figures["bytes_per_token"] = path.stat().st_size / sum(turn.tokens for turn in reader.all_turns())
         ids = random.Random(2).choices(range(1, on.sent - 3 * arguments.rows), k=arguments.explain)
         times = []
         for number in ids:

@@ -152,7 +152,7 @@ class LimitsConfig:
 class EngineConfig:
     seed: int = setting(0, "seed from which requests without one draw theirs")
     determinism: str = setting(
-        "strict", "strict: same request, same tokens, whatever its neighbours", choices=("strict", "relaxed")
+        "strict", "strict: same request, same tokens, whatever runs beside it", choices=("strict", "relaxed")
     )
     threads: int | None = setting(None, "threads of the model; default: all cores this process may use")
     backend: str = setting("openvino", "what computes: openvino, or fake (no weights: tokens are hashes, for tests)")

@@ -7,6 +7,7 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import starmap
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -139,7 +140,7 @@ class LedgerReader:
     def _iterate(self, row: type[Row], where: str, *values: object, blobs: bool = True) -> Iterator[Row]:
         """The rows of a table that a condition selects. Without ``blobs`` those columns are empty, and not read."""
         found = self._connection.execute(f"{self._select(row, blobs)} {where}", values)
-        return (row(*columns) for columns in found)
+        return starmap(row, found)
 
     def _rows(self, row: type[Row], where: str, *values: object, blobs: bool = True) -> list[Row]:
         return list(self._iterate(row, where, *values, blobs=blobs))
@@ -235,7 +236,7 @@ class LedgerReader:
                 return request
         return None
 
-    # --- now: who is in the engine, and the last moments
+    # --- now: the requests in the engine, and the last moments
 
     def live_requests(self) -> list[RequestRow]:
         """The requests that are in the engine, in order of arrival, without details."""

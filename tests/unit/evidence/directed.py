@@ -11,9 +11,11 @@ from ekiden.engine.engine_core import EngineCore
 from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
+from ekiden.stages.intake import RulesFactory
 from ekiden.state.controls import ControlChange, SetBy, TenantLimits
 from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.runner import Drafter
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import StopText
 from tests.unit.evidence.recorded import Kept
@@ -46,6 +48,8 @@ class Directed:
         tenants: dict[str, TenantLimits] | None = None,
         limits: LimitsConfig | None = None,
         make_stop_text: Callable[[Request], StopText | None] = lambda request: None,
+        make_rules: RulesFactory | None = None,
+        drafter: Drafter | None = None,
         keep_prompts: bool = False,
         **scheduler: Any,
     ) -> None:
@@ -58,10 +62,20 @@ class Directed:
             tenants=tenants or {},
         )
         self.runner = _TimedRunner(
-            self, vocab_size=50, num_blocks=num_blocks, block_size=16, num_swap_blocks=num_swap_blocks
+            self,
+            vocab_size=50,
+            num_blocks=num_blocks,
+            block_size=16,
+            num_swap_blocks=num_swap_blocks,
+            max_drafts=0 if drafter is None else 4,
         )
         self.header = make_header(
-            self.config, self.runner.info, run_id="directed", clock_base=0, eos_token_ids=frozenset({0})
+            self.config,
+            self.runner.info,
+            run_id="directed",
+            clock_base=0,
+            eos_token_ids=frozenset({0}),
+            has_grammars=make_rules is not None,
         )
         self.kept = Kept()
         self.core = EngineCore(
@@ -71,6 +85,8 @@ class Directed:
             clock=whole_microseconds(lambda: self.now),
             eos_token_ids=frozenset({0}),
             make_stop_text=make_stop_text,
+            make_rules=make_rules,
+            drafter=drafter,
             recorder=Recorder(
                 self.kept,
                 clock_base=0,

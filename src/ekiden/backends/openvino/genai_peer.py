@@ -7,7 +7,7 @@ kernels' settings, the number of rows and the token budget.
 
 import tempfile
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 import numpy as np
 import openvino as ov
@@ -79,12 +79,10 @@ class GenAIPeer:
         results = self._pipeline.generate(tensors, [wanted] * len(prompts))
         return [list(result.m_generation_ids[0]) for result in results]
 
-    def __enter__(self) -> "GenAIPeer":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         del self._pipeline
         self._folder.cleanup()
 

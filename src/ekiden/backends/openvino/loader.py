@@ -1,5 +1,6 @@
 """Makes a runner from a model's files: convert or read the graph, transform and compile it, allocate, self-test."""
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -171,12 +172,17 @@ def _self_test(
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     path = cache_dir / "self_test" / f"{digest}.json"
     test = SelfTest(model, vocab_size=description.vocab_size, **most)
-    known = _read_result(path)
+    known: SelfTestResult | None = None
+    with contextlib.suppress(OSError, msgspec.DecodeError):  # there may be no earlier result, or an unreadable one
+        known = msgspec.json.decode(path.read_bytes(), type=SelfTestResult)
     if known is not None and (not strict or test.holds(known)):
         return known
     result = test.calibrate(strict=strict)
     if result.failure is None:
-        _write_result(path, result)
+        try:
+            replace_file(path, msgspec.json.encode(result))
+        except OSError as error:
+            log.warning("the self-test's result cannot be kept in %s: %s; the next start tests again", path, error)
     elif strict:
         log.warning(
             "the determinism self-test failed: %s. A request's tokens may depend on the requests beside it, and the "
@@ -184,17 +190,3 @@ def _self_test(
             result.failure,
         )
     return result
-
-
-def _read_result(path: Path) -> SelfTestResult | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=SelfTestResult)
-    except (OSError, msgspec.DecodeError):
-        return None  # there is no earlier result, or it is unreadable
-
-
-def _write_result(path: Path, result: SelfTestResult) -> None:
-    try:
-        replace_file(path, msgspec.json.encode(result))
-    except OSError as error:
-        log.warning("the self-test's result cannot be kept in %s: %s; the next start tests again", path, error)
