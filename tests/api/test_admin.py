@@ -192,7 +192,7 @@ async def test_a_policy_is_changed_with_a_reason_and_an_end(desk: Desk, caplog):
     told = state["controls"]["max_num_seqs"]
     assert 0 < told.pop("expires_in_seconds") <= 0.4
     assert told == {"value": 2, "set_by": "person", "who": "ops", "why": "burst of batch work"}
-    assert "admin ops set" in caplog.text
+    assert f"admin ops set {wanted}: 'burst of batch work'" in caplog.text
     async with asyncio.timeout(5):
         while (await desk.core.http.get("/admin/policy", headers=desk.admin)).json()["epoch"] == 1:
             await asyncio.sleep(0.02)
@@ -219,6 +219,25 @@ async def test_a_policy_that_cannot_work_is_refused_and_changes_nothing(desk: De
     assert (await desk.core.http.get("/admin/policy", headers=desk.admin)).json()["epoch"] == 0
 
 
-@pytest.mark.parametrize("body", [{}, {"set": {}, "reason": "x"}, {"set": {"max_num_seqs": 2}}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"set": {}, "reason": "x"},
+        {"set": {"max_num_seqs": 2}},
+        {"set": {"max_num_seqs": 2}, "reason": "x", "expires_in_seconds": 0},
+        {"set": {"max_num_seqs": 2}, "reason": "x", "until": "noon"},
+    ],
+)
 async def test_a_policy_needs_a_field_and_a_reason(desk: Desk, body):
     assert_error(await desk.do("policy", **body), 400)
+
+
+async def test_a_drain_that_expires_opens_the_server_again(desk: Desk):
+    desk.gate.open.set()
+    await desk.do("policy", set={"draining": True}, reason="upgrade of a disk", expires_in_seconds=1)
+    assert_error(await desk.core.complete("hi"), 503, code="draining")
+    async with asyncio.timeout(5):
+        while (await desk.core.http.get("/ready")).status_code != 200:
+            await asyncio.sleep(0.02)
+    assert (await desk.core.complete("hi", max_tokens=1)).status_code == 200

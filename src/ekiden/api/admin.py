@@ -140,7 +140,7 @@ async def _set_controls(
         raise invalid("set", f"{error}.") from error
     except EngineDied as error:
         raise engine_unavailable() from error
-    logger.info("admin %s set %s%s", caller.name, values, f" ({why})" if why else "")
+    logger.info("admin %s set %s: %s", caller.name, shown(values, 500), shown(why, 500))
     return state
 
 
