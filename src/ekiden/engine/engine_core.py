@@ -328,7 +328,9 @@ class EngineCore:
         return turn.updates
 
     def _next_change(self, now: float) -> float | None:
-        times = [self.population.next_deadline, self.refill.next_change(now), self.controls.next_expiry]
+        times = [self.controls.next_expiry]
+        if self.population.by_id:  # the deadline may be of a request that has ended
+            times += [self.population.next_deadline, self.refill.next_change(now)]
         return min((time for time in times if time is not None), default=None)
 
     def _check_controls(self, controls: Controls) -> None:

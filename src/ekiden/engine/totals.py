@@ -17,6 +17,7 @@ from ekiden.engine.interface import (
     Distribution,
     TenantTotals,
 )
+from ekiden.measure.figures import time_per_output_token
 from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
 from ekiden.state.turn import Turn
 
@@ -55,12 +56,12 @@ class LatencyTotals:
         self._observe("request_queue_time", admitted - arrival)
         if first is None:
             return
-        decode = finish.finish_time - first
         self._observe("time_to_first_token", first - arrival)
         self._observe("request_prefill_time", first - admitted)
-        self._observe("request_decode_time", decode)
-        if finish.num_output_tokens > 1:
-            self._observe("request_time_per_output_token", decode / (finish.num_output_tokens - 1))
+        self._observe("request_decode_time", finish.finish_time - first)
+        per_token = time_per_output_token(first, finish.finish_time, finish.num_output_tokens)
+        if per_token is not None:
+            self._observe("request_time_per_output_token", per_token)
 
     def _observe(self, name: str, seconds: float) -> None:
         self._histograms[name].observe(seconds)
