@@ -105,7 +105,7 @@ async def test_prompts_that_cannot_be_answered(tmp_path: Path) -> None:
         assert (await explained(core, response))["reason"] == RefusalReason.UNSUPPORTED.value
 
 
-@pytest.mark.parametrize("state", ["draining", "closed"])
+@pytest.mark.parametrize("state", ["draining", "closing"])
 @pytest.mark.parametrize("path", DOORS)
 async def test_newcomers_of_a_closed_server(tmp_path: Path, path: str, state: str) -> None:
     async with real_core(recording(tmp_path), record=True) as core:

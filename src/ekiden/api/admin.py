@@ -4,7 +4,7 @@
 change is logged with the name of the key that asked for it.
 """
 
-import dataclasses
+import asyncio
 import logging
 import time
 from dataclasses import dataclass
@@ -20,16 +20,22 @@ from starlette.types import Receive, Scope, Send
 from ekiden.api.asgi import send_json
 from ekiden.api.auth import require_admin
 from ekiden.api.doors.door import Doors
-from ekiden.api.errors import ApiError, invalid, ledger_off, ledger_unavailable, shown
+from ekiden.api.errors import ApiError, engine_unavailable, invalid, ledger_off, ledger_unavailable, shown
+from ekiden.api.keys import Principal
 from ekiden.api.schema_base import Strict, parse
 from ekiden.config import Config
+from ekiden.engine.interface import EngineDied
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
 from ekiden.evidence.reader import LedgerReader, LedgerReadError
 from ekiden.ledger.retention import is_being_written
+from ekiden.state.controls import ControlChange, ControlState, InvalidControls, SetBy, typed_values
 
 logger = logging.getLogger(__name__)
 
+DRAIN_SECONDS: Final = 0.5
+"""How long the answer to a drain waits for the engine's step to end."""
+_CONFIGURED: Final = ControlChange(values={}, set_by=SetBy.CONFIGURATION, who="")
 _REASONS: Final = {"pause": "paused", "resume": "resumed", "abort": "aborted"}
 
 
@@ -41,6 +47,14 @@ class DrainAction(Strict):
     """``draining`` false opens the server again."""
 
     draining: bool | None = None
+
+
+class PolicyAction(Strict):
+    """``set``: new values by the name of the setting, such as ``{"max_num_seqs": 8}``."""
+
+    set: Annotated[dict[str, Any], Field(min_length=1)]
+    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    expires_in_seconds: Annotated[float, Field(gt=0, le=30 * 86_400)] | None = None
 
 
 @dataclass(slots=True)
@@ -81,24 +95,67 @@ class AdminRoutes:
 
     async def drain(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Closes the server to new requests, or opens it again; what it has already taken goes on."""
-        caller, generation = require_admin(scope), self.doors.generation
-        flight = generation.flight
+        caller, flight = require_admin(scope), self.doors.generation.flight
         fields = parse(DrainAction, await self.doors.read_body(scope, receive))
-        flight.closed = fields.draining is not False
-        await generation.engine.drain(flight.closed)
-        logger.info("admin %s %s the server", caller.name, "closed" if flight.closed else "opened")
+        flight.closing = fields.draining is not False  # at once, though a step may take long
+        call = asyncio.ensure_future(self._set_controls(caller, {"draining": flight.closing}))
+
+        def settled(call: "asyncio.Future[ControlState]") -> None:
+            flight.closing = None
+
+        call.add_done_callback(settled)
+        await asyncio.wait({call}, timeout=DRAIN_SECONDS)
+        if call.done():
+            call.result()
         await send_json(send, {"draining": flight.closed, "in_flight": sum(map(len, flight.calls.values()))})
 
     async def policy(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The scheduling rules and limits in force."""
+        """The scheduling rules and limits in force, and who set them."""
         require_admin(scope)
-        flight = self.doors.generation.flight
-        state: dict[str, Any] = {
-            "draining": flight.draining or flight.closed,
-            "scheduler": dataclasses.asdict(self.config.scheduler),
-            "limits": dataclasses.asdict(self.config.limits),
-        }
-        await send_json(send, state)
+        await send_json(send, self._told(self.doors.generation.engine.controls()))
+
+    async def set_policy(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Changes rules and limits from the next step on: what runs and waits goes on under the new ones."""
+        caller = require_admin(scope)
+        fields = parse(PolicyAction, await self.doors.read_body(scope, receive))
+        state = await self._set_controls(caller, fields.set, fields.reason, fields.expires_in_seconds)
+        await send_json(send, self._told(state))
+
+    async def _set_controls(
+        self, caller: Principal, values: dict[str, Any], why: str = "", seconds: float | None = None
+    ) -> ControlState:
+        try:
+            change = ControlChange(
+                values=typed_values(values),
+                set_by=SetBy.PERSON,
+                who=caller.name or "",
+                why=why,
+                expires_at=None if seconds is None else time.monotonic() + seconds,
+            )
+            state = await self.doors.generation.engine.set_controls(change)
+        except InvalidControls as error:
+            raise invalid("set", f"{error}.") from error
+        except EngineDied as error:
+            raise engine_unavailable() from error
+        logger.info("admin %s set %s: %s", caller.name, shown(values, 500), shown(why, 500))
+        return state
+
+    def _told(self, state: ControlState) -> dict[str, Any]:
+        """Each control with its value and who set it."""
+        now, set_by = time.monotonic(), {name: change for change in state.changes for name in change.values}
+        controls: dict[str, Any] = {}
+        for name, value in msgspec.to_builtins(state.controls).items():
+            change = set_by.get(name, _CONFIGURED)
+            expires = None if change.expires_at is None else round(max(0.0, change.expires_at - now), 3)
+            controls[name] = {
+                "value": value,
+                "set_by": change.set_by,
+                "who": change.who,
+                "why": change.why,
+                "expires_in_seconds": expires,
+            }
+        epoch, flight = controls.pop("epoch")["value"], self.doors.generation.flight
+        return {"epoch": epoch, "draining": flight.draining or flight.closed, "controls": controls}
 
     async def live(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What ``ekiden top`` shows, from the ledger; ``?window=SECONDS`` says over how long its figures are taken."""

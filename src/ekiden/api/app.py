@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ekiden.api import docs_page, evidence_routes, models_routes, status_routes
-from ekiden.api.admin import AdminRoutes, DrainAction, RequestAction
+from ekiden.api.admin import AdminRoutes, DrainAction, PolicyAction, RequestAction
 from ekiden.api.asgi import AsgiResponse, ErrorResponse, Run
 from ekiden.api.auth import ApiKeyMiddleware
 from ekiden.api.doors import chat, completions, messages, responses
@@ -96,7 +96,7 @@ def create_app(
     generation = Generation(
         engine=engine,
         text=text,
-        flight=Flight(),
+        flight=Flight(engine),
         observe_gap=metrics.observe_gap,
         keep_alive_seconds=server.stream_keep_alive,
     )
@@ -106,7 +106,7 @@ def create_app(
         tenant_header=server.tenant_header,
         defaults=generation_defaults or SamplingParams(),
     )
-    app.state.doors, app.state.keys, app.state.metrics = doors, keys, metrics
+    app.state.doors, app.state.keys, app.state.metrics, app.state.config = doors, keys, metrics, config
     admin = AdminRoutes(doors, config) if keys.may_hold_admins else None
     posts = _posts(doors, admin)
     for post in posts:
@@ -151,6 +151,7 @@ def _posts(doors: Doors, admin: AdminRoutes | None) -> list[Post]:
             ("/admin/resume", "Let a paused request go on", "admin", admin.resume, RequestAction),
             ("/admin/abort", "End a request", "admin", admin.abort, RequestAction),
             ("/admin/drain", "Close the server to new requests, or open it", "admin", admin.drain, DrainAction),
+            ("/admin/policy", "Change rules and limits", "admin", admin.set_policy, PolicyAction),
         ]
     return posts
 

@@ -14,6 +14,7 @@ from typing import Self
 from starlette.types import Receive
 
 from ekiden.api.errors import ApiError, ClientGone, closed_to_newcomers, shutting_down
+from ekiden.engine.interface import Engine
 
 
 class Exchange:
@@ -60,16 +61,22 @@ class Exchange:
 
 
 class Flight:
-    """``draining``: the server is asked to stop. ``closed``: an operator keeps new requests out.
+    """``draining``: the server is asked to stop. ``closing``: an operator's wish that the engine has yet to carry out.
 
     ``calls`` has the engine's ids of the answers of each call that is being answered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self.draining = False
-        self.closed = False
+        self.closing: bool | None = None
         self.calls: dict[str, set[str]] = {}
         self.exchanges: set[Exchange] = set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether an operator keeps new requests out."""
+        return self._engine.controls().controls.draining if self.closing is None else self.closing
 
     def check_open(self) -> None:
         """Raise :class:`ApiError` 503 while no new work is taken."""

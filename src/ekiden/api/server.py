@@ -1,8 +1,9 @@
 """Runs the application: binds, starts the engine, serves, and ends in order.
 
 A signal starts the end: no new work is taken, running answers get ``shutdown_timeout`` seconds to finish, the rest end
-with an error their clients can read, and then the engine stops. A second signal ends at once. SIGHUP reads the file of
-API keys again. Requests whose head is too large or does not arrive are refused before they reach the application.
+with an error their clients can read, and then the engine stops. A second signal ends at once. SIGHUP reads the files of
+keys, limits and tenants again (`rereading.py`). Requests whose head is too large or does not arrive are refused before
+they reach the application.
 """
 
 import asyncio
@@ -28,7 +29,8 @@ from ekiden.api.doors.door import Doors
 from ekiden.api.errors import ApiError
 from ekiden.api.flight import Flight
 from ekiden.api.identity import new_id
-from ekiden.api.keys import KeyStore
+from ekiden.api.rereading import Rereading
+from ekiden.config import Config
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Largest request line and headers together."""
@@ -163,9 +165,9 @@ class LimitedProtocol(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """uvicorn's server, except that unfinished answers end with an error at shutdown."""
 
-    def __init__(self, config: uvicorn.Config, flight: Flight, keys: KeyStore, shutdown_timeout: float) -> None:
+    def __init__(self, config: uvicorn.Config, flight: Flight, rereading: Rereading, shutdown_timeout: float) -> None:
         super().__init__(config)
-        self.keys = keys
+        self.rereading = rereading
         self._flight = flight
         self._shutdown_timeout = shutdown_timeout
 
@@ -198,7 +200,14 @@ class Server(uvicorn.Server):
             logger.warning("%d answers were not finished in time and end with an error", count)
 
 
-def make_server(app: FastAPI, *, shutdown_timeout: float, log_level: str, tls: Tls | None = None) -> Server:
+def make_server(
+    app: FastAPI,
+    *,
+    shutdown_timeout: float,
+    log_level: str,
+    tls: Tls | None = None,
+    read_config: Callable[[], Config] | None = None,
+) -> Server:
     """A server for ``app``, for :func:`serve` and for tests."""
     doors: Doors = app.state.doors
     config = uvicorn.Config(
@@ -215,7 +224,8 @@ def make_server(app: FastAPI, *, shutdown_timeout: float, log_level: str, tls: T
         ssl_certfile=None if tls is None else tls.certfile,
         ssl_keyfile=None if tls is None else tls.keyfile,
     )
-    return Server(config, doors.generation.flight, app.state.keys, shutdown_timeout)
+    rereading = Rereading(doors, app.state.keys, app.state.config, read_config)
+    return Server(config, doors.generation.flight, rereading, shutdown_timeout)
 
 
 def serve(
@@ -229,12 +239,14 @@ def serve(
     log_level: str = "info",
     on_ready: Callable[[str], None] | None = None,
     tls: Tls | None = None,
+    read_config: Callable[[], Config] | None = None,
 ) -> int:
     """Serve until a signal; returns the exit status: 0 done, 1 failed, 2 the address cannot be bound.
 
     The address is bound first, so that a port in use is told before a model is loaded. Then ``start`` brings the engine
     up on the loop, ``make_app`` builds the application over it, ``on_ready`` gets the URL (default: a line on standard
     output), and ``stop`` ends the engine, whatever happened before. Errors of ``start`` are the caller's.
+    ``read_config`` reads the settings again on SIGHUP.
     """
     try:
         listener = bind(host, port)
@@ -242,7 +254,9 @@ def serve(
         print(f"ekiden: {error}", file=sys.stderr)
         return EXIT_USAGE
     ready = on_ready or (lambda url: print(f"Ekiden is ready on {url} (API under {url}/v1, docs under {url}/docs)"))
-    make = functools.partial(make_server, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls)
+    make = functools.partial(
+        make_server, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls, read_config=read_config
+    )
     run = _run(listener, lambda: make(make_app()), start, stop, lambda: ready(url_of(listener, tls=tls is not None)))
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run)
@@ -261,6 +275,7 @@ async def _run(
         else:
             server.ask_to_stop()
 
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is an application to read anything for
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     try:
@@ -269,8 +284,7 @@ async def _run(
         except asyncio.CancelledError:
             return EXIT_DONE
         server = make()
-        if server.keys.may_hold_admins:
-            loop.add_signal_handler(signal.SIGHUP, server.keys.reload)
+        loop.add_signal_handler(signal.SIGHUP, server.rereading.begin)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         ready()
         sys.stdout.flush()
