@@ -2,6 +2,7 @@
 
 `simulate(seed)` draws a configuration, a load and faults from the seed alone, checks every invariant after every step,
 then stops the faults and requires that everything drains. The same seed always gives the same :class:`Outcome`.
+A broken invariant raises :class:`~ekiden.state.invariants.InvariantBreach`, which names it.
 """
 
 import random
@@ -12,6 +13,7 @@ from ekiden.backends.fake import FakeRunner, GreedySampler, next_token
 from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.guardrails.limits import TenantLimits, Tenants
+from ekiden.state.invariants import Invariant, InvariantBreach, checking
 from ekiden.state.request import FinishReason, Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
 
@@ -194,7 +196,8 @@ class Simulation:
         self.faults = self.rng.random() < 0.3
         while self.core.has_work:
             self._step()
-            assert self.outcome.steps < MAX_STEPS, f"no end in sight: {self.core.population.by_id}"
+            if self.outcome.steps >= MAX_STEPS:
+                raise InvariantBreach(Invariant.PROGRESS, f"no end in sight: {self.core.population.by_id}")
             self._pause_and_resume(resume_all=self.outcome.steps > 200)
             if self.outcome.steps > MAX_STEPS // 2:
                 self.faults = False
@@ -206,17 +209,18 @@ class Simulation:
         started = self.now
         result = self.core.step()
         self.outcome.steps += 1
+        self.core.check_integrity()
         if not result.computed:
             # Nothing to compute: unfinished work then needs a reason that time alone can end.
             unpaused = self.core.population.by_id.keys() - self.core.population.paused.keys()
             if unpaused:
-                assert result.next_change is not None, "work, but nothing scheduled and nothing awaited"
+                if result.next_change is None:
+                    raise InvariantBreach(Invariant.PROGRESS, "work, but nothing scheduled and nothing awaited")
                 self.now = max(self.now, result.next_change)
         for view in self.views:
             self._check_plan(view)
         for update in result.updates:
             self._take(update)
-        self.core.check_integrity()
         self._check_work_conservation()
         self._check_patience(started)
 
@@ -231,20 +235,33 @@ class Simulation:
 
     def _check_plan(self, view: StepView) -> None:
         plan = view.plan
-        assert plan.total_tokens > 0 or plan.swap_out
-        assert plan.total_tokens == sum(plan.num_tokens) <= self.world.budget
-        assert len(plan.sequences) <= self.world.max_num_seqs
-        assert len({s.request_id for s in plan.sequences}) == len(plan.sequences)
-        assert all(count > 0 for count in plan.num_tokens)
+        self._check_budget(view)
         self._check_chunks(view)
-        running = self.core.population.running
-        oldest = min((s.admission for s in [*plan.sequences, *plan.preempted]), default=0)
-        assert all(s.admission > oldest for s in plan.preempted), "the oldest running sequence was the victim"
-        assert sorted(running, key=lambda s: s.admission) == running, "running is not in order of admission"
+        self._check_victims(view)
         self.outcome.log.append(
             ("step", tuple((s.request_id, n) for s, n in zip(plan.sequences, plan.num_tokens, strict=True)))
         )
 
+    @checking(Invariant.BUDGET)
+    def _check_budget(self, view: StepView) -> None:
+        plan = view.plan
+        assert plan.total_tokens > 0 or plan.swap_out, "an empty plan was computed"
+        assert plan.total_tokens == sum(plan.num_tokens) <= self.world.budget, (
+            f"{plan.num_tokens} in {plan.total_tokens}"
+        )
+        assert len(plan.sequences) <= self.world.max_num_seqs, "more rows than slots"
+        assert len({s.request_id for s in plan.sequences}) == len(plan.sequences), "a sequence has two rows"
+        assert all(count > 0 for count in plan.num_tokens), "a row computes nothing"
+
+    @checking(Invariant.PROGRESS)
+    def _check_victims(self, view: StepView) -> None:
+        plan = view.plan
+        running = self.core.population.running
+        oldest = min((s.admission for s in [*plan.sequences, *plan.preempted]), default=0)
+        assert all(s.admission > oldest for s in plan.preempted), "the oldest running sequence was the victim"
+        assert sorted(running, key=lambda s: s.admission) == running, "running is not in order of admission"
+
+    @checking(Invariant.SAME_TOKENS)
     def _check_chunks(self, view: StepView) -> None:
         """Prefill chunks end at block borders or with their prompt, and leave no last chunk of a single token."""
         for sequence, count in zip(view.plan.sequences, view.plan.num_tokens, strict=True):
@@ -253,15 +270,19 @@ class Simulation:
                 assert left <= 0 or sequence.num_computed_tokens % self.world.block_size == 0, f"{sequence!r}: border"
                 assert left != 1 or self.world.block_size == 1, f"{sequence!r}: a single token is left"
 
+    @checking(Invariant.PROGRESS)
     def _check_patience(self, started: float) -> None:
-        """Nobody is passed more often than the bound says, nor lives beyond a deadline that has passed."""
+        """What runs has a token to compute, and nobody is passed too often or outlives a deadline."""
+        for sequence in self.core.population.running:
+            assert sequence.num_computed_tokens < len(sequence.token_ids), f"{sequence!r} has nothing left to compute"
         for sequence in self.core.population.by_id.values():
             assert sequence.num_overtaken <= self.world.max_overtakes, f"{sequence!r} was overtaken too often"
             deadline = sequence.request.deadline
             assert deadline is None or deadline > started, f"{sequence!r} lives beyond its deadline"
 
+    @checking(Invariant.WORK_CONSERVATION)
     def _check_work_conservation(self) -> None:
-        """Invariant 6: under `continuous`, whoever is first in line does not fit."""
+        """Under `continuous`, the first in line does not fit."""
         population = self.core.population
         if self.world.batching != "continuous" or not population.running or population.preempted:
             return
@@ -271,10 +292,12 @@ class Simulation:
 
     def _take(self, update: RequestUpdate) -> None:
         request = self.requests[update.request_id]
-        assert update.request_id not in self.ended, f"{update.request_id}: an event after its terminal one"
+        with checking(Invariant.ONE_END):
+            assert update.request_id not in self.ended, f"{update.request_id}: an event after its terminal one"
         history = [*request.prompt_token_ids, *self.tokens[update.request_id]]
         for token in update.token_ids:
-            assert token == next_token(history, VOCAB), f"{update.request_id}: wrong token after {len(history)}"
+            with checking(Invariant.SAME_TOKENS):
+                assert token == next_token(history, VOCAB), f"{update.request_id}: wrong token after {len(history)}"
             history.append(token)
         self.tokens[update.request_id] += update.token_ids
         self.outcome.log.append(
@@ -284,6 +307,7 @@ class Simulation:
             self.ended.add(update.request_id)
             self._check_end(request, update)
 
+    @checking(Invariant.RIGHT_END)
     def _check_end(self, request: Request, update: RequestUpdate) -> None:
         tokens = self.tokens[request.request_id]
         if update.finish is None:
@@ -294,29 +318,36 @@ class Simulation:
         stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else {0})
         assert not stops & set(tokens[:-1]), "generation went past a stop token"
         if finish.reason is FinishReason.STOP:
-            assert tokens[-1] in stops
+            assert set(tokens[-1:]) & stops, "it stopped at no stop token"
         elif finish.reason is FinishReason.LENGTH:
             room = min(200, self.world.num_blocks * self.world.block_size) - len(request.prompt_token_ids)
-            assert len(tokens) == min(sampling.max_tokens or room, room)
+            assert len(tokens) == min(sampling.max_tokens or room, room), "it ended before or after its length"
         elif finish.reason is FinishReason.ERROR:
-            assert (finish.message or "").startswith("injected"), f"the engine broke a step by itself: {finish.message}"
+            if not (finish.message or "").startswith("injected"):
+                raise InvariantBreach(Invariant.BUDGET, f"the engine broke a step by itself: {finish.message}")
         elif finish.reason is FinishReason.DEADLINE:
             assert request.deadline is not None
-            assert finish.finish_time >= request.deadline
+            assert finish.finish_time >= request.deadline, "it ended before its deadline"
 
     def _check_drained(self) -> None:
-        assert self.ended == set(self.requests), "a request had no terminal event"
-        population, kv = self.core.population, self.core.kv
-        assert not [*population.running, *population.preempted, *population.padding, *population.paused]
-        assert population.num_free_slots == self.world.max_num_seqs
-        assert kv.pool.num_referenced == 0, "blocks were leaked"
+        with checking(Invariant.ONE_END):
+            assert self.ended == set(self.requests), "a request had no terminal event"
+        self._check_given_back()
         stats = self.core.stats()
         self.outcome.preemptions = stats.preemptions_total
         self.outcome.prefix_hits = stats.prefix_cache_hits_total
         self.outcome.finished = stats.finished_total
         self.outcome.refused = stats.refused_total
         ends = sum(stats.finished_total.values()) + sum(stats.refused_total.values())
-        assert ends == len(self.requests), "the counters disagree with the events"
+        with checking(Invariant.ONE_END):
+            assert ends == len(self.requests), "the counters disagree with the events"
+
+    @checking(Invariant.DRAINED)
+    def _check_given_back(self) -> None:
+        population, kv = self.core.population, self.core.kv
+        assert not [*population.running, *population.preempted, *population.padding, *population.paused]
+        assert population.num_free_slots == self.world.max_num_seqs
+        assert kv.pool.num_referenced == 0, "blocks were leaked"
 
 
 def simulate(seed: int, num_requests: int | None = None) -> Outcome:

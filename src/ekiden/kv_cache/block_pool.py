@@ -11,8 +11,10 @@ free + cached + referenced = num_blocks, always. Only the KV cache manager calls
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
+from ekiden.state.invariants import Invariant, InvariantBreach, checking
 
-class OutOfBlocks(AssertionError):
+
+class OutOfBlocks(InvariantBreach):
     """More blocks were taken than :attr:`BlockPool.num_available` allowed; callers must ask first."""
 
 
@@ -44,7 +46,8 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]:
         """``count`` blocks with one reference each; evicts cached blocks, least recently used first, when it must."""
         if count > self.num_available:
-            raise OutOfBlocks(f"{count} blocks asked for, {self.num_available} of {self.num_blocks} available")
+            what = f"{count} blocks asked for, {self.num_available} of {self.num_blocks} available"
+            raise OutOfBlocks(Invariant.BUDGET, what)
         blocks = []
         for _ in range(count):
             if self._free:
@@ -77,7 +80,7 @@ class BlockPool:
         for block in blocks:
             count = self._ref_count[block] - 1
             if count < 0:
-                raise AssertionError(f"block {block} was released more often than it was taken")
+                raise InvariantBreach(Invariant.BLOCKS, f"block {block} was released more often than it was taken")
             self._ref_count[block] = count
             if count == 0:
                 if self._key_of[block] is None:
@@ -98,8 +101,9 @@ class BlockPool:
             del self._block_of[key]
             self._key_of[block] = None
 
+    @checking(Invariant.BLOCKS)
     def check_integrity(self, tables: Iterable[list[int]]) -> None:
-        """Assert invariant 1: the three places partition the pool, and reference counts equal the tables' naming."""
+        """Assert that the three places partition the pool, and that reference counts equal the tables' naming."""
         named = Counter(block for table in tables for block in table)
         free = set(self._free)
         assert len(free) == len(self._free), "a block is in the free list twice"

@@ -16,6 +16,7 @@ import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from ekiden.state.invariants import Invariant, checking
 from ekiden.state.policy import WaitingQueue
 from ekiden.state.sequence import Sequence, Status
 
@@ -103,8 +104,9 @@ class Population:
         """The earliest deadline on the list; it may belong to a request that has ended already."""
         return self._deadlines[0][0] if self._deadlines else None
 
+    @checking(Invariant.PLACES)
     def check_integrity(self) -> None:
-        """Assert invariant 2, and that slots are held by exactly those who may hold one."""
+        """Assert that every sequence is in one place, and that slots are held by exactly those who may hold one."""
         self.waiting.check_integrity()
         placed = [
             *((s, Status.WAITING) for s in self.waiting),
