@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from ekiden.backends.fake import next_token
+from ekiden.backends.fake import answer_to
 from ekiden.engine import loop
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.build import build_core
@@ -41,10 +41,7 @@ async def collect(engine: Engine, request: Request) -> list[int]:
 
 
 def expected(request: Request, count: int) -> list[int]:
-    tokens = list(request.prompt_token_ids)
-    for _ in range(count):
-        tokens.append(next_token(tokens, VOCAB))
-    return tokens[len(request.prompt_token_ids) :]
+    return answer_to(request.prompt_token_ids, VOCAB, count)
 
 
 @pytest.fixture(params=["thread", "process"])
