@@ -1,4 +1,4 @@
-"""Throughput of the real model with the ledger on against off, in turns (off, on, on, off), and that no token changes.
+"""Compares the real model's throughput and tokens with the ledger on and off, in turns (off, on, on, off).
 
 python benchmarks/ledger_on_off.py --rounds 2 --rows 64 --output-tokens 64
 """
@@ -19,14 +19,14 @@ from ekiden.evaluation.offline import run_batch
 
 
 def run(parts: EngineParts, config: Config, shape: Shape, *, ledger: bool) -> tuple[float, list[list[int]]]:
-    """Output tokens a second, and the answers."""
+    """The output tokens per second, and the answers' tokens."""
     core, writer = recorded_core(parts, config) if ledger else (build_core(parts, config), None)
     start = time.monotonic()
     answers = run_batch(core, requests_for(shape, vocab_size=parts.card.vocab_size, start=start))
     seconds = time.monotonic() - start
     if writer is not None:
         writer.close()
-        assert writer.dropped == 0, "the writer kept up"
+        assert writer.dropped == 0, "the writer fell behind"
     tokens = [answer.token_ids for answer in answers]
     return sum(map(len, tokens)) / seconds, tokens
 

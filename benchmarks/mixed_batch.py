@@ -1,9 +1,9 @@
-"""What a batch half of which obeys a grammar loses against one that is free, on the real model, in turns.
+"""Compares the throughput of a batch of which half follows a grammar with an unconstrained one, in turns.
 
     python benchmarks/mixed_batch.py --rounds 4 --rows 32 [--grammar regex]
 
-Every answer has the same number of tokens: the grammar cannot end before, and the free ones ignore the end token. A
-mask of the JSON schema takes some 30 microseconds a row, one of the regular expression 500: it is a hard one.
+Every answer has the same number of tokens: the grammar cannot end earlier, and the others ignore the end token. A mask
+takes about 30 microseconds a row with the JSON schema, and 500 with the regular expression, which is a hard one.
 """
 
 import argparse

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from ekiden.models.fetch import model_cache_dir
 from ekiden.models.resolve import ModelFiles, resolve
 
-# How fast examples are made and run says something of the machine, and nothing of the code.
+# How fast examples are generated and run depends on the machine, not on the code.
 settings.register_profile("ekiden", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ekiden")
 
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where servers that tests start keep what they record, in place of the home folder."""
+    """Servers that tests start write their ledgers here, not in the home folder."""
     folder = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder))

@@ -1,23 +1,31 @@
-"""The effective configuration: one frozen dataclass a room, composed, never inherited.
+"""The effective configuration: a frozen dataclass for each section, put together in :class:`Config`.
 
-Each field's metadata carries its help text; its flag, TOML key and variable follow from its name:
+Each field's metadata carries its help text and its bounds. Flag, TOML key and variable follow from the field's name:
 ``scheduler.max_num_seqs`` is ``--max-num-seqs``, ``max_num_seqs`` under ``[scheduler]`` and ``EKIDEN_MAX_NUM_SEQS``.
-A field may name another flag. Where values come from (flag > variable > file > default) is `cli/config_sources.py`.
-Construction checks what can be checked without a model and raises :class:`ConfigError`.
+A field may name another flag. `cli/config_sources.py` reads the values (flag > variable > file > default). Whatever can
+be checked without a model is checked when a section is created, and raises :class:`ConfigError`.
 """
 
 import re
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import Field, dataclass, field
+from typing import Any, ClassVar, Protocol
 
 
 class ConfigError(ValueError):
-    """A configuration value that cannot work; the message names the setting, the value and the way out."""
+    """A configuration value that cannot work; the message names the setting, the value and what to do."""
 
 
-def setting(default: Any, help_text: str, *, flag: str | None = None, choices: tuple[str, ...] = ()) -> Any:
-    """A dataclass field with the metadata that the command line and ``config show`` read."""
-    metadata: dict[str, object] = {"help": help_text, "choices": choices}
+def setting(
+    default: Any,
+    help_text: str,
+    *,
+    flag: str | None = None,
+    choices: tuple[str, ...] = (),
+    least: float | None = None,
+    over: float | None = None,
+) -> Any:
+    """A dataclass field with its help text and bounds. A value is at least ``least`` and greater than ``over``."""
+    metadata: dict[str, object] = {"help": help_text, "choices": choices, "least": least, "over": over}
     if flag is not None:
         metadata["flag"] = flag
     return field(default=default, metadata=metadata)
@@ -28,29 +36,39 @@ def _check(ok: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    _check(value in choices, f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+class _Section(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
-WEIGHTS = ("int8", "fp16", "fp32")
-EXPANSION = ("auto", "always", "never")
-KV_DTYPES = ("f16", "f32", "u8")
+def _check_bounds(section: _Section) -> None:
+    """Check every value of a section against its field's choices and bounds; None means "not set"."""
+    for name, each in section.__dataclass_fields__.items():
+        value, bounds = getattr(section, name), each.metadata
+        if value is None:
+            continue
+        if choices := bounds["choices"]:
+            _check(value in choices, f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+        if (least := bounds["least"]) is not None:
+            _check(value >= least, f"{name} is {value}; it must be at least {least}")
+        if (over := bounds["over"]) is not None:
+            _check(value > over, f"{name} is {value}; it must be over {over}")
+
+
 BATCHING = ("continuous", "static", "static-padded", "window", "sequential")
 ORDERS = ("fcfs", "priority", "deadline", "fair")
-DETERMINISM = ("strict", "relaxed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     model: str = setting("smollm2-135m", "catalog name, .gguf file, model folder, or org/name on a hub", flag="MODEL")
     served_model_name: str | None = setting(None, "the id clients use; default: the model's own name")
-    max_model_len: int | None = setting(None, "context limit in tokens; default: the model's own")
-    weights: str = setting("int8", "weight format", choices=WEIGHTS)
+    max_model_len: int | None = setting(None, "context limit in tokens; default: the model's own", least=2)
+    weights: str = setting("int8", "weight format", choices=("int8", "fp16", "fp32"))
     expand_weights: str = setting(
         "auto",
         "hold int8 weights as float32: prompts compute faster where the processor has no integer dot products (VNNI), "
-        "at four times the memory; auto: there, when they take at most an eighth of it",
-        choices=EXPANSION,
+        "at four times the memory; auto: on such processors, when the weights take at most an eighth of the memory",
+        choices=("auto", "always", "never"),
     )
     chat_template: str | None = setting(None, "file with a Jinja chat template, in place of the model's own")
     generation_config: str | None = setting(
@@ -59,15 +77,10 @@ class ModelConfig:
     model_cache: str | None = setting(None, "folder of fetched and converted models; default: ~/.cache/ekiden")
 
     def __post_init__(self) -> None:
-        _check_choice("weights", self.weights, WEIGHTS)
-        _check_choice("expand_weights", self.expand_weights, EXPANSION)
+        _check_bounds(self)
         _check(
             self.weights == "int8" or self.expand_weights != "always",
             f"expand_weights is always and weights {self.weights}; only int8 weights can be expanded",
-        )
-        _check(
-            self.max_model_len is None or self.max_model_len >= 2,
-            f"max_model_len is {self.max_model_len}; it must be at least 2",
         )
 
 
@@ -75,90 +88,73 @@ class ModelConfig:
 class CacheConfig:
     kv_cache_size: str = setting("512MiB", "memory of the KV pool, such as 512MiB or 2GiB")
     swap_size: str = setting("2GiB", "memory to which the KV blocks of preempted sequences may be moved")
-    block_size: int = setting(32, "tokens in a KV block (32 on CPU)")
+    block_size: int = setting(32, "tokens in a KV block (32 on CPU)", least=1)
     enable_prefix_caching: bool = setting(True, "share the KV blocks of equal prompt beginnings")
-    kv_dtype: str = setting("f16", "type of keys and values in the pool", choices=KV_DTYPES)
+    kv_dtype: str = setting("f16", "type of keys and values in the pool", choices=("f16", "f32", "u8"))
 
     def __post_init__(self) -> None:
-        _check_choice("kv_dtype", self.kv_dtype, KV_DTYPES)
-        _check(self.block_size >= 1, f"block_size is {self.block_size}; it must be at least 1")
+        _check_bounds(self)
         parse_size("kv_cache_size", self.kv_cache_size)
         parse_size("swap_size", self.swap_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    max_num_seqs: int = setting(64, "sequences that run at once")
+    max_num_seqs: int = setting(64, "sequences that run at once", least=1)
     max_num_batched_tokens: int = setting(512, "tokens in one step: all decodes plus prefill chunks")
     batching: str = setting("continuous", "when waiting requests may join", choices=BATCHING)
     scheduling_policy: str = setting("fcfs", "order in which waiting requests join", choices=ORDERS)
-    batch_window_ms: float = setting(50.0, "how long --batching window waits for a full batch")
+    batch_window_ms: float = setting(50.0, "how long --batching window waits for a full batch", least=0)
     target_itl_ms: float | None = setting(
-        250.0, "prefill chunks shrink to keep the predicted step under this while others decode; 0 turns it off"
+        250.0, "prefill chunks shrink to keep the predicted step under this while others decode; 0: no limit", least=0
     )
     prefill_first: bool = setting(
         False, "finish prompts before answers go on: most tokens a second for offline batches, but streams stall"
     )
-    max_concurrent_prefills: int = setting(8, "prompts that may be part-way through their prefill at once")
-    max_overtakes: int = setting(16, "how often smaller requests may pass one that waits for KV blocks")
-    ageing_seconds: float = setting(30.0, "waiting time that outweighs one level of priority")
-    default_deadline_seconds: float = setting(60.0, "under `deadline`: when a request without a deadline counts as due")
-    fair_prompt_weight: float = setting(1.0, "under `fair`: what a computed prompt token costs its tenant")
-    fair_cached_weight: float = setting(0.1, "under `fair`: what a prompt token found in the prefix cache costs")
-    fair_output_weight: float = setting(2.0, "under `fair`: what an output token costs")
+    max_concurrent_prefills: int = setting(8, "prompts that may be part-way through their prefill at once", over=0)
+    max_overtakes: int = setting(16, "how often smaller requests may pass one that waits for KV blocks", least=0)
+    ageing_seconds: float = setting(30.0, "waiting time that outweighs one level of priority", over=0)
+    default_deadline_seconds: float = setting(
+        60.0, "under `deadline`: when a request without a deadline counts as due", over=0
+    )
+    fair_prompt_weight: float = setting(1.0, "under `fair`: what a computed prompt token costs its tenant", over=0)
+    fair_cached_weight: float = setting(
+        0.1, "under `fair`: what a prompt token found in the prefix cache costs", least=0
+    )
+    fair_output_weight: float = setting(2.0, "under `fair`: what an output token costs", over=0)
 
     def __post_init__(self) -> None:
-        _check_choice("batching", self.batching, BATCHING)
-        _check_choice("scheduling_policy", self.scheduling_policy, ORDERS)
-        _check(self.max_num_seqs >= 1, f"max_num_seqs is {self.max_num_seqs}; it must be at least 1")
-        for name in ("batch_window_ms", "max_overtakes", "fair_cached_weight"):
-            value = getattr(self, name)
-            _check(value >= 0, f"{name} is {value}; it must be at least 0")
-        for name in (
-            "max_concurrent_prefills", "ageing_seconds", "default_deadline_seconds",
-            "fair_prompt_weight", "fair_output_weight",
-        ):  # fmt: skip
-            value = getattr(self, name)
-            _check(value > 0, f"{name} is {value}; it must be over 0")
-        _check(
-            self.target_itl_ms is None or self.target_itl_ms >= 0,
-            f"target_itl_ms is {self.target_itl_ms}; it must be at least 0 (0 turns the limit off)",
-        )
+        _check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
-    max_num_queued_reqs: int = setting(4096, "waiting requests before new ones are refused with 503")
-    max_num_queued_tokens: int = setting(4_000_000, "prompt tokens waiting before new requests are refused with 503")
+    max_num_queued_reqs: int = setting(4096, "waiting requests before new ones are refused with 503", least=1)
+    max_num_queued_tokens: int = setting(
+        4_000_000, "prompt tokens waiting before new requests are refused with 503", least=1
+    )
     max_queue_seconds: float | None = setting(
         None, "refuse with 503 when the predicted wait in the queue exceeds this; default: no limit"
     )
     tenants_file: str | None = setting(None, "TOML file with weights and limits of tenants")
     request_timeout: float | None = setting(None, "seconds after which a request is ended; default: none")
     max_body_mib: float = setting(8.0, "largest HTTP body in MiB")
-    body_timeout: float = setting(30.0, "seconds within which a request's body must have arrived")
+    body_timeout: float = setting(30.0, "seconds within which a request's body must have arrived", over=0)
 
     def __post_init__(self) -> None:
-        _check(
-            self.max_num_queued_reqs >= 1, f"max_num_queued_reqs is {self.max_num_queued_reqs}; it must be at least 1"
-        )
-        _check(
-            self.max_num_queued_tokens >= 1,
-            f"max_num_queued_tokens is {self.max_num_queued_tokens}; it must be at least 1",
-        )
-        _check(self.body_timeout > 0, f"body_timeout is {self.body_timeout}; it must be over 0")
+        _check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     seed: int = setting(0, "seed from which requests without one draw theirs")
     determinism: str = setting(
-        "strict", "strict: same request, same tokens, whatever its neighbours", choices=DETERMINISM
+        "strict", "strict: same request, same tokens, whatever its neighbours", choices=("strict", "relaxed")
     )
     threads: int | None = setting(None, "threads of the model; default: all cores this process may use")
 
     def __post_init__(self) -> None:
-        _check_choice("determinism", self.determinism, DETERMINISM)
+        _check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,11 +173,12 @@ class ServerConfig:
     )
     ssl_certfile: str | None = setting(None, "PEM file with the certificate chain; serves https")
     ssl_keyfile: str | None = setting(None, "PEM file with the certificate's key; default: it is in ssl_certfile")
-    stream_keep_alive: float = setting(15.0, "seconds without a token after which a stream gets a comment line")
+    stream_keep_alive: float = setting(15.0, "seconds without a token after which a stream gets a comment line", over=0)
     shutdown_timeout: float = setting(30.0, "seconds that running requests get to finish at shutdown")
     log_level: str = setting("info", "debug, info, warning or error", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:
+        _check_bounds(self)
         _check(0 <= self.port <= 65535, f"port is {self.port}; it must be between 0 and 65535")
         _check(
             self.tenant_header is None or re.fullmatch(r"[A-Za-z0-9-]{1,64}", self.tenant_header) is not None,
@@ -196,7 +193,6 @@ class ServerConfig:
             self.ssl_keyfile is None or self.ssl_certfile is not None,
             f"ssl_keyfile is {self.ssl_keyfile!r} and ssl_certfile is not given; https needs the certificate",
         )
-        _check(self.stream_keep_alive > 0, f"stream_keep_alive is {self.stream_keep_alive}; it must be over 0")
 
     @property
     def cors_origin_list(self) -> tuple[str, ...]:
@@ -209,7 +205,7 @@ class LedgerConfig:
     ledger_dir: str | None = setting(
         None, "folder of the recorded runs; default: $XDG_STATE_HOME/ekiden/ledger, else ~/.local/state/ekiden/ledger"
     )
-    ledger_max_age_days: float = setting(14.0, "recorded runs and turns older than this are deleted")
+    ledger_max_age_days: float = setting(14.0, "recorded runs and turns older than this are deleted", over=0)
     ledger_max_size: str = setting("4GiB", "disk space for all recorded runs; the oldest are deleted first")
     ledger_keep_prompts: bool = setting(
         False, "also store prompts and outputs, as token ids, so that a replay can run the model"
@@ -219,7 +215,7 @@ class LedgerConfig:
     )
 
     def __post_init__(self) -> None:
-        _check(self.ledger_max_age_days > 0, f"ledger_max_age_days is {self.ledger_max_age_days}; it must be over 0")
+        _check_bounds(self)
         parse_size("ledger_max_size", self.ledger_max_size)
         _check(
             self.otlp_endpoint is None or re.fullmatch(r"https?://[^/\s]+(/\S*)?", self.otlp_endpoint) is not None,
@@ -238,7 +234,7 @@ class Config:
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
 
     def __post_init__(self) -> None:
-        # Room for every decode of a step and still one prefill chunk that need not leave a single token behind.
+        # A step must hold a decode of every sequence and a prefill chunk that does not leave one token over.
         least = self.scheduler.max_num_seqs + 2 * self.cache.block_size
         _check(
             self.scheduler.max_num_batched_tokens >= least,
@@ -251,15 +247,8 @@ _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, 
 
 
 def parse_size(name: str, text: str) -> int:
-    """Bytes from ``512MiB``, ``2GiB``, ``1000000``; raises :class:`ConfigError` naming the setting."""
-    digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-    unit = text.strip()[len(digits) :].strip().lower()
-    try:
-        number = float(digits)
-    except ValueError:
-        number = -1.0
-    _check(
-        number >= 0 and unit in _UNITS and number < float("inf"),
-        f"{name} is {text!r}; write a size such as 512MiB or 2GiB",
-    )
-    return int(number * _UNITS[unit])
+    """The bytes that ``512MiB``, ``2GiB`` or ``1000000`` means; raises :class:`ConfigError` naming the setting."""
+    found = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?|\.\d+)\s*([a-z]*)\s*", text.lower())
+    if found is None or found[2] not in _UNITS:
+        raise ConfigError(f"{name} is {text!r}; write a size such as 512MiB or 2GiB")
+    return int(float(found[1]) * _UNITS[found[2]])

@@ -1,4 +1,4 @@
-"""The API over the real engine core with the model without weights: for what the scripted engine cannot show."""
+"""The API over the real engine core and the fake model, for tests that the scripted engine is too simple for."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -51,6 +51,18 @@ class RealCore:
                 await asyncio.sleep(0.001)
 
 
+def make_runner(num_blocks: int = 512, *, before_step: Callable[[int], None] | None = None) -> FakeRunner:
+    """The fake model, its tokens chosen as the real one's are."""
+    return FakeRunner(
+        vocab_size=VOCAB_SIZE,
+        num_blocks=num_blocks,
+        block_size=BLOCK,
+        max_model_len=CONTEXT,
+        sampler=Sampler(eos_token_ids=make_tokenizer().eos_token_ids),
+        before_step=before_step,
+    )
+
+
 def make_parts(runner: FakeRunner) -> EngineParts:
     tokenizer = make_tokenizer()
     card = ModelCard(
@@ -58,9 +70,8 @@ def make_parts(runner: FakeRunner) -> EngineParts:
         num_blocks=runner.info.num_blocks, created=1_700_000_000, fingerprint="ekiden-test",
         lineage=Lineage(settings={"engine.seed": 0}, apart={"server.host": "127.0.0.1"}),
     )  # fmt: skip
-    sampler = Sampler(None, tokenizer.eos_token_ids)
     grammars = GrammarCompiler(tokenizer, VOCAB_SIZE)
-    return EngineParts(runner=runner, sampler=sampler, card=card, tokenizer=tokenizer, grammars=grammars)
+    return EngineParts(runner=runner, card=card, tokenizer=tokenizer, grammars=grammars)
 
 
 @asynccontextmanager
@@ -72,14 +83,12 @@ async def real_core(
     live: bool = False,
     record: bool = False,
 ) -> AsyncIterator[RealCore]:
-    """``live`` puts it behind a real server; otherwise the client talks to the application in memory.
+    """``live`` starts a real server; otherwise the client talks to the application in memory.
 
     ``record`` writes the ledger that ``config`` names.
     """
     config = config or Config()
-    runner = FakeRunner(
-        vocab_size=VOCAB_SIZE, num_blocks=num_blocks, block_size=BLOCK, max_model_len=CONTEXT, before_step=before_step
-    )
+    runner = make_runner(num_blocks, before_step=before_step)
     parts = make_parts(runner)
     async with AsyncEngine(parts, config, record=record) as engine:
         assert parts.tokenizer is not None

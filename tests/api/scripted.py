@@ -15,7 +15,7 @@ from ekiden.config import Config
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.text import IncrementalText
-from ekiden.models.tokenizer import PieceKind, Tokenizer, TokenizerParts
+from ekiden.models.tokenizer import Tokenizer, TokenizerParts
 from ekiden.state.request import Finish, FinishReason, Refusal, Request, RequestUpdate, TokenLogprobs
 
 START, END, BOS = 256, 257, 258
@@ -53,7 +53,7 @@ def make_tokenizer(*, adds_bos: bool = False) -> Tokenizer:
         TokenizerParts(
             backend=backend,
             rest=backend,
-            kind=PieceKind.BYTE_LEVEL,
+            byte_level=True,
             byte_fallback=False,
             strips_space=False,
             added={token: text for text, token in special.items()},
@@ -73,7 +73,7 @@ def say(text: str) -> list[int]:
 
 
 class ScriptedEngine:
-    """Gives out what ``script`` says for each request, a token at a time, under the engine's stop rules.
+    """Answers each request with the tokens of ``script``, one at a time, under the engine's stop rules.
 
     With ``gate`` set, every answer waits before its token number ``gate_at`` until the gate opens.
     """
@@ -83,7 +83,7 @@ class ScriptedEngine:
         self.script = script or (lambda request: [*say("ok"), END])
         self.refuse: Callable[[Request], Refusal | None] = lambda request: None
         self.end: dict[int, FinishReason] = {}
-        """After how many tokens an answer ends in another way."""
+        """Number of tokens -> the reason with which an answer ends after so many."""
         self.dies_at: int | None = None
         self.gate: asyncio.Event | None = None
         self.gate_at = 0
@@ -91,7 +91,7 @@ class ScriptedEngine:
         self.requests: list[Request] = []
         self.aborted: list[str] = []
         self.commands: list[tuple[str, object]] = []
-        """What was asked by way of pause, resume and drain."""
+        """The pause, resume and drain commands received."""
         self.reached_gate = asyncio.Event()
         self.someone_aborted = asyncio.Event()
         self.snapshot = EngineStats()

@@ -16,7 +16,7 @@ from ekiden.ledger.store import LedgerWriter
 from tests.api.conftest import assert_error
 from tests.api.real_core import RealCore, real_core
 from tests.api.scripted import MODEL
-from tests.unit.ledger.directed import Directed
+from tests.unit.evidence.directed import Directed
 
 
 class Keyed:

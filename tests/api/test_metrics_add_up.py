@@ -10,13 +10,12 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ekiden.backends.base import RunnerError
 from ekiden.config import CacheConfig, Config, LedgerConfig, LimitsConfig, SchedulerConfig, ServerConfig
 from ekiden.engine.interface import LATENCIES, LATENCY_BOUNDS, OTHER_TENANTS, STEP_TOKEN_BOUNDS, TOKEN_TIME_BOUNDS
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_requests import decisions_of, inputs_of, request_detail_of
+from ekiden.evidence.reader import LedgerReader, decisions_of, inputs_of, request_detail_of
 from ekiden.ledger.records import REFUSED
 from ekiden.state.request import FinishReason
+from ekiden.state.runner import RunnerError
 from tests.api.conftest import assert_error
 from tests.api.real_core import BLOCK, CONTEXT, RealCore, real_core
 from tests.api.scripted import MODEL, VOCAB_SIZE

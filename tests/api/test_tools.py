@@ -246,7 +246,7 @@ def follows(memory: Memory, text: str) -> bool:
     tokenizer = memory.engine.tokenizer
     rules = GrammarCompiler(tokenizer, tokenizer.vocab_size).compile(grammar_of(memory)).start()
     for index, token in enumerate([*say(text), END]):
-        mask = rules.allowed()
+        (mask,) = rules.masks()
         if not mask[token // 8] >> token % 8 & 1:
             return False
         if rules.advance(token):

@@ -12,7 +12,7 @@ from ekiden.evidence.spans import otlp_exporter
 from tests.api.conftest import Memory
 from tests.api.real_core import BLOCK, real_core
 from tests.unit.engine.fake_parts import make_fake_parts, make_request
-from tests.unit.ledger.collector import Collector, attributes_of, collecting
+from tests.unit.evidence.collector import Collector, attributes_of, collecting
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

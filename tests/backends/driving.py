@@ -1,18 +1,19 @@
-"""Drives a runner by hand: sequences, plans of (sequence, tokens) pairs, and the logits that come of them."""
+"""Drives a runner directly: sequences, plans of (sequence, tokens) pairs, and their logits."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ekiden.backends.base import ModelRunner
 from ekiden.backends.openvino.loader import load_runner
 from ekiden.backends.openvino.runner import OpenVINORunner
 from ekiden.config import CacheConfig, Config, EngineConfig, ModelConfig, SchedulerConfig
 from ekiden.models.load import describe
 from ekiden.models.resolve import ModelFiles, files_in_folder
-from ekiden.state.plan import BatchPlan
+from ekiden.sampling.sampler import Sampler
+from ekiden.state.plan import BatchPlan, Row, RowResult, StepOutput
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import Sequence
@@ -20,7 +21,19 @@ from ekiden.state.sequence import Sequence
 Logits = dict[int, npt.NDArray[np.float32]]
 
 
-def sequence(token_ids: list[int], blocks: list[int], computed: int = 0, **sampling: Any) -> Sequence:
+class Observed(Sampler):
+    """A sampler that keeps copies of the logits it is shown, by the slot of their row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Logits = {}
+
+    def sample(self, logits: npt.NDArray[np.float32], rows: list[Row]) -> list[RowResult]:
+        self.seen |= {row.slot: line.copy() for row, line in zip(rows, logits, strict=True)}
+        return super().sample(logits, rows)
+
+
+def sequence(token_ids: list[int], blocks: Iterable[int], computed: int = 0, **sampling: Any) -> Sequence:
     params = SamplingParams(**{"temperature": 0.0, **sampling})
     return Sequence(
         request=Request(request_id="r", prompt_token_ids=tuple(token_ids), sampling=params, arrival_time=0.0),
@@ -29,27 +42,34 @@ def sequence(token_ids: list[int], blocks: list[int], computed: int = 0, **sampl
         num_prompt_tokens=len(token_ids),
         max_total_tokens=8192,
         stop_token_ids=frozenset(),
-        block_table=list(blocks),
+        block_table=tuple(blocks),
         num_computed_tokens=computed,
     )
 
 
-def step(runner: ModelRunner, rows: list[tuple[Sequence, int]], **swaps: Any) -> Logits:
-    """Compute the rows, move each sequence on, and give copies of the logits by row."""
-    plan = BatchPlan(**swaps)
-    for each, count in rows:
-        plan.add(each, count)
-    found: Logits = {}
-    for output in runner.execute(plan):
-        for row, logits in zip(output.rows, output.logits, strict=True):
-            found[row] = logits.copy()
+def plan_of(rows: list[tuple[Sequence, int]], **swaps: Any) -> BatchPlan:
+    """A plan in which each sequence computes its next tokens; the rows' slots are their places."""
+    for slot, (each, _) in enumerate(rows):
+        each.slot = slot
+    return BatchPlan([each.row(count) for each, count in rows], **swaps)
+
+
+def execute(runner: OpenVINORunner, rows: list[tuple[Sequence, int]], **swaps: Any) -> tuple[StepOutput, Logits]:
+    """Compute the rows and advance each sequence; returns the output, and copies of the logits by row."""
+    sampler = runner._sampler = Observed()
+    output = runner.execute(plan_of(rows, **swaps))
     for each, count in rows:
         each.num_computed_tokens += count
-    return found
+    return output, sampler.seen
+
+
+def step(runner: OpenVINORunner, rows: list[tuple[Sequence, int]], **swaps: Any) -> Logits:
+    """As :func:`execute`, but returns the logits only."""
+    return execute(runner, rows, **swaps)[1]
 
 
 def configuration(**settings: Any) -> Config:
-    """Small pools; everything else as served unless said otherwise (by its flag's name)."""
+    """A configuration with small pools; ``settings`` are named as their flags, and others have their defaults."""
     rooms: dict[str, Any] = {
         "model": ModelConfig,
         "cache": CacheConfig,

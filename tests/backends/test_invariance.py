@@ -100,7 +100,7 @@ def test_after_swapping_out_and_back_elsewhere(runner, prompts, alone):
     held = victim.block_table[:5]
     step(runner, [(sequence([9] * 40, [200, 201]), 40)], swap_out=[(block, at) for at, block in enumerate(held)])
     step(runner, [(sequence([8] * 160, held), 160)])  # someone else uses the blocks meanwhile
-    victim.block_table = [210, 214, 212, 213, 211]
+    victim.block_table = (210, 214, 212, 213, 211)
     for each in (victim, bystander):
         each.token_ids.append(17)
     swap_in = list(enumerate(victim.block_table))

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ekiden.backends.openvino import loader
+from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.backends.openvino.self_test import SelfTest, SelfTestResult
 from ekiden.config import ConfigError
-from tests.backends.driving import configuration, load_folder, sequence, step
+from tests.backends.driving import load_folder, sequence, step
 
 SMALL = {"kv_cache_size": "8MiB", "weights": "fp32", "kv_dtype": "f32"}
 
@@ -78,10 +78,10 @@ def test_a_failed_self_test_is_told_and_not_kept(reference_dir: Path, tmp_path: 
     assert not (tmp_path / "self_test").exists()
 
 
-def test_a_reducer_comes_with_the_same_threads():
-    reduced = loader.load_reducer(configuration(threads=1)).reduce(
-        np.zeros((3, 256), np.float32), np.ones(3, np.float32)
-    )
+def test_the_backends_own_reducer_comes_with_it(reference_dir: Path, tmp_path: Path):
+    reducer = load_folder(reference_dir / "llama", tmp_path, threads=1, **SMALL)._sampler._reducer
+    assert isinstance(reducer, OpenVINOReducer)
+    reduced = reducer.reduce(np.zeros((3, 256), np.float32), np.ones(3, np.float32))
     assert reduced.maxima.shape == (3, 2)
     assert reduced.sums.tolist() == [[128.0, 128.0]] * 3
 

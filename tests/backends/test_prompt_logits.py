@@ -5,12 +5,15 @@ import pytest
 
 from ekiden.backends.openvino.runner import PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.models.resolve import ModelFiles
-from ekiden.state.plan import BatchPlan
+from ekiden.sampling.logprobs import prompt_token_logprobs
+from ekiden.state.request import TokenLogprobs
 from ekiden.state.sequence import Sequence
-from tests.backends.driving import load, sequence, step
+from tests.backends.driving import execute, load, sequence, step
 
 LENGTH = 200
 BLOCKS = 8
+TOP = 20
+"""Alternatives reported at each position: they and the exact values stand for the logits."""
 
 
 @pytest.fixture(scope="module")
@@ -28,46 +31,34 @@ def placed(tokens: list[int], place: int, **sampling) -> Sequence:
     return sequence(tokens, list(range(place * BLOCKS, (place + 1) * BLOCKS)), **sampling)
 
 
-def prompt_logits(runner: OpenVINORunner, rows: list[tuple[Sequence, int]]):
-    """The logits at the positions of prompts, by row and position, and those of the rows' ends."""
-    plan = BatchPlan()
-    for each, count in rows:
-        plan.add(each, count)
-    found, ends = {}, {}
-    for output in runner.execute(plan):
-        assert len(output.logits) == len(output.rows) + len(output.prompt_positions)
-        for row, logits in zip(output.rows, output.logits, strict=False):
-            ends[row] = logits.copy()
-        for at, logits in zip(output.prompt_positions, output.logits[len(output.rows) :], strict=True):
-            found[at] = logits.copy()
-    for each, count in rows:
-        each.num_computed_tokens += count
-    return found, ends
+def reported(logits: np.ndarray, tokens: list[int], position: int, num_top: int) -> TokenLogprobs:
+    """What the logits at a position say of the prompt's next token."""
+    return prompt_token_logprobs(logits, tokens[position + 1], num_top)
 
 
 def test_each_position_is_the_end_of_a_shorter_prompt(runner, prompt):
-    found, ends = prompt_logits(runner, [(placed(prompt, 0, prompt_logprobs=0), LENGTH)])
-    assert sorted(found) == [(0, position) for position in range(LENGTH - 1)]
+    output, ends = execute(runner, [(placed(prompt, 0, prompt_logprobs=TOP), LENGTH)])
+    found = output.rows[0].prompt_logprobs
+    assert len(found) == LENGTH - 1
     assert LENGTH > PROMPT_LOGITS_LIMIT  # it took more than one pass
     whole = step(runner, [(placed(prompt, 1), LENGTH)])
     assert np.array_equal(ends[0], whole[0])
     for length in (2, 31, 32, 33, 64, 97, 130, 199):
         alone = step(runner, [(placed(prompt[:length], 1), length)])
-        assert np.array_equal(found[0, length - 1], alone[0]), length
+        assert found[length - 1] == reported(alone[0], prompt, length - 1, TOP), length
 
 
 def test_in_chunks_and_beside_others(runner, prompt):
-    whole, _ = prompt_logits(runner, [(placed(prompt, 0, prompt_logprobs=3), LENGTH)])
-    asked = placed(prompt, 1, prompt_logprobs=3)
+    whole, _ = execute(runner, [(placed(prompt, 0, prompt_logprobs=TOP), LENGTH)])
+    asked = placed(prompt, 1, prompt_logprobs=TOP)
     others = [placed(prompt[index : index + 40], 2 + index) for index in range(6)]
-    found: dict[int, np.ndarray] = {}
     for chunk in (64, 96, 40):
         beside = [(other, 40) for other in (others.pop(), others.pop())]
-        logits, _ = prompt_logits(runner, [*beside[:1], (asked, chunk), *beside[1:]])
-        assert {row for row, _ in logits} == {1}
-        found |= {position: row for (_, position), row in logits.items()}
-    assert sorted(found) == list(range(LENGTH - 1))
-    assert all(np.array_equal(found[position], whole[0, position]) for position in found)
+        output, _ = execute(runner, [*beside[:1], (asked, chunk), *beside[1:]])
+        assert [len(result.prompt_logprobs) > 0 for result in output.rows] == [False, True, False]
+        asked.prompt_logprobs += output.rows[1].prompt_logprobs
+    assert tuple(asked.prompt_logprobs) == whole.rows[0].prompt_logprobs
+    assert len(asked.prompt_logprobs) == LENGTH - 1
 
 
 @pytest.mark.parametrize("decodes", [1, 7])
@@ -82,5 +73,5 @@ def test_neighbours_do_not_change_by_a_bit(runner, prompt, decodes):
     alone = step(runner, [(row, 1) for row in neighbours(0)])
     for sampling in ({}, {"prompt_logprobs": 0}):
         rows = [(row, 1) for row in neighbours(0)]
-        _, ends = prompt_logits(runner, [*rows, (placed(prompt, 20, **sampling), LENGTH)])
+        _, ends = execute(runner, [*rows, (placed(prompt, 20, **sampling), LENGTH)])
         assert all(np.array_equal(ends[index], alone[index]) for index in range(decodes))

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from ekiden.backends.base import RunnerInfo
 from ekiden.backends.openvino.kv_pool import KVPool
 from ekiden.backends.openvino.paged_model import Inputs
 from ekiden.backends.openvino.passes import PassLimits
-from ekiden.backends.openvino.runner import OpenVINORunner
-from ekiden.state.plan import BatchPlan
-from tests.backends.driving import sequence, step
+from ekiden.backends.openvino.runner import CHUNK_RULES, OpenVINORunner
+from ekiden.sampling.sampler import Sampler
+from ekiden.state.plan import NO_TOKENS
+from ekiden.state.runner import RunnerInfo
+from tests.backends.driving import execute, plan_of, sequence, step
 
 SCRATCH = 10
 
@@ -49,6 +50,7 @@ def runner(model):
         num_blocks=SCRATCH,
         num_swap_blocks=3,
         bytes_per_block=4,
+        chunks=CHUNK_RULES,
     )
     return OpenVINORunner(model, info, limits=PassLimits(80))
 
@@ -76,12 +78,10 @@ def test_a_lone_prefill_asks_for_its_last_row_twice(runner, model):
 
 
 def test_a_chunk_in_the_middle_of_a_prompt_has_no_logits_and_one_row_of_the_head(runner, model):
-    plan = BatchPlan()
-    plan.add(sequence(list(range(1, 101)), [0, 1, 2, 3]), 64)
-    (output,) = runner.execute(plan)
-    assert output.rows == []
-    assert output.logits.shape == (0, 1000)
-    assert output.model_seconds == 0.25
+    output, logits = execute(runner, [(sequence(list(range(1, 101)), [0, 1, 2, 3]), 64)])
+    assert output.rows == [NO_TOKENS]
+    assert logits == {}
+    assert output.timing.model == 0.25
     assert model.passes[0]["logit_rows"].tolist() == [0 + 63]
 
 
@@ -101,11 +101,18 @@ def test_logits_of_a_split_step_come_back_to_their_rows(runner):
         assert logits[row].argmax() == each.token_ids[-1]
 
 
-def test_logits_are_a_view_of_the_models_buffer(runner, model):
-    plan = BatchPlan()
-    plan.add(sequence([1, 2], [0], computed=1), 1)
-    (output,) = runner.execute(plan)
-    assert np.shares_memory(output.logits, model.buffer)
+def test_tokens_are_chosen_in_the_models_buffer_without_a_copy(runner, model):
+    shared = []
+
+    class Look(Sampler):
+        def sample(self, logits, rows):
+            shared.append(np.shares_memory(logits, model.buffer))
+            return super().sample(logits, rows)
+
+    runner._sampler = Look()
+    output = runner.execute(plan_of([(sequence([1, 2], [0], computed=1), 1)]))
+    assert shared == [True]
+    assert output.rows[0].tokens == (2,)
 
 
 def test_swaps_come_before_the_pass_and_out_before_in(runner, model):

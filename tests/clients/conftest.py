@@ -1,4 +1,4 @@
-"""A real server over the scripted engine, for clients that know nothing of these tests."""
+"""A real server over the scripted engine, for real client packages."""
 
 import msgspec
 import pytest
@@ -11,12 +11,12 @@ __all__ = ["Live", "live"]
 
 @pytest.fixture
 def url(live: Live) -> str:
-    """The base that clients are given; answers repeat the last letters of the prompt's text."""
+    """The base URL for clients. Answers repeat the last letters of the prompt's text."""
     live.engine.script = lambda request: [*say("The sky scatters blue light."), END]
     return f"{live.url}/v1"
 
 
 @pytest.fixture
 def wide(live: Live) -> None:
-    """A context with room for tools: a byte is a token here."""
+    """A context that is long enough for tools: each byte is a token here."""
     live.engine.card = msgspec.structs.replace(live.engine.card, max_model_len=10_000)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ekiden.backends.base import ModelRunner, PassOutput, RunnerInfo
 from ekiden.cli.compose import load_model
 from ekiden.cli.prompting import chat_token_ids
 from ekiden.config import CacheConfig, Config
@@ -13,7 +12,8 @@ from ekiden.engine.build import EngineParts
 from ekiden.evaluation.workload import demo_prompts
 from ekiden.models.load import describe
 from ekiden.models.resolve import ModelFiles
-from ekiden.state.plan import BatchPlan
+from ekiden.state.plan import BatchPlan, StepOutput
+from ekiden.state.runner import ModelRunner, RunnerInfo
 from tests.model_threads import model_threads
 
 __all__ = ["model_threads"]
@@ -21,7 +21,7 @@ __all__ = ["model_threads"]
 
 @dataclass(slots=True)
 class SmallPool:
-    """A runner that owns up to only some of its blocks, so that a test need not load the model again."""
+    """A runner that reports only some of its blocks, so that a test need not load the model again."""
 
     runner: ModelRunner
     num_blocks: int
@@ -32,12 +32,12 @@ class SmallPool:
     def info(self) -> RunnerInfo:
         return replace(self.runner.info, num_blocks=self.num_blocks, num_swap_blocks=self.num_swap_blocks)
 
-    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
+    def execute(self, plan: BatchPlan) -> StepOutput:
         self.swapped_out += len(plan.swap_out)
         return self.runner.execute(plan)
 
     def close(self) -> None:
-        """The pool's owner closes the runner."""
+        """Do nothing: the fixture that owns the pool closes the runner."""
 
 
 @pytest.fixture(scope="session")

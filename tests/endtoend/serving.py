@@ -1,4 +1,4 @@
-"""The whole server over the real model, all but the socket."""
+"""The whole server over the real model, without a socket."""
 
 import json
 from collections.abc import AsyncIterator

@@ -19,8 +19,8 @@ from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
 from ekiden.engine.build import EngineParts
 from ekiden.engine.recording import recorded_core
 from ekiden.evaluation.offline import Answer, run_batch
+from ekiden.evidence.breakdown import Cause
 from ekiden.evidence.explain import explain
-from ekiden.evidence.life import Cause
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.token_replay import replay_tokens
 from ekiden.state.request import FinishReason, Request

@@ -1,4 +1,4 @@
-"""One attack each: it sends what hypothesis draws and asserts what must be true of the answer."""
+"""The attacks: each sends what hypothesis draws and asserts what must be true of the answer."""
 
 import json
 import re
@@ -29,7 +29,7 @@ LIMITS = {
     "/v1/messages": "max_tokens",
     "/v1/responses": "max_output_tokens",
 }
-"""What keeps an answer short, so that an attack is many requests and not much text."""
+"""Fields that keep an answer short, so that an attack sends many requests in its time."""
 ROUTES = {"/v1/chat/completions": True, "/v1/completions": False}
 LAST_EVENTS = {
     "/v1/messages": frozenset({"message_stop", "error"}),
@@ -38,7 +38,7 @@ LAST_EVENTS = {
 
 
 SHRINK = True
-"""Whether a failure is made smaller: worth it where an answer takes no time."""
+"""Whether hypothesis shrinks a failure, which pays where answers take no time."""
 
 
 def _settings(examples: int) -> settings:
@@ -52,7 +52,7 @@ def _settings(examples: int) -> settings:
 
 
 def bodies(target: Target, examples: int) -> None:
-    """Requests of all kinds are answered or refused; what is streamed is a stream that ends."""
+    """Requests of all kinds are answered or refused, and every stream ends."""
 
     @_settings(examples)
     @given(data=st.data(), path=st.sampled_from(sorted(ROUTES)))
@@ -77,7 +77,7 @@ def check_stream(text: bytes) -> None:
 
 
 def doors(target: Target, examples: int) -> None:
-    """The same through the doors of other protocols, whose streams are events with names."""
+    """The same for the other protocols, whose streams are named events."""
 
     @_settings(examples)
     @given(data=st.data(), path=st.sampled_from(sorted(LAST_EVENTS)))
@@ -93,7 +93,7 @@ def doors(target: Target, examples: int) -> None:
 
 
 def check_named_events(text: bytes, last: frozenset[str]) -> None:
-    """Every event bears its name twice, and the last one is an end."""
+    """Every event carries its name twice, and the last one is an end."""
     *events, rest = text.decode().split("\n\n")
     assert rest == ""
     kinds = []
@@ -107,7 +107,7 @@ def check_named_events(text: bytes, last: frozenset[str]) -> None:
 
 
 def leavers(target: Target, examples: int) -> None:
-    """Clients that leave in the middle of their request or of the answer, gently or not, leave nothing behind."""
+    """Clients that leave during their request or its answer, with or without closing properly, leave no work behind."""
 
     @_settings(examples)
     @given(data=st.data(), path=st.sampled_from(sorted(ROUTES)), reset=st.booleans(), read=st.integers(0, 2000))
@@ -121,7 +121,7 @@ def leavers(target: Target, examples: int) -> None:
 
 
 def http(target: Target, examples: int) -> None:
-    """Mangled HTTP gets an answer that is HTTP, or an end; never our own fault."""
+    """Malformed HTTP gets an HTTP answer or a closed connection, never a 500."""
 
     @_settings(examples)
     @given(data=st.data(), path=st.sampled_from(sorted(ROUTES)))
@@ -137,7 +137,7 @@ def http(target: Target, examples: int) -> None:
 
 
 def schema(target: Target, examples: int) -> None:
-    """What ``/openapi.json`` says holds: right requests are answered as documented, and wrong ones are refused."""
+    """``/openapi.json`` is true: valid requests are answered as documented, and invalid ones are refused."""
     document = schemathesis.openapi.from_url(f"http://{target.host}:{target.port}/openapi.json")
     for found in document.get_all_operations():
         assert isinstance(found, Ok), found
@@ -167,7 +167,7 @@ def _attack_operation(target: Target, operation: Any, mode: GenerationMode, exam
     try:
         attack()
     except Unsatisfiable:
-        return  # nothing wrong can be made of this operation
+        return  # this operation has no invalid request
 
 
 ATTACKS = {"bodies": bodies, "doors": doors, "leavers": leavers, "http": http, "schema": schema}

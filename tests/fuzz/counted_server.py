@@ -1,6 +1,6 @@
-"""``ekiden`` as ever; on SIGUSR1 it writes the number of tasks on its event loop into the file of ``TASKS_FILE``.
+"""Runs ``ekiden``; on SIGUSR1 it writes the number of tasks on its event loop to the file named by ``TASKS_FILE``.
 
-That number cannot be seen from outside, and no route of the server's should tell it.
+That number cannot be seen from outside, and no route of the server should tell it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ TASKS_FILE: Final = "FUZZ_TASKS_FILE"
 
 
 def _write(number: int, frame: FrameType | None) -> None:
-    """Runs on the main thread, and so inside the event loop."""
+    """Called on the main thread, and so inside the event loop."""
     path = Path(os.environ[TASKS_FILE])
     partial = path.with_suffix(".part")
     partial.write_text(str(len(asyncio.all_tasks())))

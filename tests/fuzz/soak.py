@@ -1,7 +1,7 @@
-"""All attacks in turn on ``ekiden serve`` with the real default model, for a set time: ``make fuzz``.
+"""Runs all attacks in turn on ``ekiden serve`` with the real default model, for a set time: ``make fuzz``.
 
-Ends with status 1 at the first answer that is our own fault, the first hang, or when work, KV blocks, tasks, files,
-threads or memory are left over. Loopback only; the server is one of its own, and what it records goes with it.
+It ends with status 1 at the first 5xx answer that is a bug, at the first hang, or when work, KV blocks, tasks, files,
+threads or memory remain. It starts a server of its own on loopback and deletes what that records.
 """
 
 import argparse
@@ -23,16 +23,16 @@ from tests.fuzz.target import Target
 EXAMPLES = {"bodies": 100, "doors": 60, "leavers": 100, "http": 100, "schema": 15}
 SETTINGS = ["--max-model-len", "512", "--kv-cache-size", "16MiB", "--swap-size", "16MiB", "--max-num-seqs", "16"]
 GROWTH_MIB = 96
-"""Memory that may be added after the first fifth of the time: allocators keep what they once had."""
+"""Memory that may be added after the first fifth of the time, because allocators keep what they once had."""
 SPARE = 8
-"""Open files and threads that may come after the start: pools fill when they are first needed."""
+"""Open files and threads that may be added after the start, because pools fill when they are first used."""
 SETTLING = 30.0
-"""Seconds after which nothing may be left of an attack."""
+"""Seconds after which no work of an attack may remain."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """What the server's processes hold; ``tasks`` are those on the event loop of HTTP."""
+    """Resources of the server's processes; ``tasks`` are those on the HTTP event loop."""
 
     memory_mib: float
     files: int
@@ -68,7 +68,7 @@ class Server:
         return tasks
 
     def settled(self, start: Held) -> Held:
-        """What is held once tasks, files and threads are again those of the start; an error when they stay."""
+        """The resources once tasks, files and threads are back to those of the start; an error if they never are."""
         end = time.monotonic() + SETTLING
         while True:
             now = self.held()
@@ -85,7 +85,7 @@ def _status(pid: int, key: str) -> int:
 
 
 def attack(target: Target, server: Server, seconds: float) -> None:
-    """In rounds until the time is up, two at least; memory may not grow after the first fifth of it."""
+    """Attack in rounds until the time is up, at least two; memory must not grow after the first fifth of it."""
     target.check(SETTLING)
     began = time.monotonic()
     start, base = server.held(), None

@@ -1,4 +1,4 @@
-"""What a fuzzer sends: bodies that are right, nearly right or wrong, and HTTP that is mangled on the way."""
+"""What the fuzzer sends: bodies that are valid, nearly valid or invalid, and malformed HTTP."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ BLOCKS = st.lists(st.fixed_dictionaries({"type": st.sampled_from(["text", "image
 
 
 def right_fields(vocab_size: int) -> dict[str, st.SearchStrategy[Any]]:
-    """Fields with values that are allowed, or were it alone."""
+    """Fields whose values are allowed, at least one by one."""
     token = st.integers(0, vocab_size - 1)
     return {
         "temperature": st.floats(0, 2),
@@ -73,7 +73,7 @@ def _tool(schema: dict[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def door_body(draw: st.DrawFn, model: str, path: str) -> dict[str, Any]:
-    """A request of another protocol, with one field now and then of any kind."""
+    """A request of another protocol; sometimes one field has any value."""
     model_of, limit = (MessagesRequest, "max_tokens") if "messages" in path else (ResponsesRequest, "max_output_tokens")
     made: dict[str, Any] = {"model": model, "stream": draw(st.booleans()), limit: draw(st.integers(1, 8))}
     schema, text = draw(SCHEMA), draw(TEXT)
@@ -97,7 +97,7 @@ def door_body(draw: st.DrawFn, model: str, path: str) -> dict[str, Any]:
 
 @st.composite
 def body(draw: st.DrawFn, vocab_size: int, model: str, *, chat: bool, stream: bool | None = None) -> dict[str, Any]:
-    """A request with a few fields, one of them now and then of any kind."""
+    """A request with a few fields; sometimes one of them has any value."""
     fields = right_fields(vocab_size)
     made: dict[str, Any] = {"model": model, "max_tokens": draw(st.integers(1, 8))}
     if chat:
@@ -122,13 +122,13 @@ def body(draw: st.DrawFn, vocab_size: int, model: str, *, chat: bool, stream: bo
 
 @st.composite
 def pieces(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """The data in a few pieces."""
+    """The data, split into a few pieces."""
     cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=4)))
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
 def in_http(path: str, content: dict[str, Any]) -> bytes:
-    """A request as it goes over the wire, for a connection of its own."""
+    """The bytes of a request that closes its connection."""
     data = json.dumps(content).encode()
     kind = "content-type: application/json"
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\n{kind}\r\ncontent-length: {len(data)}\r\nconnection: close\r\n\r\n"
@@ -137,7 +137,7 @@ def in_http(path: str, content: dict[str, Any]) -> bytes:
 
 @st.composite
 def mangled(draw: st.DrawFn, path: str, content: dict[str, Any]) -> bytes:
-    """A request in HTTP with one thing changed."""
+    """An HTTP request with one thing changed."""
     head, _, data = in_http(path, content).partition(b"\r\n\r\n")
     headers = head.decode().split("\r\n")
     kind = draw(st.sampled_from(["none", "bytes", "length", "header", "cut", "chunked", "twice", "line"]))

@@ -1,4 +1,4 @@
-"""A server under attack, seen from outside: raw bytes to it, and what must be true of it afterwards."""
+"""A server under attack, seen from outside: sends it raw bytes, and checks what must be true of it afterwards."""
 
 import contextlib
 import http.client
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SECONDS = 20.0
-"""No answer may take longer."""
+"""Seconds that no answer may exceed."""
 
 
 @dataclass
 class Target:
-    """``model`` and ``vocab_size`` are the server's; ``answers`` counts what came back, by status."""
+    """``model`` and ``vocab_size`` are the server's; ``answers`` counts its answers by status."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class Target:
             connection.close()
 
     def note(self, path: str, status: int, text: bytes) -> None:
-        """Count an answer; our own faults, and errors in another shape than the path's, are what is looked for."""
+        """Count an answer; fail on a server error, and on an error in another shape than the path's."""
         self.answers[status] = self.answers.get(status, 0) + 1
         assert status < 500, text[:500]
         if status >= 400:
@@ -59,9 +59,9 @@ class Target:
             assert len(text) < 3000
 
     def send(self, pieces: Sequence[bytes], *, read: int = 2**20, reset: bool = False, patience: float) -> bytes:
-        """Send bytes as they are, read ``read`` bytes at most, and leave, with or without saying so.
+        """Send raw bytes, read at most ``read`` bytes, and leave, with a reset or a normal close.
 
-        What came back is given; an end before it is no fault, nor is silence for ``patience`` seconds.
+        Returns what was received. A connection that closes early or is silent for ``patience`` seconds is no fault.
         """
         got = bytearray()
         with socket.create_connection((self.host, self.port), timeout=SECONDS) as connection:
@@ -82,7 +82,7 @@ class Target:
         return loaded
 
     def check(self, seconds: float = 5.0) -> None:
-        """Alive, idle again within ``seconds``, and with the same answer as ever."""
+        """Check that the server is alive, is idle within ``seconds``, and still gives the same answer."""
         assert self.get("/health")[0] == 200
         end = time.monotonic() + seconds
         while (load := self.load())["server_load"] or load["kv_blocks_used"]:

@@ -1,6 +1,6 @@
-"""Faults reported of other servers, tried on this one. Each test bears its entry's id; docs/known-faults.md lists all.
+"""Faults reported of other servers, tried on ours. Each test's name has its entry's id; docs/known-faults.md lists all.
 
-The model without weights runs under the real engine core and the real API, unless a test needs scripted text.
+The fake model runs under the real engine core and the real API, unless a test needs scripted text.
 """
 
 import json
@@ -22,7 +22,7 @@ PATHS = (CHAT, TEXT)
 
 
 def small(**scheduler: Any) -> Config:
-    """A configuration with small steps, so that requests meet in many of them; no ledger."""
+    """A configuration with small steps, so that requests share many of them; no ledger."""
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 8 + 4 * BLOCK, **scheduler}
     return Config(
         scheduler=SchedulerConfig(**settings),
@@ -44,7 +44,7 @@ def request_of(path: str, text: str = "hi", **fields: Any) -> dict[str, Any]:
 
 
 async def whole(http: httpx.AsyncClient, path: str, **fields: Any) -> dict[str, Any]:
-    """An answer in one piece."""
+    """An answer that is not streamed."""
     response = await http.post(path, json=request_of(path, **fields))
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
@@ -52,7 +52,7 @@ async def whole(http: httpx.AsyncClient, path: str, **fields: Any) -> dict[str, 
 
 
 async def streamed(http: httpx.AsyncClient, path: str, **fields: Any) -> list[dict[str, Any]]:
-    """The chunks of a stream, checked to be one."""
+    """The chunks of a stream, after checking that it is one."""
     response = await http.post(path, json=request_of(path, stream=True, **fields))
     assert response.status_code == 200, response.text
     chunks: list[dict[str, Any]] = events(response.text)
@@ -60,7 +60,7 @@ async def streamed(http: httpx.AsyncClient, path: str, **fields: Any) -> list[di
 
 
 def text_of(path: str, choice: dict[str, Any]) -> str:
-    """The text of a choice, whole or of a chunk."""
+    """The text of a choice, streamed or not."""
     if path == TEXT:
         return str(choice["text"])
     return str((choice.get("message") or choice.get("delta") or {}).get("content") or "")
@@ -72,13 +72,13 @@ def own(chunks: list[dict[str, Any]], index: int = 0) -> list[dict[str, Any]]:
 
 
 async def alive(core: RealCore) -> str:
-    """The server answers, as ever; gives the text, which must not change."""
+    """Check that the server still answers; returns the text, which must not change."""
     assert (await core.http.get("/health")).status_code == 200
     return text_of(TEXT, (await whole(core.http, TEXT, text="1 2 3", max_tokens=4))["choices"][0])
 
 
 def assert_shape(response: httpx.Response) -> str:
-    """An error as clients know it; gives its message."""
+    """Check that the response is an error in the API's shape; returns its message."""
     error = json.loads(response.text)["error"]
     assert set(error) == {"message", "type", "param", "code"}
     return str(error["message"])

@@ -1,16 +1,14 @@
-"""The model without weights for an engine process of its own; importable by name there."""
+"""Engine parts with the fake model, importable by name in the engine's process."""
 
 import os
 import time
 
-from ekiden.backends.fake import FakeRunner
 from ekiden.config import Config
 from ekiden.engine.build import EngineParts
-from tests.api.real_core import BLOCK, CONTEXT, make_parts
-from tests.api.scripted import VOCAB_SIZE
+from tests.api.real_core import make_parts, make_runner
 
 FAULT_FILE = "EKIDEN_TEST_FAULT"
-"""A variable that names a file; while it exists, the next step meets an error that nobody expects."""
+"""An environment variable that names a file; while that exists, the next step raises an unexpected error."""
 
 
 def make_engine_parts(config: Config) -> EngineParts:
@@ -22,7 +20,4 @@ def make_engine_parts(config: Config) -> EngineParts:
             os.unlink(fault)
             raise ZeroDivisionError("a fault of the test's")
 
-    runner = FakeRunner(
-        vocab_size=VOCAB_SIZE, num_blocks=512, block_size=BLOCK, max_model_len=CONTEXT, before_step=before_step
-    )
-    return make_parts(runner)
+    return make_parts(make_runner(before_step=before_step))

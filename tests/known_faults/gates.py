@@ -1,4 +1,4 @@
-"""A gate before the engine's steps that is open again at the end."""
+"""A gate that blocks the engine's steps until a test opens it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ from tests.api.test_admin import Gate
 
 @asynccontextmanager
 async def opened(gate: Gate) -> AsyncIterator[None]:
-    """Opens the gate at the end, whatever happened: the engine could not stop behind it."""
+    """A gate that opens when the test ends in any way, since the engine could not stop behind a closed one."""
     try:
         yield
     finally:

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from ekiden.backends.fake import FakeRunner
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.build import build_core
 from ekiden.engine.llm import LLM
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
-from tests.api.real_core import BLOCK, CONTEXT, RealCore, make_parts, real_core
-from tests.api.scripted import VOCAB_SIZE
+from tests.api.real_core import BLOCK, CONTEXT, RealCore, make_parts, make_runner, real_core
 from tests.api.test_admin import Gate
 from tests.known_faults.conftest import CHAT, TEXT, request_of, small, text_of, whole
 from tests.known_faults.gates import opened
@@ -128,7 +126,7 @@ async def test_pb_09_what_is_larger_than_the_pool_holds_up_nobody() -> None:
 
 
 def make_core(num_blocks: int = 512) -> Any:
-    runner = FakeRunner(vocab_size=VOCAB_SIZE, num_blocks=num_blocks, block_size=BLOCK, max_model_len=CONTEXT)
+    runner = make_runner(num_blocks)
     return build_core(make_parts(runner), small())
 
 
@@ -177,7 +175,7 @@ def test_r_04_what_was_given_out_does_not_change_later() -> None:
 
 
 def test_r_05_batches_one_after_another_keep_to_their_own() -> None:
-    runner = FakeRunner(vocab_size=VOCAB_SIZE, num_blocks=512, block_size=BLOCK, max_model_len=CONTEXT)
+    runner = make_runner()
     with LLM(make_parts(runner), small()) as llm:
         batches = [[[7 * batch + index + 1] * 3 for index in range(size)] for batch, size in enumerate((4, 3, 4))]
         together = [llm.generate(batch, GREEDY) for batch in batches]
@@ -188,7 +186,7 @@ def test_r_05_batches_one_after_another_keep_to_their_own() -> None:
 
 async def test_r_13_readers_do_not_take_from_one_another() -> None:
     """Four readers, one of them idle and one with a time limit of its own: each gets its own, and each ends."""
-    runner = FakeRunner(vocab_size=VOCAB_SIZE, num_blocks=512, block_size=BLOCK, max_model_len=CONTEXT)
+    runner = make_runner()
     async with AsyncEngine(make_parts(runner), small()) as engine:
 
         async def read(name: str) -> int:

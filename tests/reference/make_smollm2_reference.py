@@ -1,4 +1,4 @@
-"""What SmolLM2-135M (the default model) answers in float32 PyTorch: the reference for tokens and perplexity.
+"""Makes the reference for tokens and perplexity: what SmolLM2-135M, the default model, answers in float32 PyTorch.
 
     refvenv/bin/pip install --group reference gguf
     refvenv/bin/python tests/reference/make_smollm2_reference.py SmolLM2-135M-Instruct.Q4_1.gguf

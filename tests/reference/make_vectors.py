@@ -1,4 +1,4 @@
-"""Tiny random models of every family, with logits from ``transformers``: the independent reference of the tests.
+"""Makes tiny random models of every family with logits from ``transformers``, the tests' independent reference.
 
     python -m venv refvenv && refvenv/bin/pip install --group reference   (or the packages of that group)
     refvenv/bin/python tests/reference/make_vectors.py
@@ -78,7 +78,7 @@ CHAT_TEMPLATE = (
 
 
 def randomise(model: torch.nn.Module, seed: int) -> None:
-    """Weights large enough that every part of the graph shows in the logits."""
+    """Set weights large enough that every part of the graph affects the logits."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)

@@ -6,15 +6,16 @@ A broken invariant raises :class:`~ekiden.state.invariants.InvariantBreach`, whi
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ekiden.backends.base import RunnerError
-from ekiden.backends.fake import FakeRunner, GreedySampler, answer_to
+from ekiden.backends.fake import FakeRunner, answer_to, next_token
 from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.guardrails.limits import TenantLimits, Tenants
 from ekiden.state.invariants import Invariant, InvariantBreach, checking
 from ekiden.state.request import FinishReason, Request, RequestUpdate
+from ekiden.state.runner import RunnerError
 from ekiden.state.sampling_params import SamplingParams
 
 VOCAB = 50
@@ -86,6 +87,21 @@ def draw_world(rng: random.Random) -> World:
     )
 
 
+class Guesser:
+    """Drafts of which most are what the fake model says next; the others are wrong from there on."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self.max_drafts = self._rng.choice([0, 0, 1, 3])
+
+    def propose(self, request_id: str, token_ids: Sequence[int], limit: int) -> list[int]:
+        drafts: list[int] = []
+        for _ in range(self._rng.randrange(limit + 1)):
+            right = next_token([*token_ids, *drafts], VOCAB)
+            drafts.append(right if self._rng.random() < 0.7 else (right + 1) % VOCAB)
+        return drafts
+
+
 class Simulation:
     def __init__(self, seed: int, num_requests: int | None = None) -> None:
         self.rng = random.Random(seed)
@@ -101,8 +117,10 @@ class Simulation:
         """What the fake model says to each prompt, further than any request may go."""
         self.ended: set[str] = set()
         self.views: list[StepView] = []
+        guesser = Guesser(seed)  # with chance of its own
         self.runner = FakeRunner(
             vocab_size=VOCAB,
+            max_drafts=guesser.max_drafts,
             num_blocks=self.world.num_blocks,
             block_size=self.world.block_size,
             num_swap_blocks=self.world.num_swap_blocks,
@@ -130,7 +148,6 @@ class Simulation:
         )
         self.core = EngineCore(
             runner=self.runner,
-            sampler=GreedySampler(),
             scheduler=self.config.scheduler,
             cache=self.config.cache,
             limits=self.config.limits,
@@ -138,6 +155,7 @@ class Simulation:
             clock=self._clock,
             eos_token_ids=frozenset({0}),
             observer=self,
+            drafter=guesser,
         )
 
     # --- the virtual world
@@ -238,45 +256,43 @@ class Simulation:
     # --- checks
 
     def _check_plan(self, view: StepView) -> None:
-        plan = view.plan
         self._check_budget(view)
         self._check_chunks(view)
         self._check_victims(view)
-        self.outcome.log.append(
-            ("step", tuple((s.request_id, n) for s, n in zip(plan.sequences, plan.num_tokens, strict=True)))
-        )
+        counts = zip(view.formed.sequences, view.formed.plan.rows, strict=True)
+        self.outcome.log.append(("step", tuple((s.request_id, len(row.token_ids)) for s, row in counts)))
 
     @checking(Invariant.BUDGET)
     def _check_budget(self, view: StepView) -> None:
-        plan = view.plan
+        formed, plan = view.formed, view.formed.plan
+        counts = [len(row.token_ids) for row in plan.rows]
         assert plan.total_tokens > 0 or plan.swap_out, "an empty plan was computed"
-        assert plan.total_tokens == sum(plan.num_tokens) <= self.world.budget, (
-            f"{plan.num_tokens} in {plan.total_tokens}"
-        )
-        assert len(plan.sequences) <= self.world.max_num_seqs, "more rows than slots"
-        assert len({s.request_id for s in plan.sequences}) == len(plan.sequences), "a sequence has two rows"
-        assert all(count > 0 for count in plan.num_tokens), "a row computes nothing"
+        assert sum(counts) <= self.world.budget, f"{counts} tokens"
+        assert len(plan.rows) == len(formed.sequences) <= self.world.max_num_seqs, "more rows than slots"
+        assert len({s.request_id for s in formed.sequences}) == len(plan.rows), "a sequence has two rows"
+        assert len({row.slot for row in plan.rows}) == len(plan.rows), "a slot has two rows"
+        assert all(count > row.num_drafts for count, row in zip(counts, plan.rows, strict=True)), "only drafts"
+        assert all(row.end <= len(row.blocks) * self.world.block_size for row in plan.rows), "a row outgrows its blocks"
 
     @checking(Invariant.PROGRESS)
     def _check_victims(self, view: StepView) -> None:
-        plan = view.plan
-        running = self.core.population.running
-        oldest = min((s.admission for s in [*plan.sequences, *plan.preempted]), default=0)
-        assert all(s.admission > oldest for s in plan.preempted), "the oldest running sequence was the victim"
+        formed, running = view.formed, self.core.population.running
+        oldest = min((s.admission for s in [*formed.sequences, *formed.preempted]), default=0)
+        assert all(s.admission > oldest for s in formed.preempted), "the oldest running sequence was the victim"
         assert sorted(running, key=lambda s: s.admission) == running, "running is not in order of admission"
 
     @checking(Invariant.SAME_TOKENS)
     def _check_chunks(self, view: StepView) -> None:
         """Prefill chunks end at block borders or with their prompt, and leave no last chunk of a single token."""
-        for sequence, count in zip(view.plan.sequences, view.plan.num_tokens, strict=True):
-            left = sequence.num_prompt_tokens - sequence.num_computed_tokens
-            if (count > 1 or left > 0) and not sequence.padding:
-                assert left <= 0 or sequence.num_computed_tokens % self.world.block_size == 0, f"{sequence!r}: border"
+        for sequence, row in zip(view.formed.sequences, view.formed.plan.rows, strict=True):
+            left = sequence.num_prompt_tokens - row.end
+            if row.prefill and not sequence.padding:
+                assert left <= 0 or row.end % self.world.block_size == 0, f"{sequence!r}: border"
                 assert left != 1 or self.world.block_size == 1, f"{sequence!r}: a single token is left"
 
     @checking(Invariant.PROGRESS)
     def _check_patience(self, started: float) -> None:
-        """What runs has a token to compute, and nobody is passed too often or outlives a deadline."""
+        """No sequence runs out of tokens to compute, is overtaken too often, or outlives a deadline."""
         for sequence in self.core.population.running:
             assert sequence.num_computed_tokens < len(sequence.token_ids), f"{sequence!r} has nothing left to compute"
         for sequence in self.core.population.by_id.values():
@@ -286,7 +302,7 @@ class Simulation:
 
     @checking(Invariant.WORK_CONSERVATION)
     def _check_work_conservation(self) -> None:
-        """Under `continuous`, the first in line does not fit."""
+        """Under `continuous`, the first sequence in line does not fit."""
         population = self.core.population
         if self.world.batching != "continuous" or not population.running or population.preempted:
             return
@@ -363,6 +379,6 @@ def shrink(seed: int) -> int:
     for num_requests in range(1, Simulation(seed).world.num_requests + 1):
         try:
             simulate(seed, num_requests)
-        except Exception:  # noqa: BLE001 - whatever it is that breaks, fewer requests that break are what we look for
+        except Exception:  # noqa: BLE001 - any failure counts, since the fewest requests that fail are wanted
             return num_requests
     raise ValueError(f"seed {seed} does not fail")

@@ -17,9 +17,9 @@ from ekiden.stages.formation import Formation
 from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
 from ekiden.state.invariants import Invariant, InvariantBreach
-from ekiden.state.plan import BatchPlan
 from ekiden.state.policy import BatchView
 from ekiden.state.population import Population
+from ekiden.state.runner import ChunkRules
 from ekiden.state.sequence import Sequence
 from tests.simulation.simulator import shrink, simulate
 
@@ -103,12 +103,12 @@ def prompts_are_shared_before_they_are_computed(patch: Patch) -> None:
 
 @breaks(Invariant.PROGRESS)
 def a_whole_prompt_may_come_from_the_cache(patch: Patch) -> None:
-    patch.setattr("ekiden.kv_cache.kv_cache_manager.reusable_blocks", lambda prompt, size: prompt // size)
+    patch.setattr("ekiden.kv_cache.kv_cache_manager.reusable_blocks", lambda prompt, size, least: prompt // size)
 
 
 @breaks(Invariant.SAME_TOKENS)
 def chunks_ignore_block_borders(patch: Patch) -> None:
-    def greedy(*, computed: int, prompt: int, budget: int, block_size: int) -> int:
+    def greedy(*, computed: int, prompt: int, budget: int, rules: ChunkRules) -> int:
         return min(prompt - computed, budget)
 
     patch.setattr(formation, "chunk_size", greedy)
@@ -118,10 +118,10 @@ def chunks_ignore_block_borders(patch: Patch) -> None:
 def prefill_ignores_what_decodes_took_of_the_budget(patch: Patch) -> None:
     add_prefills = Formation._add_prefills
 
-    def generous(self: Formation, plan: BatchPlan) -> None:
-        taken, plan.total_tokens = plan.total_tokens, 0
-        add_prefills(self, plan)
-        plan.total_tokens += taken
+    def generous(self: Formation, step: formation._Forming) -> None:
+        taken, step.total_tokens = step.total_tokens, 0
+        add_prefills(self, step)
+        step.total_tokens += taken
 
     patch.setattr(Formation, "_add_prefills", generous)
 

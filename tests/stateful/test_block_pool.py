@@ -60,11 +60,6 @@ class BlockPoolMachine(RuleBasedStateMachine):
         index = data.draw(st.integers(0, len(self.tables) - 1))
         self.pool.release(reversed(self.tables.pop(index)))
 
-    @rule()
-    def forget_cached(self) -> None:
-        self.pool.forget_cached()
-        self.key_of = {block: key for block, key in self.key_of.items() if block in self.referenced()}
-
     @invariant()
     def integrity(self) -> None:
         self.pool.check_integrity(self.tables)

@@ -1,17 +1,22 @@
 """A model without weights: the next token is a hash of all tokens before it.
 
-It writes what it computes into a KV pool of its own and reads it back through the block tables, so a scheduler that
-mixes up blocks, swaps or positions produces other tokens: tests and the simulation compare against :func:`next_token`.
-Faults can be injected: ``before_step`` is called with the step's number and may raise
-:class:`~ekiden.backends.base.RunnerError` or advance a virtual clock.
+It keeps its hashes in a KV pool and reads them back through the block tables, so a scheduler that mixes up blocks,
+swaps or positions gets other tokens. Tests and the simulation compare with :func:`next_token`. To inject faults,
+``before_step``, which is called with the step's number, may raise :class:`~ekiden.state.runner.RunnerError` or advance
+a virtual clock.
+
+Every row gets the hashed token, unless a ``sampler`` is given: that chooses from logits in which the hashed token's is
+the highest.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ekiden.backends.base import PassOutput, RunnerError, RunnerInfo
-from ekiden.state.plan import BatchPlan
+from ekiden.sampling.reduction import FloatMatrix
+from ekiden.sampling.sampler import Sampler, num_accepted, prompt_logprobs
+from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, RowResult, StepOutput
+from ekiden.state.runner import ChunkRules, RunnerError, RunnerInfo
 
 _MASK = (1 << 64) - 1
 _SEED = 0x9E3779B97F4A7C15
@@ -24,12 +29,12 @@ def _mix(state: int, token: int) -> int:
 
 
 def next_token(token_ids: Sequence[int], vocab_size: int) -> int:
-    """What the fake model answers greedily after ``token_ids``."""
+    """The fake model's greedy token after ``token_ids``."""
     return answer_to(token_ids, vocab_size, 1)[0]
 
 
 def answer_to(token_ids: Sequence[int], vocab_size: int, count: int) -> list[int]:
-    """The first ``count`` tokens that the fake model answers greedily after ``token_ids``."""
+    """The first ``count`` tokens of the fake model's greedy answer to ``token_ids``."""
     state = _SEED
     for token in token_ids:
         state = _mix(state, token)
@@ -41,7 +46,7 @@ def answer_to(token_ids: Sequence[int], vocab_size: int, count: int) -> list[int
 
 
 class FakeRunner:
-    """A :class:`~ekiden.backends.base.ModelRunner`. Each pool position holds the hash of the prefix that ends there."""
+    """A :class:`~ekiden.state.runner.ModelRunner`. Each pool position holds the hash of the prefix that ends there."""
 
     def __init__(
         self,
@@ -51,6 +56,8 @@ class FakeRunner:
         block_size: int = 16,
         num_swap_blocks: int = 0,
         max_model_len: int = 4096,
+        max_drafts: int = 0,
+        sampler: Sampler | None = None,
         before_step: Callable[[int], None] | None = None,
     ) -> None:
         self._info = RunnerInfo(
@@ -61,9 +68,12 @@ class FakeRunner:
             num_blocks=num_blocks,
             num_swap_blocks=num_swap_blocks,
             bytes_per_block=8 * block_size,
+            chunks=ChunkRules(border=block_size, least=2),
+            max_drafts=max_drafts,
         )
         self._pool = [[0] * block_size for _ in range(num_blocks)]
         self._swap = [[0] * block_size for _ in range(num_swap_blocks)]
+        self._sampler = sampler
         self._before_step = before_step
         self.steps = 0
         self.computed_tokens = 0
@@ -72,7 +82,7 @@ class FakeRunner:
     def info(self) -> RunnerInfo:
         return self._info
 
-    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
+    def execute(self, plan: BatchPlan) -> StepOutput:
         self.steps += 1
         if self._before_step is not None:
             self._before_step(self.steps)
@@ -80,45 +90,43 @@ class FakeRunner:
             self._swap[target] = list(self._pool[source])
         for source, target in plan.swap_in:
             self._pool[target] = list(self._swap[source])
-        rows: list[int] = []
-        chosen: list[int] = []
-        positions: list[tuple[int, int]] = []
-        for index, (sequence, count) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True)):
-            state = self._compute(sequence.token_ids, sequence.block_table, sequence.num_computed_tokens, count)
-            if sequence.num_computed_tokens + count == len(sequence.token_ids):
-                rows.append(index)
-                chosen.append(state % self._info.vocab_size)
-            if asked := sequence.prompt_logit_positions(count):
-                positions += [(index, position) for position in asked]
-        chosen += [
-            self._state_at(plan.sequences[row].block_table, position) % self._info.vocab_size
-            for row, position in positions
-        ]
-        logits = np.zeros((len(chosen), self._info.vocab_size), np.float32)
-        logits[np.arange(len(chosen)), chosen] = 1.0
-        yield PassOutput(rows=rows, logits=logits, model_seconds=0.0, prompt_positions=positions)
+        return StepOutput(rows=[self._result(row) for row in plan.rows])
 
-    def _state_at(self, table: list[int], position: int) -> int:
-        size = self._info.block_size
-        return self._pool[table[position // size]][position % size]
+    def _result(self, row: Row) -> RowResult:
+        self._compute(row)
+        result = NO_TOKENS
+        if row.sampling is not None and self._sampler is not None:
+            (result,) = self._sampler.sample(self._logits(row, row.logit_positions), [row])
+        elif row.sampling is not None:
+            chosen = [self._state_at(row, position) % self._info.vocab_size for position in row.logit_positions]
+            result = RowResult(tuple(chosen[: 1 + num_accepted(row, chosen)]))
+        if (asked := row.prompt_logits) is not None:
+            positions = range(asked.first, asked.first + len(asked.targets))
+            likely = prompt_logprobs(self._logits(row, positions), asked, positions)
+            result = RowResult(result.tokens, result.logprobs, likely)
+        return result
 
-    def _compute(self, token_ids: list[int], table: list[int], start: int, count: int) -> int:
+    def _logits(self, row: Row, positions: range) -> FloatMatrix:
+        """Logits of 1 for the hashed token and 0 for the others."""
+        logits = np.zeros((len(positions), self._info.vocab_size), np.float32)
+        for line, position in zip(logits, positions, strict=True):
+            line[self._state_at(row, position) % self._info.vocab_size] = 1.0
+        return logits
+
+    def _state_at(self, row: Row, position: int) -> int:
+        """The hash of the row's tokens up to and including ``position``; at -1 the hash of no tokens."""
         size = self._info.block_size
-        if start + count > len(table) * size:
-            raise RunnerError(f"tokens {start}..{start + count} do not fit {len(table)} blocks of {size}")
-        state = self._pool[table[(start - 1) // size]][(start - 1) % size] if start else _SEED
-        for position in range(start, start + count):
-            state = _mix(state, token_ids[position])
-            self._pool[table[position // size]][position % size] = state
-        self.computed_tokens += count
-        return state
+        return _SEED if position < 0 else self._pool[row.blocks[position // size]][position % size]
+
+    def _compute(self, row: Row) -> None:
+        size = self._info.block_size
+        if row.end > len(row.blocks) * size:
+            raise RunnerError(f"tokens {row.start}..{row.end} do not fit {len(row.blocks)} blocks of {size}")
+        state = self._state_at(row, row.start - 1)
+        for position, token in enumerate(row.token_ids, row.start):
+            state = _mix(state, token)
+            self._pool[row.blocks[position // size]][position % size] = state
+        self.computed_tokens += len(row.token_ids)
 
     def close(self) -> None:
         self._pool.clear()
-
-
-class GreedySampler:
-    """Chooses the highest logit of each row; all that the fake model needs."""
-
-    def sample(self, logits: np.ndarray, sequences: Sequence[object]) -> tuple[list[int], None]:
-        return logits.argmax(axis=1).tolist(), None

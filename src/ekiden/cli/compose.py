@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ekiden import __version__
-from ekiden.backends.base import RunnerInfo
 from ekiden.cli.config_sources import all_settings
 from ekiden.cli.config_sources import resolve as resolve_settings
 from ekiden.cli.provenance import Installed, make_lineage, read_installed
@@ -25,6 +24,7 @@ from ekiden.models.errors import ModelError
 from ekiden.models.fetch import model_cache_dir
 from ekiden.models.load import ModelDescription, describe
 from ekiden.models.resolve import ModelFiles, resolve
+from ekiden.state.runner import RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ def load_model(config: Config, sources: Mapping[str, str] | None = None) -> Engi
 
 def load_described(config: Config, model: Described, sources: Mapping[str, str] | None = None) -> EngineParts:
     """Load the weights. Raises :class:`ModelError`."""
-    from ekiden.backends.openvino.loader import load_reducer, load_runner
-    from ekiden.sampling.sampler import Sampler
+    from ekiden.backends.openvino.loader import load_runner
     from ekiden.sampling.structured import GrammarCompiler
 
     description = model.description
@@ -99,7 +98,6 @@ def load_described(config: Config, model: Described, sources: Mapping[str, str] 
         installed = reading.result()
     return EngineParts(
         runner=runner,
-        sampler=Sampler(load_reducer(config), description.tokenizer.eos_token_ids),
         card=model_card(config, description, runner.info, sources, installed),
         tokenizer=description.tokenizer,
         grammars=GrammarCompiler(description.tokenizer, runner.info.vocab_size),
@@ -143,12 +141,11 @@ def fake_core(
     scheduler: SchedulerConfig, cache: CacheConfig, limits: LimitsConfig, observer: StepObserver
 ) -> EngineCore:
     """An engine over the model without weights, for the bench of the scheduler."""
-    from ekiden.backends.fake import FakeRunner, GreedySampler
+    from ekiden.backends.fake import FakeRunner
 
     blocks = scheduler.max_num_seqs * 64
     return EngineCore(
         runner=FakeRunner(num_blocks=blocks, block_size=cache.block_size),
-        sampler=GreedySampler(),
         scheduler=scheduler,
         cache=cache,
         limits=limits,

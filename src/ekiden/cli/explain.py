@@ -182,7 +182,7 @@ def _print_answer(console: Console, answer: Answer) -> None:
 
 def _worst(folder: Path, run: str | None, count: int, last: str | None, as_json: bool) -> None:
     with LedgerReader(run_named(folder, run or "last")) as reader:
-        since = None if last is None else round((time.time() - reader.header.started - _duration(last)) * 1e6)
+        since = 0 if last is None else round((time.time() - reader.header.started - _duration(last)) * 1e6)
         found = worst(reader, count, since=since)
         if as_json:
             print_json({"run_id": reader.header.run_id, "requests": msgspec.to_builtins(found)})

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ekiden.backends.base import RunnerInfo
 from ekiden.cli.config_sources import SECRET_SETTINGS
 from ekiden.cli.installation import code_section, dependency_section, settings_digest
 from ekiden.config import Config
 from ekiden.guardrails.limits import load_tenants
 from ekiden.models.load import ModelDescription
 from ekiden.state.lineage import Lineage, Section
+from ekiden.state.runner import RunnerInfo
 
 _DECIDING_ROOMS = ("model", "cache", "scheduler", "limits", "engine")
 _APART = frozenset(

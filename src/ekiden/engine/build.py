@@ -3,7 +3,6 @@
 import time
 from dataclasses import dataclass
 
-from ekiden.backends.base import ModelRunner
 from ekiden.config import Config
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
 from ekiden.engine.interface import ModelCard
@@ -11,9 +10,9 @@ from ekiden.guardrails.limits import load_tenants
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
-from ekiden.stages.advance import RowSampler
 from ekiden.stages.intake import RulesFactory, StopTextFactory
 from ekiden.state.request import Request
+from ekiden.state.runner import ModelRunner
 from ekiden.state.sampling_params import Grammar
 from ekiden.state.sequence import StopText, TokenRules
 from ekiden.state.turn import TurnRecorder
@@ -24,7 +23,6 @@ class EngineParts:
     """What a composition root hands over: a loaded model and all that belongs to it."""
 
     runner: ModelRunner
-    sampler: RowSampler
     card: ModelCard
     tokenizer: Tokenizer | None = None
     """None for a model without text (the fake one): requests then carry token ids and no stop strings."""
@@ -43,7 +41,6 @@ def build_core(
     """With a recorder the clock must read whole microseconds (:mod:`ekiden.engine.recording`)."""
     return EngineCore(
         runner=parts.runner,
-        sampler=parts.sampler,
         scheduler=config.scheduler,
         cache=config.cache,
         limits=config.limits,

@@ -9,26 +9,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ekiden.backends.base import ModelRunner, RunnerError, RunnerInfo
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.interface import EngineStats
-from ekiden.engine.step_time import StepTimeModel, load_of
+from ekiden.engine.step_time import StepTimeModel
 from ekiden.engine.totals import Totals
 from ekiden.guardrails.limits import Tenants
 from ekiden.guardrails.signals import DrainRate, OutputLengths
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.batching import make_batching_policy
 from ekiden.policies.ordering import make_waiting_queue
-from ekiden.stages.advance import Advance, RowSampler
+from ekiden.stages.advance import Advance
 from ekiden.stages.formation import Formation, FormationLimits
 from ekiden.stages.intake import Intake, IntakeLimits, RulesFactory, StopTextFactory
 from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
-from ekiden.state.plan import BatchPlan, StepOutput
+from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, Request, RequestUpdate
+from ekiden.state.runner import Drafter, ModelRunner, RunnerError, RunnerInfo
 from ekiden.state.sequence import PauseReason, Sequence
-from ekiden.state.turn import Arrival, PauseChange, RefillOutcome, Turn, TurnRecorder
+from ekiden.state.turn import Arrival, FormationOutcome, PauseChange, RefillOutcome, Turn, TurnRecorder
 
 Clock = Callable[[], float]
 
@@ -40,9 +40,8 @@ class StepView:
     index: int
     start: float
     end: float
-    plan: BatchPlan
-    slots: list[int]
-    """The slot of each row of the plan; a sequence that ended in this step has given its own back by now."""
+    formed: FormationOutcome
+    """A sequence that ended in this step has given its slot back by now; the plan's row names it."""
     output: StepOutput
     updates: list[RequestUpdate]
 
@@ -67,7 +66,6 @@ class EngineCore:
         self,
         *,
         runner: ModelRunner,
-        sampler: RowSampler,
         scheduler: SchedulerConfig,
         cache: CacheConfig,
         limits: LimitsConfig,
@@ -80,6 +78,7 @@ class EngineCore:
         tenants: Tenants | None = None,
         observer: StepObserver | None = None,
         recorder: TurnRecorder | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         info = runner.info
         self.kv = KVCacheManager(
@@ -87,6 +86,7 @@ class EngineCore:
             block_size=info.block_size,
             num_swap_blocks=info.num_swap_blocks,
             prefix_caching=cache.enable_prefix_caching,
+            least_chunk=info.chunks.least,
         )
         tenants = tenants or Tenants()
         self.population = Population(make_waiting_queue(scheduler, tenants.weight), scheduler.max_num_seqs)
@@ -111,8 +111,11 @@ class EngineCore:
             kv=self.kv,
             limits=_formation_limits(scheduler),
             step_time=self.step_time,
+            chunks=info.chunks,
+            drafter=drafter,
+            max_drafts=info.max_drafts,
         )
-        self.advance = Advance(runner=runner, sampler=sampler, clock=clock)
+        self.advance = Advance(runner=runner, clock=clock)
         self.retirement = Retirement(
             population=self.population,
             kv=self.kv,
@@ -135,7 +138,7 @@ class EngineCore:
         self._pauses: list[PauseChange] = []
         self._held_pauses: list[PauseChange] = []
         """Those that could not be applied at the last boundary."""
-        self._swap_out: list[tuple[int, int]] = []
+        self._swap_out: list[BlockCopy] = []
         self._just_paused: list[Sequence] = []
         self._refilled = RefillOutcome()
         self._totals = Totals(tenants.names)
@@ -175,28 +178,30 @@ class EngineCore:
         updates = self._apply_inbox(turn)
         if not self.population.running:  # an idle engine starts newcomers in the same turn
             self._refilled = turn.refilled_at_start = self.refill.admit(turn.start)
-        plan = turn.plan = self.formation.form(
+        formed = turn.formed = self.formation.form(
             swap_out=self._swap_out, swap_in=self._refilled.swap_in, resumed=self._refilled.resumed
         )
+        plan = formed.plan
         if plan.empty and not plan.swap_out:
             return self._end_turn(turn, StepResult(updates, False, self._next_change(turn.start)))
-        slots = [] if self._observer is None else [sequence.slot for sequence in plan.sequences]
-        load = turn.load = load_of(plan)
+        load = turn.load = formed.load
         turn.predicted, turn.prefill_share = self.step_time.predict(load), self.step_time.prefill_share(load)
         try:
             output = turn.output = self.advance.run(plan)
         except RunnerError as error:
-            return self._end_turn(turn, StepResult(updates + self._fail_step(turn, plan, str(error)), True, None))
+            return self._end_turn(turn, StepResult(updates + self._fail_step(turn, formed, str(error)), True, None))
         self._swap_out, self._just_paused = [], []
         turn.end = self._clock()
         if not plan.empty:
             self.step_time.observe(load, output.timing.total)
-        turn.updates = self.retirement.apply(plan, output, turn.end)
+        turn.updates = self.retirement.apply(formed, output, turn.end)
         self._refilled = turn.refilled = self.refill.admit(turn.end)
         self._totals.count_step(turn)
         updates = updates + turn.updates
         if self._observer is not None:
-            self._observer.on_step(_view(self._totals.steps, turn, plan, slots, output, updates))
+            index, start, end = self._totals.steps, turn.start, turn.end
+            view = StepView(index=index, start=start, end=end, formed=formed, output=output, updates=updates)
+            self._observer.on_step(view)
         return self._end_turn(turn, StepResult(updates, True, None))
 
     def _end_turn(self, turn: Turn, result: StepResult) -> StepResult:
@@ -254,12 +259,12 @@ class EngineCore:
             self.intake.resume(sequence)
         turn.pauses_applied.append((change.request_id, frozenset(sequence.paused_by), change))
 
-    def _fail_step(self, turn: Turn, plan: BatchPlan, message: str) -> list[RequestUpdate]:
+    def _fail_step(self, turn: Turn, formed: FormationOutcome, message: str) -> list[RequestUpdate]:
         """The runner failed: whoever was in the plan ends with an error, the rest goes on."""
         turn.failure = message
         now = turn.end = self._clock()
         self.kv.plan_executed()
-        lost = [*plan.sequences, *plan.preempted, *self._refilled.resumed, *self._just_paused]
+        lost = [*formed.sequences, *formed.preempted, *self._refilled.resumed, *self._just_paused]
         self._swap_out, self._just_paused = [], []
         live = {s.request_id: s for s in lost if self.population.by_id.get(s.request_id) is s}
         turn.updates = [self.retirement.end(s, FinishReason.ERROR, now, message) for s in live.values()]
@@ -326,9 +331,3 @@ def _formation_limits(scheduler: SchedulerConfig) -> FormationLimits:
         target_seconds=scheduler.target_itl_ms / 1000 if scheduler.target_itl_ms else None,
         prefill_first=scheduler.prefill_first,
     )
-
-
-def _view(
-    index: int, turn: Turn, plan: BatchPlan, slots: list[int], output: StepOutput, updates: list[RequestUpdate]
-) -> StepView:
-    return StepView(index=index, start=turn.start, end=turn.end, plan=plan, slots=slots, output=output, updates=updates)

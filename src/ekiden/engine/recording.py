@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from secrets import token_hex
 
 from ekiden import __version__
-from ekiden.backends.base import RunnerInfo
 from ekiden.config import Config, parse_size
 from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
@@ -17,6 +16,7 @@ from ekiden.ledger.records import FORMAT, RunHeader
 from ekiden.ledger.retention import SUFFIX, Retention, ledger_folder
 from ekiden.ledger.store import LedgerWriter
 from ekiden.state.lineage import Lineage
+from ekiden.state.runner import RunnerInfo
 
 DAY_SECONDS = 86_400
 
@@ -57,6 +57,9 @@ def make_header(
         model_id=model_id,
         backend=info.backend,
         details=info.details,
+        chunk_border=info.chunks.border,
+        least_chunk=info.chunks.least,
+        max_drafts=info.max_drafts,
         vocab_size=info.vocab_size,
         max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
         block_size=info.block_size,

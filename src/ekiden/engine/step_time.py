@@ -1,12 +1,14 @@
-"""What a step costs, learnt while serving: a linear model of its load, fitted by least squares with forgetting.
+"""What a step costs: a linear model of its load, fitted by least squares.
 
-seconds ~ a + b * decode_rows + c * decode_context + d * prefill_tokens + e * prefill_pairs, with forgetting, so that
-it follows a machine whose speed drifts. The spread of recent ratios measured / predicted makes the point a range.
-No coefficient goes below zero: no load makes a step faster.
+seconds ~ a + b * decode_rows + c * decode_context + d * prefill_tokens + e * prefill_pairs. No coefficient goes below
+zero: no load makes a step faster. :func:`fitted` makes the model of recorded steps; :class:`StepTimeModel` learns
+while serving, with forgetting, so that it follows a machine whose speed drifts. There the spread of recent ratios
+measured / predicted makes the point a range.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +16,16 @@ import numpy.typing as npt
 from ekiden.state.plan import BatchPlan
 from ekiden.state.policy import StepLoad, TimeRange
 
-# Before anything is measured: a slow machine, so that the first chunks are small. Seconds for each unit of the load.
-_PRIOR = (0.005, 0.002, 2e-6, 0.002, 1e-7)
-# Scales that bring the features near 1, so that one starting variance fits all.
-_SCALES = (1.0, 32.0, 8_000.0, 128.0, 60_000.0)
+Vector = npt.NDArray[np.float64]
+
+_SCALES: Vector = np.array((1.0, 32.0, 8_000.0, 128.0, 60_000.0))
+"""They bring the features near 1, so that one ridge fits all."""
 _FORGETTING = 0.99
-# How firmly a direction that no recent step showed is held at its last value.
 _RIDGE = 0.01
+"""How firmly a direction that no recent step showed is held at its last value."""
 _RIDGE_MATRIX = _RIDGE * np.eye(len(_SCALES))
+_SMALL_RIDGE = 1e-9 * np.eye(len(_SCALES))
+"""Of each recorded step: settles what no step showed, and changes nothing else."""
 _LEARNING_STEPS = 12
 """Steps at the beginning whose errors say nothing of how the model errs later."""
 _EAGER_STEPS = 64
@@ -29,16 +33,19 @@ _EAGER_STEPS = 64
 
 
 def load_of(plan: BatchPlan) -> StepLoad:
-    """The load of a plan that has not been applied yet."""
+    """The load of a plan. A decode row with drafts counts as a row for each of its tokens."""
     decode_rows = decode_context = prefill_tokens = prefill_pairs = 0
-    for sequence, count in zip(plan.sequences, plan.num_tokens, strict=True):
-        computed = sequence.num_computed_tokens
-        if sequence.is_prefilling:
+    for row in plan.rows:
+        count = len(row.token_ids)
+        if row.prefill:
             prefill_tokens += count
-            prefill_pairs += count * (computed + count // 2)
-        else:
+            prefill_pairs += count * (row.start + count // 2)
+        elif count == 1:
             decode_rows += 1
-            decode_context += computed
+            decode_context += row.start
+        else:
+            decode_rows += count
+            decode_context += sum(range(row.start, row.end))
     return StepLoad(
         decode_rows=decode_rows,
         decode_context=decode_context,
@@ -47,34 +54,67 @@ def load_of(plan: BatchPlan) -> StepLoad:
     )
 
 
-Vector = npt.NDArray[np.float64]
+class StepCost(NamedTuple):
+    """Seconds for a step, and for each unit of its load. Plain numbers: predicting is on every step's way."""
+
+    step: float
+    decode_row: float
+    decode_context: float
+    prefill_token: float
+    prefill_pair: float
+
+    def seconds(self, load: StepLoad) -> float:
+        decodes = self.step + self.decode_row * load.decode_rows + self.decode_context * load.decode_context
+        return decodes + self.prefill_token * load.prefill_tokens + self.prefill_pair * load.prefill_pairs
+
+    def prefill_seconds(self, load: StepLoad) -> float:
+        return self.prefill_token * load.prefill_tokens + self.prefill_pair * load.prefill_pairs
+
+
+_PRIOR = StepCost(0.005, 0.002, 2e-6, 0.002, 1e-7)
+"""Before anything is measured: a slow machine, so that the first chunks are small."""
+
+
+def fitted(loads: Sequence[StepLoad], seconds: Sequence[float]) -> StepCost:
+    """The costs that predict the measured times of some steps best; all zero without steps."""
+    features = np.array([_features(load) for load in loads]).reshape(-1, len(_SCALES))
+    matrix: Vector = features.T @ features + max(1, len(loads)) * _SMALL_RIDGE
+    return _cost(_solve(matrix, features.T @ np.array(seconds)))
+
+
+def _features(load: StepLoad) -> Vector:
+    raw = (1.0, load.decode_rows, load.decode_context, load.prefill_tokens, load.prefill_pairs)
+    features: Vector = np.array(raw, np.float64) / _SCALES
+    return features
+
+
+def _solve(matrix: Vector, target: Vector) -> Vector:
+    """Least squares by the normal equations; what would fall below zero is held at zero."""
+    weights: Vector = np.linalg.solve(matrix, target).astype(np.float64, copy=False)
+    free = np.ones(len(_SCALES), bool)
+    while (weights < 0.0).any():
+        free &= weights > 0.0
+        weights = np.zeros(len(_SCALES))
+        weights[free] = np.linalg.solve(matrix[np.ix_(free, free)], target[free])
+    return weights
+
+
+def _cost(weights: Vector) -> StepCost:
+    return StepCost(*(weights / _SCALES).tolist())
 
 
 class StepTimeModel:
-    def __init__(self, prior: Iterable[float] = _PRIOR, history: int = 128) -> None:
-        self._scales = np.array(_SCALES)
-        self._weights = np.array(tuple(prior)) * self._scales
-        self._per_unit = self._plain()
+    def __init__(self, prior: StepCost = _PRIOR, history: int = 128) -> None:
+        self._weights: Vector = np.array(prior) * _SCALES
+        self._cost = _cost(self._weights)
         self._gram: Vector = np.zeros((len(_SCALES), len(_SCALES)))
         self._moment: Vector = np.zeros(len(_SCALES))
         self._ratios: deque[float] = deque(maxlen=history)
         self._spread = (0.5, 1.0, 2.0)
         self.observed = 0
 
-    def _features(self, load: StepLoad) -> Vector:
-        raw = (1.0, load.decode_rows, load.decode_context, load.prefill_tokens, load.prefill_pairs)
-        features: Vector = np.array(raw) / self._scales
-        return features
-
-    def _plain(self) -> list[float]:
-        """Seconds for each unit of the load. Plain numbers: predicting is on every step's way."""
-        per_unit: list[float] = (self._weights / self._scales).tolist()
-        return per_unit
-
     def _point(self, load: StepLoad) -> float:
-        base, row, context, token, pair = self._per_unit
-        seconds = base + row * load.decode_rows + context * load.decode_context
-        return max(1e-4, seconds + token * load.prefill_tokens + pair * load.prefill_pairs)
+        return max(1e-4, self._cost.seconds(load))
 
     def predict(self, load: StepLoad) -> TimeRange:
         point = self._point(load)
@@ -85,24 +125,11 @@ class StepTimeModel:
         """How much of the predicted time is owed to the prefill chunks, 0 to 1."""
         if load.prefill_tokens == 0:
             return 0.0
-        *_, token, pair = self._per_unit
-        return min(1.0, (token * load.prefill_tokens + pair * load.prefill_pairs) / self._point(load))
-
-    def _solve(self) -> Vector:
-        """Weighted least squares towards the last weights; what would fall below zero is held at zero."""
-        matrix = self._gram + _RIDGE_MATRIX
-        target = self._moment + _RIDGE * self._weights
-        weights: Vector = np.linalg.solve(matrix, target)
-        free = np.ones(len(_SCALES), bool)
-        while (weights < 0.0).any():
-            free &= weights > 0.0
-            weights = np.zeros(len(_SCALES))
-            weights[free] = np.linalg.solve(matrix[np.ix_(free, free)], target[free])
-        return weights
+        return min(1.0, self._cost.prefill_seconds(load) / self._point(load))
 
     def observe(self, load: StepLoad, seconds: float) -> None:
         """Learn from a measured step."""
-        features = self._features(load)
+        features = _features(load)
         if self.observed >= _LEARNING_STEPS:
             self._ratios.append(seconds / self._point(load))
         self._gram *= _FORGETTING
@@ -111,8 +138,8 @@ class StepTimeModel:
         self._moment += features * seconds
         self.observed += 1
         if self.observed <= _EAGER_STEPS or self.observed % 4 == 0:
-            self._weights = self._solve()
-            self._per_unit = self._plain()
+            self._weights = _solve(self._gram + _RIDGE_MATRIX, self._moment + _RIDGE * self._weights)
+            self._cost = _cost(self._weights)
         if self._ratios and self.observed % 8 == 0:
             low, middle, high = np.percentile(self._ratios, (10, 50, 90))
             self._spread = (float(low), float(middle), float(high))

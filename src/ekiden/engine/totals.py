@@ -118,17 +118,17 @@ class Totals:
 
     def count_step(self, turn: Turn) -> None:
         """A turn whose step was computed."""
-        plan, output, load = turn.plan, turn.output, turn.load
-        assert plan is not None
+        formed, output, load = turn.formed, turn.output, turn.load
+        assert formed is not None
         assert output is not None
         assert load is not None
         self.steps += 1
         self.prompt_tokens += load.prefill_tokens
         self.generation_tokens += sum(len(update.token_ids) for update in turn.updates)
-        self.preemptions += len(plan.preempted)
-        self.last_step_tokens = plan.total_tokens
-        self.step_tokens += plan.total_tokens
-        self.steps_by_tokens[bisect_left(STEP_TOKEN_BOUNDS, plan.total_tokens)] += 1
+        self.preemptions += len(formed.preempted)
+        tokens = self.last_step_tokens = formed.plan.total_tokens
+        self.step_tokens += tokens
+        self.steps_by_tokens[bisect_left(STEP_TOKEN_BOUNDS, tokens)] += 1
         self.model_seconds += output.timing.model
         self.sampling_seconds += output.timing.sampling
         self.host_seconds += output.timing.host
@@ -136,8 +136,8 @@ class Totals:
 
     def count_failed_step(self, turn: Turn) -> None:
         """A turn whose step the runner failed: nothing was computed, but victims had been chosen."""
-        assert turn.plan is not None
-        self.preemptions += len(turn.plan.preempted)
+        assert turn.formed is not None
+        self.preemptions += len(turn.formed.preempted)
         self.count_ends(turn.updates)
 
     def count_ends(self, updates: list[RequestUpdate]) -> None:

@@ -5,15 +5,17 @@ What the engine makes of the same work is measured against this.
 """
 
 import time
+from dataclasses import dataclass
 
-from ekiden.backends.base import ModelRunner
 from ekiden.config import Config
 from ekiden.evaluation.bench import Figures, Shape
 from ekiden.evaluation.metrics import StepSample, step_figures, throughput
 from ekiden.evaluation.workload import synthetic_prompts
-from ekiden.state.plan import BatchPlan
-from ekiden.state.request import Request
-from ekiden.state.sequence import Sequence
+from ekiden.state.plan import BatchPlan, Row, RowSampling
+from ekiden.state.runner import ModelRunner
+from ekiden.state.sampling_params import SamplingParams
+
+_GREEDY = SamplingParams(temperature=0.0)
 
 
 class TooManyRows(ValueError):
@@ -39,27 +41,44 @@ def bench_raw(runner: ModelRunner, config: Config, shape: Shape) -> Figures:
     }
 
 
+@dataclass(slots=True)
+class _Answer:
+    """One sequence of the bare loop: its tokens, how many of them are computed, and its blocks."""
+
+    slot: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    blocks: tuple[int, ...]
+    sampling: RowSampling
+    num_computed: int = 0
+
+    @property
+    def prefilling(self) -> bool:
+        return self.num_computed < self.num_prompt_tokens
+
+    def row(self, count: int) -> Row:
+        end = self.num_computed + count
+        tokens = tuple(self.token_ids[self.num_computed : end])
+        sampling = self.sampling if end == len(self.token_ids) else None
+        return Row(self.slot, self.num_computed, tokens, self.blocks, sampling, self.prefilling)
+
+
 def _run(
     runner: ModelRunner, config: Config, shape: Shape, *, output_tokens: int
 ) -> tuple[list[StepSample], list[StepSample]]:
     """One round from empty sequences: the steps of the prefill, and those of the decode."""
-    sequences = _sequences(runner, shape)
+    answers = _answers(runner, shape)
     prefill: list[StepSample] = []
-    todo = list(sequences)
+    todo = list(answers)
     while todo:
-        plan = _prefill_plan(todo, config.scheduler.max_num_batched_tokens, runner.info.block_size)
-        prefill.append(_step(runner, plan, decode=False))
-        todo = [sequence for sequence in todo if sequence.is_prefilling]
-    decode: list[StepSample] = []
-    for _ in range(output_tokens - 1):
-        plan = BatchPlan()
-        for sequence in sequences:
-            plan.add(sequence, 1)
-        decode.append(_step(runner, plan, decode=True))
+        rows = _prefill_rows(todo, config.scheduler.max_num_batched_tokens, runner.info.chunks.border)
+        prefill.append(_step(runner, answers, rows))
+        todo = [answer for answer in todo if answer.prefilling]
+    decode = [_step(runner, answers, [answer.row(1) for answer in answers]) for _ in range(output_tokens - 1)]
     return prefill, decode
 
 
-def _sequences(runner: ModelRunner, shape: Shape) -> list[Sequence]:
+def _answers(runner: ModelRunner, shape: Shape) -> list[_Answer]:
     info = runner.info
     blocks_each = -(-(shape.prompt_tokens + shape.output_tokens) // info.block_size)
     if blocks_each * shape.rows > info.num_blocks:
@@ -68,54 +87,39 @@ def _sequences(runner: ModelRunner, shape: Shape) -> list[Sequence]:
             f"{blocks_each * shape.rows} KV blocks and there are {info.num_blocks}; raise --kv-cache-size"
         )
     prompts = synthetic_prompts(shape.rows, shape.prompt_tokens, seed=shape.seed, vocab_size=info.vocab_size)
+    sampling = RowSampling(_GREEDY, 0, shape.prompt_tokens)
     return [
-        Sequence(
-            request=Request(
-                request_id=str(row), prompt_token_ids=tuple(prompt), sampling=shape.sampling, arrival_time=0.0
-            ),
-            seed=0,
-            token_ids=list(prompt),
-            num_prompt_tokens=len(prompt),
-            max_total_tokens=shape.prompt_tokens + shape.output_tokens,
-            stop_token_ids=frozenset(),
-            block_table=list(range(row * blocks_each, (row + 1) * blocks_each)),
-        )
-        for row, prompt in enumerate(prompts)
+        _Answer(slot, list(prompt), len(prompt), tuple(range(slot * blocks_each, (slot + 1) * blocks_each)), sampling)
+        for slot, prompt in enumerate(prompts)
     ]
 
 
-def _prefill_plan(todo: list[Sequence], budget: int, block_size: int) -> BatchPlan:
-    """The next chunks, in order, up to ``budget`` tokens; a chunk that is not a prompt's last ends with a block."""
-    plan = BatchPlan()
-    for sequence in todo:
-        left = budget - plan.total_tokens
-        wanted = sequence.num_uncomputed_tokens
-        count = wanted if wanted <= left else left // block_size * block_size
+def _prefill_rows(todo: list[_Answer], budget: int, border: int) -> list[Row]:
+    """The next chunks, in order, up to ``budget`` tokens; a chunk that is not a prompt's last ends at a border."""
+    rows: list[Row] = []
+    for answer in todo:
+        wanted = answer.num_prompt_tokens - answer.num_computed
+        count = wanted if wanted <= budget else budget // border * border
         if count <= 0:
             break
-        plan.add(sequence, count)
-    return plan
+        rows.append(answer.row(count))
+        budget -= count
+    return rows
 
 
-def _step(runner: ModelRunner, plan: BatchPlan, *, decode: bool) -> StepSample:
-    """Compute a plan and append the highest token of each row that has logits."""
+def _step(runner: ModelRunner, answers: list[_Answer], rows: list[Row]) -> StepSample:
+    """Compute the rows and append the tokens that they give."""
     start = time.perf_counter()
-    model = sampling = 0.0
-    chosen: list[tuple[int, int]] = []
-    for output in runner.execute(plan):
-        began = time.perf_counter()
-        if output.rows:
-            chosen.extend(zip(output.rows, output.logits.argmax(axis=1).tolist(), strict=True))
-        sampling += time.perf_counter() - began
-        model += output.model_seconds
-    for sequence, count in zip(plan.sequences, plan.num_tokens, strict=True):
-        sequence.num_computed_tokens += count
-    for row, token in chosen:
-        plan.sequences[row].token_ids.append(token)
+    output = runner.execute(BatchPlan(rows))
+    for row, result in zip(rows, output.rows, strict=True):
+        answers[row.slot].num_computed = row.end
+        answers[row.slot].token_ids += result.tokens
+    tokens = sum(len(row.token_ids) for row in rows)
+    prefill = rows[0].prefill
     return StepSample(
         seconds=time.perf_counter() - start,
-        model_seconds=model,
-        sampling_seconds=sampling,
-        decode_tokens=plan.total_tokens if decode else 0,
-        prefill_tokens=0 if decode else plan.total_tokens,
+        model_seconds=output.timing.model,
+        sampling_seconds=output.timing.sampling,
+        decode_tokens=0 if prefill else tokens,
+        prefill_tokens=tokens if prefill else 0,
     )

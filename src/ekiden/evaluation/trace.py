@@ -75,18 +75,14 @@ class StepRecorder:
 def _rows(view: StepView) -> list[SlotRow]:
     advanced = {update.request_id for update in view.updates if update.token_ids}
     rows = []
-    plan = view.plan
-    for sequence, slot, num_tokens, tokens in zip(
-        plan.sequences, view.slots, plan.num_tokens, view.output.tokens, strict=True
-    ):
+    for sequence, row, result in zip(view.formed.sequences, view.formed.plan.rows, view.output.rows, strict=True):
+        num_tokens = len(row.token_ids) - row.num_drafts + max(0, len(result.tokens) - 1)
         # A row that ended in this very step is marked as padding by now, but it did advance.
         if sequence.padding and sequence.request_id not in advanced:
             work = Work.PADDING
-        elif tokens and sequence.num_output_tokens > len(tokens):
-            work = Work.DECODE
         else:
-            work = Work.PREFILL
-        rows.append(SlotRow(slot, sequence.request_id, num_tokens, work))
+            work = Work.PREFILL if row.prefill else Work.DECODE
+        rows.append(SlotRow(row.slot, sequence.request_id, num_tokens, work))
     return rows
 
 

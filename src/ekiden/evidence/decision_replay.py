@@ -5,34 +5,25 @@ Everything else it must decide again, and its decisions are compared with the st
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from ekiden.backends.base import PassOutput, RunnerError, RunnerInfo
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.evidence.recorded_requests import (
-    Difference,
-    PromptMaker,
-    decisions_of,
-    difference,
-    end_detail_of,
-    inputs_of,
-    request_detail_of,
-    request_of,
-    same_decisions,
-)
+from ekiden.evidence.decision_difference import Difference, difference, same_decisions
+from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, request_detail_of
+from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.guardrails.limits import TenantLimits, Tenants
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder
 from ekiden.ledger.records import PAUSE_BITS, EndRow, RequestRow, Rows, RunHeader, TurnInputs
 from ekiden.sampling.grammar_limits import GrammarError
-from ekiden.state.plan import BatchPlan
+from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
+from ekiden.state.population import Population
 from ekiden.state.request import RefusalReason, Request
+from ekiden.state.runner import ChunkRules, RunnerError, RunnerInfo
 from ekiden.state.sampling_params import Grammar
 from ekiden.state.sequence import Sequence, StopText
 
@@ -51,7 +42,7 @@ class ReplayResult:
 
 
 class _World:
-    """What the recorded run's surroundings do in the current turn: the clock, the model, the sampler, text rules."""
+    """Plays back what came from outside the engine in the current turn: the clock, the model's outcomes, text rules."""
 
     def __init__(self, header: RunHeader) -> None:
         self._base = header.clock_base
@@ -63,9 +54,10 @@ class _World:
         self._messages: dict[int, str] = {}
         self.number_of: dict[str, int] = {}
         self.refused_grammars: dict[int, str] = {}
+        self.population: Population | None = None
 
     def begin(self, start: int, took: int, inputs: TurnInputs, ends: list[EndRow], *, computes: bool) -> None:
-        """Set the scene of a turn. Times are microseconds of the run."""
+        """Get ready for a turn. Times are microseconds of the run."""
         self._inputs = inputs
         self._stops = dict(inputs.stops)
         self._messages = {}
@@ -79,7 +71,7 @@ class _World:
         if inputs.failure is not None:
             self._readings.extend((advance, start + took))
         else:
-            self._readings.extend((advance, advance, advance + inputs.sampling, advance + inputs.advance, start + took))
+            self._readings.extend((advance, advance + inputs.advance, start + took))
 
     def clock(self) -> float:
         """The next recorded reading, in seconds; the last one again when the core reads more often than it did."""
@@ -87,23 +79,36 @@ class _World:
             self._last = self._readings.popleft()
         return (self._base + self._last) / 1e6
 
-    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
+    def sequence_in(self, slot: int) -> Sequence:
+        assert self.population is not None
+        return next(s for s in [*self.population.running, *self.population.padding] if s.slot == slot)
+
+    def execute(self, plan: BatchPlan) -> StepOutput:
+        """Give each row as many tokens as the recorded step gave it."""
         if self._inputs.failure is not None:
             raise RunnerError(self._inputs.failure)
-        rows = [
-            index
-            for index, (sequence, count) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True))
-            if sequence.num_computed_tokens + count == len(sequence.token_ids)
-        ]
-        yield PassOutput(
-            rows=rows,
-            logits=_NO_LOGITS,
-            model_seconds=self._inputs.model / 1e6,
-            padding_rows=self._inputs.padding_rows,
+        given = {request: tokens for request, _, tokens in self._inputs.drafts}
+        results = []
+        for row in plan.rows:
+            if row.sampling is None:
+                results.append(NO_TOKENS)
+                continue
+            sequence = self.sequence_in(row.slot)
+            count = 1 if sequence.padding else given.get(self.number_of[sequence.request_id], 1)
+            results.append(RowResult(self._tokens(sequence, count)))
+        timing = StepTiming(model=self._inputs.model / 1e6, sampling=self._inputs.sampling / 1e6)
+        return StepOutput(
+            rows=results, timing=timing, padding_rows=self._inputs.padding_rows, passes=self._inputs.passes
         )
 
-    def sample(self, logits: npt.NDArray[np.float32], sequences: list[Sequence]) -> tuple[list[int], None]:
-        return [self._token(sequence) for sequence in sequences], None
+    def propose(self, request_id: str, token_ids: object, limit: int) -> tuple[int, ...]:
+        """As many drafts as were proposed; what they are plays no part, since their outcome is recorded."""
+        number = self.number_of[request_id]
+        return next(((0,) * count for request, count, _ in self._inputs.drafts if request == number), ())
+
+    def _tokens(self, sequence: Sequence, count: int) -> tuple[int, ...]:
+        """``count`` tokens, of which the last is a stop token where the recorded step had one."""
+        return (*(_harmless(sequence.stop_token_ids),) * (count - 1), self._token(sequence))
 
     def _token(self, sequence: Sequence) -> int:
         """A stop token where the recorded step had one, else any token that stops nothing."""
@@ -114,10 +119,7 @@ class _World:
                 return stop
             if stop is None and (ends := stops & self._eos):
                 return min(ends)
-        token = 0
-        while token in stops:
-            token += 1
-        return token
+        return _harmless(stops)
 
     def make_stop_text(self, request: Request) -> StopText:
         number = self.number_of[request.request_id]
@@ -137,7 +139,12 @@ class _World:
         return failed or self._stops[number] is None, self._messages.get(number) if failed else None
 
 
-_NO_LOGITS: npt.NDArray[np.float32] = np.zeros((0, 1), np.float32)
+def _harmless(stops: frozenset[int]) -> int:
+    """A token that stops nothing."""
+    token = 0
+    while token in stops:
+        token += 1
+    return token
 
 
 class _Rules:
@@ -148,8 +155,8 @@ class _Rules:
         self._number = number
         self.error: str | None = None
 
-    def allowed(self) -> bytes:
-        return b""
+    def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
+        return (b"",) * (len(drafts) + 1)
 
     def advance(self, token: int) -> bool:
         ended, self.error = self._world.rules_end(self._number)
@@ -175,7 +182,7 @@ class _Caught:
 
 
 class Replay:
-    """The engine core of a recorded run, with the world around it played back."""
+    """The engine core of a recorded run, given again what came from outside it."""
 
     def __init__(self, header: RunHeader) -> None:
         self._world = _World(header)
@@ -185,7 +192,6 @@ class Replay:
         cache = CacheConfig(**header.cache)
         self.core = EngineCore(
             runner=_Runner(self._world, runner_info(header)),
-            sampler=self._world,
             scheduler=SchedulerConfig(**header.scheduler),
             cache=cache,
             limits=LimitsConfig(**header.limits),
@@ -202,7 +208,9 @@ class Replay:
                 block_size=header.block_size,
                 prefix_caching=cache.enable_prefix_caching,
             ),
+            drafter=self._world,
         )
+        self._world.population = self.core.population
 
     def turn(self, recorded: Rows) -> Rows:
         """Drive one turn with the recorded inputs; returns what the core decided."""
@@ -272,6 +280,8 @@ def runner_info(header: RunHeader) -> RunnerInfo:
         num_blocks=header.num_blocks,
         num_swap_blocks=header.num_swap_blocks,
         bytes_per_block=header.bytes_per_block,
+        chunks=ChunkRules(border=header.chunk_border or header.block_size, least=header.least_chunk),
+        max_drafts=header.max_drafts,
         details=header.details,
     )
 

@@ -1,18 +1,17 @@
 """Why a request took what it took, or ended as it did: backwards by cause, forwards step by step.
 
-:func:`explain` reads a stored run and returns plain data; whoever shows it decides how. Requests of other tenants are
-named only to those who may know them (``viewer``).
+:func:`explain` reads a stored run and returns plain data, which the command and the HTTP route show in their own ways.
+Requests of other tenants are named only to an operator (see ``viewer``).
 """
 
 from typing import Any
 
 import msgspec
 
-from ekiden.evidence.life import Cause, CauseTime, Life, life_of
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_requests import decisions_of, end_detail_of, request_detail_of
+from ekiden.evidence.breakdown import Breakdown, Cause, CauseTime, breakdown
+from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
 from ekiden.evidence.words import MEANINGS, OWN_WORK, event_words, seconds
-from ekiden.ledger.records import REFUSED, EventKind, RequestDetail, RequestRow
+from ekiden.ledger.records import EventKind, RequestRow
 
 _NAMED = 3
 """How many other requests are named for one cause."""
@@ -71,132 +70,119 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 def explain(reader: LedgerReader, request: RequestRow, *, viewer: str | None = None) -> Explanation:
     """Everything about one request. ``viewer``: the tenant who asks, None for an operator."""
-    life, detail = life_of(reader, request), request_detail_of(request)
-    end = life.end
-    refused = request.refusal is not None
-    causes = sorted(life.causes.values(), key=lambda cause: -cause.micros)
-    shares = [_share(reader, life, cause, viewer) for cause in causes]
+    found, detail = breakdown(reader, request), request_detail_of(request)
+    end, timeline, refused = found.end, found.timeline, request.refusal is not None
+    shares = [_share(reader, found, time, viewer) for time in found.causes]
     return Explanation(
         request_id=request.request_id,
         run_id=reader.header.run_id,
         tenant=request.tenant,
-        status="refused" if refused else "finished" if life.finished else "in_flight",
+        status="refused" if refused else "in_flight" if end is None else "finished",
         reason=request.refusal if refused else None if end is None else end.reason,
-        headline=_headline(life, detail, shares),
-        e2e_seconds=(end.e2e if end is not None else life.e2e) / 1e6,
-        queue_seconds=_since_arrival(life, EventKind.ADMITTED),
-        ttft_seconds=_since_arrival(life, EventKind.FIRST_TOKEN),
+        headline=f"Refused ({request.refusal}): {detail.message}" if refused else _headline(found, shares),
+        e2e_seconds=(found.e2e if end is None else end.e2e) / 1e6,
+        queue_seconds=_since(request.arrival, None if timeline.admitted is None else timeline.admitted.at),
+        ttft_seconds=_since(request.arrival, None if timeline.first_token is None else timeline.first_token.at),
         prompt_tokens=request.prompt_tokens,
-        cached_tokens=end.cached_tokens if end is not None else 0,
-        output_tokens=end.output_tokens if end is not None else 0,
+        cached_tokens=0 if end is None else end.cached_tokens,
+        output_tokens=0 if end is None else end.output_tokens,
         max_tokens=request.max_tokens,
         expected_output=detail.expected_output,
-        preemptions=end.preemptions if end is not None else 0,
+        preemptions=0 if end is None else end.preemptions,
         external_id=detail.external_id,
         fingerprint=reader.header.fingerprint,
         causes=shares,
-        life=_life_events(reader, life),
+        life=_life(found),
     )
 
 
-def _since_arrival(life: Life, kind: EventKind) -> float | None:
-    for event in life.events:
-        if event.kind == kind and event.turn in life.times:
-            return (life.times[event.turn][event.late] - life.request.arrival) / 1e6
-    return None
+def _since(arrival: int, at: int | None) -> float | None:
+    return None if at is None else (at - arrival) / 1e6
 
 
-def _headline(life: Life, detail: RequestDetail, shares: list[CauseShare]) -> str:
+def _headline(found: Breakdown, shares: list[CauseShare]) -> str:
     """One or two sentences: how it ended, and what took most of its time."""
-    end, request = life.end, life.request
-    if request.refusal is not None:
-        return f"Refused ({request.refusal}): {detail.message}"
-    total = life.e2e / 1e6
     if not shares:
         return "Its turns are past the ledger's retention; only its end is known."
-    first = shares[0]
-    largest = f"{seconds(first.seconds)} of it ({first.share:.0%}) {first.words}"
+    end, total, first = found.end, seconds(found.e2e / 1e6), shares[0]
     if end is None:
-        opening = f"In the engine for {seconds(total)} so far"
+        opening = f"In the engine for {total} so far"
     elif end.reason == "deadline":
-        opening = f"Ended by its deadline after {seconds(total)} with {end.output_tokens} tokens"
-    elif end.reason in ("abort", "error"):
-        ended = "Aborted by its client" if end.reason == "abort" else f"Failed ({end_detail_of(end).message})"
-        opening = f"{ended} after {seconds(total)} with {end.output_tokens} tokens"
+        opening = f"Ended by its deadline after {total} with {end.output_tokens} tokens"
+    elif end.reason == "abort":
+        opening = f"Aborted by its client after {total} with {end.output_tokens} tokens"
+    elif end.reason == "error":
+        opening = f"Failed ({end_detail_of(end).message}) after {total} with {end.output_tokens} tokens"
     else:
-        opening = f"Took {seconds(total)} for {end.output_tokens} tokens"
+        opening = f"Took {total} for {end.output_tokens} tokens"
+    text = f"{opening}, {seconds(first.seconds)} of it ({first.share:.0%}) {first.words}."
     others = next((share for share in shares if Cause(share.cause) not in OWN_WORK), None)
-    text = f"{opening}, {largest}."
     if others is not None and others is not first and others.seconds >= 0.001:
         text += f" Most of what was not its own work: {seconds(others.seconds)} {others.words}."
     return text
 
 
-def _share(reader: LedgerReader, life: Life, time: CauseTime, viewer: str | None) -> CauseShare:
+def _share(reader: LedgerReader, found: Breakdown, time: CauseTime, viewer: str | None) -> CauseShare:
     meaning = MEANINGS[time.cause]
-    numbers = sorted(time.others, key=lambda number: -time.others[number])[:_NAMED]
+    decision: dict[str, Any] = {"stage": meaning.stage, "turn": _deciding_turn(found, time)}
+    others = time.others
     if time.cause is Cause.OTHERS_PREFILL:
-        numbers = _prefilling(reader, life.request.request, time)
-    decision: dict[str, Any] = {"stage": meaning.stage, "turn": _deciding_turn(life, time)}
+        others = _prefilled(reader, found.request.request, time)
     if time.cause is Cause.PREEMPTED:
-        decision |= _victim(reader, life, viewer)
+        decision |= _victim(reader, found, viewer)
     return CauseShare(
         cause=time.cause.value,
         seconds=time.micros / 1e6,
-        share=time.micros / life.e2e if life.e2e else 0.0,
+        share=time.micros / found.e2e if found.e2e else 0.0,
         words=meaning.words,
         stage=meaning.stage,
         decision=decision,
         turns=(time.first_turn, time.last_turn),
         steps=time.turns,
-        control=_control(reader, life, time, meaning.control),
+        control=_control(reader, found, time, meaning.control),
         details={name: micros / 1e6 for name, micros in time.details.items()},
-        named=[_name(reader, number, viewer) for number in numbers],
+        named=[_name(reader, number, viewer) for number in sorted(others, key=lambda number: -others[number])[:_NAMED]],
         otherwise=meaning.otherwise,
         saved_seconds=time.micros / 1e6 if meaning.otherwise is not None else None,
     )
 
 
-def _deciding_turn(life: Life, time: CauseTime) -> int:
+def _deciding_turn(found: Breakdown, time: CauseTime) -> int:
     """The turn at whose boundary the cause began; for waiting that is the one before."""
     waits = MEANINGS[time.cause].stage == "refill"
-    return max(1, time.first_turn - 1) if waits and time.first_turn > life.request.turn else time.first_turn
+    return max(1, time.first_turn - 1) if waits and time.first_turn > found.request.turn else time.first_turn
 
 
-def _control(reader: LedgerReader, life: Life, time: CauseTime, name: str | None) -> dict[str, str] | None:
+def _control(reader: LedgerReader, found: Breakdown, time: CauseTime, name: str | None) -> dict[str, str] | None:
     """The rule in force that made the cause, its value, and who set it."""
     if name is None:
         return None
     if name == "pause":
-        name = f"pause {life.request.request_id}"
+        name = f"pause {found.request.request_id}"
     row = reader.controls(time.last_turn).get(name)
     if row is None:
-        header = reader.header
-        value = header.cache.get(name, header.scheduler.get(name))
+        value = reader.header.cache.get(name, reader.header.scheduler.get(name))
         return None if value is None else {"name": name, "value": str(value), "set_by": "configuration", "who": ""}
     return {"name": row.name, "value": row.value, "set_by": row.set_by, "who": row.who}
 
 
-def _prefilling(reader: LedgerReader, own: int, time: CauseTime) -> list[int]:
-    """Whose prompts were computed in the cause's most expensive turns."""
+def _prefilled(reader: LedgerReader, own: int, time: CauseTime) -> dict[int, int]:
+    """How many tokens of other requests' prompts were computed in the cause's most expensive turns."""
     tokens: dict[int, int] = {}
     for row in reader.heaviest_prefills(time.first_turn, time.last_turn):
         for number, count in decisions_of(row).prefills:
             if number != own:
                 tokens[number] = tokens.get(number, 0) + count
-    return sorted(tokens, key=lambda number: -tokens[number])[:_NAMED]
+    return tokens
 
 
-def _victim(reader: LedgerReader, life: Life, viewer: str | None) -> dict[str, Any]:
+def _victim(reader: LedgerReader, found: Breakdown, viewer: str | None) -> dict[str, Any]:
     """The first decision that preempted the request: who would have been the victim otherwise."""
-    own = life.request.request
-    for event in life.events:
-        row = reader.turn(event.turn) if event.kind == EventKind.PREEMPTED else None
-        if row is None:
-            continue
-        for victim, runner_up in decisions_of(row).victims:
-            if victim == own:
-                return {"turn": row.turn, "runner_up": _name(reader, runner_up, viewer) if runner_up else None}
+    for turn in found.timeline.preempted_turns:
+        row = reader.turn(turn)
+        if row is not None:
+            runner_up = dict(decisions_of(row).victims)[found.request.request]
+            return {"turn": turn, "runner_up": _name(reader, runner_up, viewer) if runner_up else None}
     return {}
 
 
@@ -207,17 +193,16 @@ def _name(reader: LedgerReader, number: int, viewer: str | None) -> str:
     return row.request_id if viewer is None or row.tenant == viewer else "a request of another tenant"
 
 
-def _life_events(reader: LedgerReader, life: Life) -> list[LifeEvent]:
-    arrived = LifeEvent(at_seconds=0.0, turn=0, event="SENT", words="arrived at the server")
-    found = [arrived]
-    for event in life.events:
-        if event.turn in life.times:
-            at = (life.times[event.turn][event.late] - life.request.arrival) / 1e6
+def _life(found: Breakdown) -> list[LifeEvent]:
+    life = [LifeEvent(at_seconds=0.0, turn=0, event="SENT", words="arrived at the server")]
+    for event in found.events:
+        after = _since(found.request.arrival, event.at)
+        if after is not None:
             words = event_words(event)
-            if event.kind == EventKind.ENDED and life.end is not None:
-                words = f"ended: {life.end.reason}, {life.end.blocks} KV blocks given back"
-            found.append(LifeEvent(at_seconds=at, turn=event.turn, event=EventKind(event.kind).name, words=words))
-    return found
+            if event.kind is EventKind.ENDED and found.end is not None:
+                words = f"ended: {found.end.reason}, {found.end.blocks} KV blocks given back"
+            life.append(LifeEvent(at_seconds=after, turn=event.turn, event=event.kind.name, words=words))
+    return life
 
 
 class WorstRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,25 +219,21 @@ class WorstRequest(msgspec.Struct, frozen=True, kw_only=True):
     words: str
 
 
-def worst(
-    reader: LedgerReader, count: int, *, since: int | None = None, until: int | None = None
-) -> list[WorstRequest]:
-    """The slowest requests that ended in a period (microseconds of the run), each with its largest cause."""
+def worst(reader: LedgerReader, count: int, *, since: int = 0) -> list[WorstRequest]:
+    """The slowest requests that ended at or after a time (microseconds of the run), each with its largest cause."""
     found = []
-    for end in reader.worst(count, since=since, until=until):
+    for end in reader.worst(count, since):
         request = reader.request(end.request)
-        if request is None or end.reason == REFUSED:
+        if request is None:
             continue
-        life = life_of(reader, request)
-        causes = sorted(life.causes.values(), key=lambda time: -time.micros)
-        first = causes[0] if causes else CauseTime(Cause.UNRECORDED)
+        first = next(iter(breakdown(reader, request).causes), CauseTime(Cause.UNRECORDED))
         found.append(
             WorstRequest(
                 request_id=request.request_id,
                 tenant=request.tenant,
                 reason=end.reason,
                 e2e_seconds=end.e2e / 1e6,
-                ttft_seconds=None if end.first_token is None else (end.first_token - request.arrival) / 1e6,
+                ttft_seconds=_since(request.arrival, end.first_token),
                 output_tokens=end.output_tokens,
                 cause=first.cause.value,
                 cause_seconds=first.micros / 1e6,

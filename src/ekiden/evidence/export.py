@@ -3,19 +3,34 @@
 What is exported is what is stored: digests and numbers, no prompts and no outputs.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from ekiden.evidence.extras import needed
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_requests import decisions_of, request_detail_of
+from ekiden.evidence.reader import Event, LedgerReader, decisions_of, request_detail_of
 from ekiden.evidence.words import event_words
-from ekiden.ledger.records import LEFT_OUT_REASONS, WAIT_REASONS, EndRow, EventKind, EventRow, RequestRow, TurnRow
+from ekiden.ledger.records import LEFT_OUT_REASONS, WAIT_REASONS, EndRow, RequestRow, TurnRow
 
 CHUNK: Final = 20_000
+_TURNS: Final = (
+    "turn int64, start double, took double, p10 double, p50 double, p90 double, prefill_time double, waiting int64, "
+    "running int64, free_blocks int64, decode_rows int64, decode_context int64, prefill_tokens int64, swapped int64, "
+    "tokens int64, wait string, head int64, admitted int64[], victims int64[], retired int64[], left_out string[], "
+    "budget int64"
+)
+_EVENTS: Final = "request int64, turn int64, at_end bool, event string, value int64, words string"
+_REQUESTS: Final = (
+    "request int64, request_id string, tenant string, turn int64, arrival double, deadline double, "
+    "prompt_tokens int64, max_tokens int64, priority int64, refusal string, external_id string, prompt_digest string, "
+    "sampling string, expected_p10 int64, expected_p50 int64, expected_p90 int64, reason string, end double, "
+    "e2e double, admitted double, first_token double, output_tokens int64, cached_tokens int64, preemptions int64, "
+    "blocks int64"
+)
+_CONTROLS: Final = "turn int64, at int64, name string, value string, set_by string, who string"
 
 
 def export_parquet(reader: LedgerReader, folder: Path) -> dict[str, int]:
@@ -26,91 +41,42 @@ def export_parquet(reader: LedgerReader, folder: Path) -> dict[str, int]:
     """
     pyarrow, parquet = needed("pyarrow", "export"), needed("pyarrow.parquet", "export")
     folder.mkdir(parents=True, exist_ok=True)
-    tables = {
-        "turns": map(_turn, _turns(reader)),
-        "events": map(_event, reader.all_events()),
-        "requests": _requests(reader),
-        "controls": (row._asdict() for row in reader.all_controls()),
+    tables: dict[str, tuple[str, Iterator[dict[str, Any]]]] = {
+        "turns": (_TURNS, map(_turn, reader.all_turns())),
+        "events": (_EVENTS, map(_event, reader.all_events())),
+        "requests": (_REQUESTS, _requests(reader)),
+        "controls": (_CONTROLS, (row._asdict() for row in reader.all_controls())),
     }
     counts = {}
     metadata = {"ekiden.run_id": reader.header.run_id, "ekiden.fingerprint": reader.header.fingerprint}
-    for name, rows in tables.items():
-        counts[name] = _write(pyarrow, parquet, folder / f"{name}.parquet", rows, metadata)
+    for name, (columns, rows) in tables.items():
+        schema = pyarrow.schema(_fields(pyarrow, columns)).with_metadata(metadata)
+        counts[name] = 0
+        with parquet.ParquetWriter(folder / f"{name}.parquet", schema, compression="zstd") as writer:
+            while chunk := list(islice(rows, CHUNK)):
+                writer.write_table(pyarrow.Table.from_pylist(chunk, schema=schema))
+                counts[name] += len(chunk)
     return counts
 
 
-def _write(pyarrow: Any, parquet: Any, path: Path, rows: Iterable[dict[str, Any]], metadata: dict[str, str]) -> int:
-    writer, count = None, 0
-    for chunk in _chunks(rows):
-        if writer is None:
-            first = pyarrow.Table.from_pylist(chunk)
-            schema = pyarrow.schema([_typed(pyarrow, field) for field in first.schema]).with_metadata(metadata)
-            writer = parquet.ParquetWriter(path, schema, compression="zstd")
-        writer.write_table(pyarrow.Table.from_pylist(chunk, schema=schema))
-        count += len(chunk)
-    if writer is None:
-        path.unlink(missing_ok=True)
-    else:
-        writer.close()
-    return count
-
-
-_REALS: Final = frozenset({"deadline", "admitted", "first_token", "end", "e2e"})
-_WHOLES: Final = frozenset(
-    {"head", "output_tokens", "cached_tokens", "preemptions", "blocks", "expected_p10", "expected_p50", "expected_p90"}
-)
-_WHOLE_LISTS: Final = frozenset({"admitted", "victims", "retired"})
-
-
-def _typed(pyarrow: Any, field: Any) -> Any:
-    """A column whose first chunk was empty gets the type that its values will have."""
-    types = pyarrow.types
-    if types.is_list(field.type) and types.is_null(field.type.value_type):
-        inner = pyarrow.int64() if field.name in _WHOLE_LISTS else pyarrow.string()
-        return field.with_type(pyarrow.list_(inner))
-    if not types.is_null(field.type):
-        return field
-    if field.name in _REALS:
-        return field.with_type(pyarrow.float64())
-    return field.with_type(pyarrow.int64() if field.name in _WHOLES else pyarrow.string())
-
-
-def _chunks(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    chunk: list[dict[str, Any]] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-def _turns(reader: LedgerReader) -> Iterator[TurnRow]:
-    first, last = reader.bounds()
-    for low in range(first, last + 1, CHUNK):
-        yield from reader.turns(low, min(last, low + CHUNK - 1))
+def _fields(pyarrow: Any, columns: str) -> list[tuple[str, Any]]:
+    """Arrow's fields for "name type, ..."."""
+    fields = []
+    for column in columns.split(", "):
+        name, kind = column.split()
+        single = pyarrow.type_for_alias(kind.removesuffix("[]"))
+        fields.append((name, pyarrow.list_(single) if kind.endswith("[]") else single))
+    return fields
 
 
 def _turn(row: TurnRow) -> dict[str, Any]:
+    """Columns of the same name come as they are."""
     decisions = decisions_of(row)
     seconds = {name: getattr(row, name) / 1e6 for name in ("start", "took", "p10", "p50", "p90", "prefill_time")}
-    counts = (
-        "waiting",
-        "running",
-        "free_blocks",
-        "decode_rows",
-        "decode_context",
-        "prefill_tokens",
-        "swapped",
-        "tokens",
-    )
     return {
-        "turn": row.turn,
+        **row._asdict(),
         **seconds,
-        **{name: getattr(row, name) for name in counts},
         "wait": None if row.wait is None else WAIT_REASONS[row.wait].value,
-        "head": row.head,
         "admitted": [entry[0] for entry in (*decisions.admitted_start, *decisions.admitted)],
         "victims": [victim for victim, _ in decisions.victims],
         "retired": [request for request, _ in decisions.retired],
@@ -119,12 +85,12 @@ def _turn(row: TurnRow) -> dict[str, Any]:
     }
 
 
-def _event(row: EventRow) -> dict[str, Any]:
+def _event(row: Event) -> dict[str, Any]:
     return {
         "request": row.request,
         "turn": row.turn,
         "at_end": bool(row.late),
-        "event": EventKind(row.kind).name,
+        "event": row.kind.name,
         "value": row.value,
         "words": event_words(row),
     }
@@ -137,32 +103,22 @@ def _requests(reader: LedgerReader) -> Iterator[dict[str, Any]]:
 
 
 def _request(row: RequestRow, end: EndRow | None, clock_base: int) -> dict[str, Any]:
+    """Columns of the same name come as they are; those of the end stay empty while there is none."""
     detail = request_detail_of(row)
     p10, p50, p90 = detail.expected_output or (None, None, None)
+    ended: dict[str, Any] = {}
+    if end is not None:
+        times = {"end": end.at, "e2e": end.e2e, "admitted": end.admitted, "first_token": end.first_token}
+        ended = end._asdict() | {name: None if at is None else at / 1e6 for name, at in times.items()}
     return {
-        "request": row.request,
-        "request_id": row.request_id,
-        "tenant": row.tenant,
-        "turn": row.turn,
+        **ended,
+        **row._asdict(),
         "arrival": row.arrival / 1e6,
         "deadline": None if detail.deadline is None else detail.deadline - clock_base / 1e6,
-        "prompt_tokens": row.prompt_tokens,
-        "max_tokens": row.max_tokens,
-        "priority": row.priority,
-        "refusal": row.refusal,
         "external_id": detail.external_id,
         "prompt_digest": detail.prompt_digest.hex(),
         "sampling": msgspec.json.encode(detail.sampling).decode(),
         "expected_p10": p10,
         "expected_p50": p50,
         "expected_p90": p90,
-        "reason": None if end is None else end.reason,
-        "end": None if end is None else end.at / 1e6,
-        "e2e": None if end is None else end.e2e / 1e6,
-        "admitted": None if end is None or end.admitted is None else end.admitted / 1e6,
-        "first_token": None if end is None or end.first_token is None else end.first_token / 1e6,
-        "output_tokens": None if end is None else end.output_tokens,
-        "cached_tokens": None if end is None else end.cached_tokens,
-        "preemptions": None if end is None else end.preemptions,
-        "blocks": None if end is None else end.blocks,
     }

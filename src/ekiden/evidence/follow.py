@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ekiden.evidence.reader import LedgerReader, LedgerReadError
-from ekiden.evidence.spans import BATCH, SpanMaker, delivered
+from ekiden.evidence.spans import SpanMaker, delivered
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Follower:
         self._poll_seconds = poll_seconds
         self._max_tries = max_tries
         self._clock = clock
-        self._runs: deque[_Run] = deque()
+        self._runs: deque[SpanMaker] = deque()
         self._seen: Path | None = None
         self._stopping = threading.Event()
         self._give_up_at = float("inf")
@@ -86,10 +86,10 @@ class Follower:
         finally:
             self._reason.forget()
             for run in self._runs:
-                if run.has_more():
-                    name = run.path.stem
+                if run.batch() is not None:
+                    name = run.reader.path.stem
                     logger.warning("some spans of run %s were not sent; `ekiden export %s --otel` does", name, name)
-                run.close()
+                run.reader.close()
 
     def _pause(self) -> float:
         """Until the next look; longer and longer while the collector does not answer."""
@@ -107,26 +107,26 @@ class Follower:
             self._told_at = self._clock()
             logger.warning("%s: %s", what, reason)
 
+    def _note_run(self) -> None:
+        path = self._run()
+        if path is not None and path != self._seen:
+            self._runs.append(SpanMaker(LedgerReader(path)))
+            self._seen = path
+
     def _send_what_is_there(self) -> None:
         while self._runs and self._clock() < self._give_up_at:
             run = self._runs[0]
-            if run.has_more():
-                if not self._send_batch(run):
+            spans = run.batch()
+            if spans is not None:
+                if not self._send(run, spans):
                     return
             elif len(self._runs) > 1:
-                self._runs.popleft().close()  # its engine is gone, and all it wrote is sent
+                self._runs.popleft().reader.close()  # its engine is gone, and all it wrote is sent
             else:
                 return
 
-    def _note_run(self) -> None:
-        path = self._run()
-        if path is None or path == self._seen:
-            return
-        self._runs.append(_Run(path))
-        self._seen = path
-
-    def _send_batch(self, run: "_Run") -> bool:
-        if delivered(self._exporter, spans := run.spans()):
+    def _send(self, run: SpanMaker, spans: list[Any]) -> bool:
+        if delivered(self._exporter, spans):
             self.sent += len(spans)
             self._tries = 0
             run.go_on()
@@ -141,33 +141,8 @@ class Follower:
         return False
 
 
-class _Run:
-    """A run that is being read, and how far."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._reader = LedgerReader(path)
-        self._maker = SpanMaker(self._reader)
-        self._at = (0, 0)
-        self._next = (0, 0)
-
-    def has_more(self) -> bool:
-        return bool(self._reader.ends_after(*self._at, 1))
-
-    def spans(self) -> list[Any]:
-        ends = self._reader.ends_after(*self._at, BATCH)
-        self._next = (ends[-1].turn, ends[-1].request)
-        return self._maker.spans(ends)
-
-    def go_on(self) -> None:
-        self._at = self._next
-
-    def close(self) -> None:
-        self._reader.close()
-
-
 class _Reason(logging.Handler):
-    """What the exporter logs for every try is kept, to be told once in a while."""
+    """Keeps what the exporter logs for every try, so that it is logged only once in a while."""
 
     _LOGGER: Final = "opentelemetry.exporter"
 

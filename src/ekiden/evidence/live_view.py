@@ -1,4 +1,4 @@
-"""What ``ekiden top`` and ``GET /admin/live`` say: plain data, the same for both.
+"""What ``ekiden top`` and ``GET /admin/live`` show: plain data, the same for both.
 
 Times are seconds. "In the window" is: in the last ``window_seconds`` before the view was taken.
 """
@@ -46,7 +46,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     """What it waits for, by the name that ``explain`` has for it."""
     behind: str | None = None
-    """The request that stands for the cause."""
+    """The request that it waits for, where the cause names one."""
     passed_over: bool = False
     """It was looked at for admission and did not fit."""
 
@@ -62,8 +62,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Away(msgspec.Struct, frozen=True, kw_only=True):
-    """A request in the engine that neither waits for admission nor has a slot. ``why``: who holds it; none when it
-    waits to come back."""
+    """A request in the engine that neither waits for admission nor has a slot. ``why``: what pauses it; empty when it
+    waits for a slot again."""
 
     request_id: str
     tenant: str
@@ -89,7 +89,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Percentiles by nearest rank; None where there is nothing to tell."""
+    """Percentiles by nearest rank; None where there are no values."""
 
     count: int = 0
     p50: float | None = None
@@ -115,9 +115,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """In the window.
 
     ``ttft``: from arrival to first token, of the requests that got it. ``itl``: one value for each token of a decode
-    row, the time from the end of the turn before to the end of its own. So it has what a step and the host cost whoever
-    ran on; the gaps of requests that sat out turns, were preempted or paused are in ``explain``. ``step``: time of a
-    turn that computed.
+    row, the time from the end of the turn before to the end of its own. So it tells what a step and the host cost the
+    answers that went on; the gaps of requests that sat out turns, were preempted or paused are in ``explain``.
+    ``step``: time of a turn that computed.
     """
 
     steps: int
@@ -148,16 +148,8 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def sum_of(tenants: "Sequence[Tenant]", name: str | None = None) -> "Tenant":
-        return Tenant(
-            tenant=name or f"{len(tenants)} others",
-            running=sum(t.running for t in tenants),
-            waiting=sum(t.waiting for t in tenants),
-            away=sum(t.away for t in tenants),
-            prompt_tokens=sum(t.prompt_tokens for t in tenants),
-            output_tokens=sum(t.output_tokens for t in tenants),
-            ended=sum(t.ended for t in tenants),
-            refused=sum(t.refused for t in tenants),
-        )
+        counts = {field: sum(getattr(tenant, field) for tenant in tenants) for field in Tenant.__struct_fields__[2:]}
+        return Tenant(tenant=name or f"{len(tenants)} others", **counts)
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):

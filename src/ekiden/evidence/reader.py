@@ -1,31 +1,61 @@
-"""Reads stored runs. Opens files read-only, also while an engine is writing to them."""
+"""Reads stored runs. Opens files read-only, also while an engine is writing to them. All SQL of the readers is here.
+
+A file that an earlier version wrote may lack columns that were added since: its rows get the defaults of the row types.
+"""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ekiden.evidence.recorded_requests import request_detail_of
 from ekiden.ledger.records import (
     FORMAT,
     REFUSED,
     ControlRow,
+    EndDetail,
     EndRow,
     EventKind,
-    EventRow,
+    RequestDetail,
     RequestRow,
     Rows,
     RunHeader,
+    TurnDecisions,
+    TurnInputs,
     TurnRow,
 )
 from ekiden.ledger.retention import runs_in
 
-_CHUNK = 2_000
+OLDEST_FORMAT: Final = 2
+"""Ledgers from this format on can be read."""
+
+Row = TypeVar("Row", TurnRow, RequestRow, EndRow, ControlRow)
+_TABLES: Final = {TurnRow: "turns", RequestRow: "requests", EndRow: "ends", ControlRow: "controls"}
+_BLOBS: Final = frozenset({"detail", "inputs", "decisions"})
+
+_DECODE_REQUEST = msgspec.msgpack.Decoder(RequestDetail).decode
+_DECODE_END = msgspec.msgpack.Decoder(EndDetail).decode
+_DECODE_DECISIONS = msgspec.msgpack.Decoder(TurnDecisions).decode
+_DECODE_INPUTS = msgspec.msgpack.Decoder(TurnInputs).decode
+
+
+def request_detail_of(row: RequestRow) -> RequestDetail:
+    return _DECODE_REQUEST(row.detail)
+
+
+def end_detail_of(row: EndRow) -> EndDetail:
+    return _DECODE_END(row.detail)
+
+
+def inputs_of(row: TurnRow) -> TurnInputs:
+    return _DECODE_INPUTS(row.inputs)
+
+
+def decisions_of(row: TurnRow) -> TurnDecisions:
+    return _DECODE_DECISIONS(row.decisions)
 
 
 class LedgerReadError(ValueError):
@@ -41,35 +71,16 @@ class StepSums(NamedTuple):
     swapping: int
 
 
-class BriefRequest(NamedTuple):
-    """What a request is, without its detail. Times are microseconds of the run."""
+class Event(NamedTuple):
+    """What happened to a request at the start (``late`` 0) or the end (1) of a turn. ``value`` depends on the kind."""
 
     request: int
-    request_id: str
-    tenant: str
-    arrival: int
-    prompt_tokens: int
-    max_tokens: int
-    refusal: str | None
-
-
-_BRIEF = ", ".join(f"r.{name}" for name in BriefRequest._fields)
-
-
-class BriefTurn(NamedTuple):
-    """A turn's measures, in microseconds and tokens."""
-
     turn: int
-    start: int
-    took: int
-    decode_rows: int
-    prefill_tokens: int
-    swapped: int
-    tokens: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.took
+    late: int
+    kind: EventKind
+    value: int
+    at: int | None
+    """Microseconds of the run; None where the turn is no longer kept."""
 
 
 class LedgerReader:
@@ -77,6 +88,7 @@ class LedgerReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._selects: dict[tuple[type, bool], str] = {}
         if not path.is_file():
             raise LedgerReadError(f"{path}: no such ledger file")
         try:
@@ -85,8 +97,9 @@ class LedgerReader:
             self.header = msgspec.json.decode(header, type=RunHeader)
         except (sqlite3.Error, msgspec.DecodeError, TypeError) as error:
             raise LedgerReadError(f"{path} is not a ledger of this version of Ekiden: {error}") from error
-        if self.header.format != FORMAT:
-            raise LedgerReadError(f"{path} has ledger format {self.header.format}; this version reads {FORMAT}")
+        if not OLDEST_FORMAT <= self.header.format <= FORMAT:
+            readable = FORMAT if OLDEST_FORMAT == FORMAT else f"{OLDEST_FORMAT} to {FORMAT}"
+            raise LedgerReadError(f"{path} has ledger format {self.header.format}; this version reads {readable}")
 
     def close(self) -> None:
         self._connection.close()
@@ -99,9 +112,6 @@ class LedgerReader:
     ) -> None:
         self.close()
 
-    def _all(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
-        return self._connection.execute(sql, values).fetchall()
-
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """All that is read inside is of one moment, whatever is being written meanwhile."""
@@ -111,36 +121,72 @@ class LedgerReader:
         finally:
             self._connection.execute("ROLLBACK")
 
+    def _all(self, sql: str, *values: object) -> list[Any]:
+        return self._connection.execute(sql, values).fetchall()
+
+    def _iterate(self, row: type[Row], where: str, *values: object, blobs: bool = True) -> Iterator[Row]:
+        """The rows of a table that a condition selects. Without ``blobs`` those columns are empty, and not read."""
+        found = self._connection.execute(f"{self._select(row, blobs)} {where}", values)
+        return (row(*columns) for columns in found)
+
+    def _rows(self, row: type[Row], where: str, *values: object, blobs: bool = True) -> list[Row]:
+        return list(self._iterate(row, where, *values, blobs=blobs))
+
+    def _one(self, row: type[Row], where: str, *values: object) -> Row | None:
+        return next(self._iterate(row, where, *values), None)
+
+    def _select(self, row: type[Row], blobs: bool) -> str:
+        known = self._selects.get((row, blobs))
+        if known is not None:
+            return known
+        table, empty = _TABLES[row], {} if blobs else dict.fromkeys(_BLOBS, b"")
+        stored = {name for _, name, *_ in self._all(f"PRAGMA table_info({table})")}
+        columns = [
+            name if name in stored and name not in empty else _literal((row._field_defaults | empty)[name])
+            for name in row._fields
+        ]
+        self._selects[row, blobs] = f"SELECT {', '.join(columns)} FROM {table}"  # noqa: S608 - names of our own
+        return self._selects[row, blobs]
+
+    def _events(self, where: str, *values: object) -> Iterator[Event]:
+        """Events by request, each request's in the order in which they happened."""
+        sql = (
+            "SELECT e.request, e.turn, e.late, e.kind, e.value, t.start + e.late * t.took FROM events e "  # noqa: S608 - conditions of our own
+            f"LEFT JOIN turns t ON t.turn = e.turn {where} ORDER BY e.request, e.turn, e.place"
+        )
+        for request, turn, late, kind, value, at in self._connection.execute(sql, values):
+            yield Event(request, turn, late, EventKind(kind), value, at)
+
     # --- requests
 
     def requests_named(self, request_id: str) -> list[RequestRow]:
         """Every request with this id, newest first; for a call of several answers all of them (``id-0``, ``id-1``)."""
-        rows = self._all("SELECT * FROM requests WHERE request_id = ? ORDER BY request DESC", (request_id,))
-        if not rows:
-            low, high = f"{request_id}-0", f"{request_id}-:"  # ':' follows '9'
-            rows = self._all(
-                "SELECT * FROM requests WHERE request_id >= ? AND request_id < ? ORDER BY request", (low, high)
-            )
-        return [RequestRow(*row) for row in rows]
+        rows = self._rows(RequestRow, "WHERE request_id = ? ORDER BY request DESC", request_id)
+        if rows:
+            return rows
+        low, high = f"{request_id}-0", f"{request_id}-:"  # ':' follows '9'
+        return self._rows(RequestRow, "WHERE request_id >= ? AND request_id < ? ORDER BY request", low, high)
 
     def request(self, number: int) -> RequestRow | None:
-        rows = self._all("SELECT * FROM requests WHERE request = ?", (number,))
-        return RequestRow(*rows[0]) if rows else None
+        return self._one(RequestRow, "WHERE request = ?", number)
+
+    def requests_numbered(self, numbers: Sequence[int]) -> list[RequestRow]:
+        """Some requests in order of arrival, without details."""
+        marks = ", ".join("?" * len(numbers))
+        return self._rows(RequestRow, f"WHERE request IN ({marks}) ORDER BY request", *numbers, blobs=False)
 
     def end(self, number: int) -> EndRow | None:
-        rows = self._all("SELECT * FROM ends WHERE request = ?", (number,))
-        return EndRow(*rows[0]) if rows else None
+        return self._one(EndRow, "WHERE request = ?", number)
 
-    def events(self, number: int) -> list[EventRow]:
-        rows = self._all("SELECT * FROM events WHERE request = ? ORDER BY turn, place", (number,))
-        return [EventRow(*row) for row in rows]
+    def events(self, number: int) -> list[Event]:
+        return list(self._events("WHERE e.request = ?", number))
 
     def later_admitted(self, number: int, upto_turn: int) -> list[tuple[int, int, int]]:
         """Those that arrived after ``number`` and were admitted up to a turn: request, admission's and end's turn."""
         return self._all(
             "SELECT e.request, e.turn, coalesce(n.turn, ?) FROM events e LEFT JOIN ends n ON n.request = e.request "
             "WHERE e.request > ? AND e.request <= ? AND e.kind = ? AND e.turn <= ? ORDER BY e.turn",
-            (2**62, number, self._last_request_before(upto_turn), EventKind.ADMITTED, upto_turn),
+            *(2**62, number, self._last_request_before(upto_turn), EventKind.ADMITTED, upto_turn),
         )
 
     def _last_request_before(self, turn: int) -> int:
@@ -148,92 +194,65 @@ class LedgerReader:
         low, high = 0, self._all("SELECT coalesce(max(request), 0) FROM requests")[0][0]
         while low < high:
             middle = (low + high + 1) // 2
-            found = self._all("SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1", (middle,))
+            found = self._all("SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1", middle)
             low, high = (middle, high) if found and found[0][0] <= turn else (low, middle - 1)
         return low
 
     def all_requests(self) -> list[RequestRow]:
-        return [RequestRow(*row) for row in self._all("SELECT * FROM requests ORDER BY request")]
+        return self._rows(RequestRow, "ORDER BY request")
 
     def all_ends(self) -> list[EndRow]:
-        return [EndRow(*row) for row in self._all("SELECT * FROM ends ORDER BY request")]
+        return self._rows(EndRow, "ORDER BY request")
 
-    def all_events(self) -> Iterator[EventRow]:
-        return (
-            EventRow(*row) for row in self._connection.execute("SELECT * FROM events ORDER BY request, turn, place")
-        )
+    def all_events(self) -> Iterator[Event]:
+        return self._events("")
 
-    def all_controls(self) -> list[ControlRow]:
-        return [ControlRow(*row) for row in self._all("SELECT * FROM controls ORDER BY turn")]
-
-    def worst(self, count: int, *, since: int | None = None, until: int | None = None) -> list[EndRow]:
-        """The requests that took longest from arrival to end, of those that ended in a period (microseconds)."""
-        rows = self._all(
-            "SELECT * FROM ends WHERE reason != ? AND at >= ? AND at <= ? ORDER BY e2e DESC LIMIT ?",
-            (REFUSED, since if since is not None else -(2**62), until if until is not None else 2**62, count),
-        )
-        return [EndRow(*row) for row in rows]
+    def worst(self, count: int, since: int) -> list[EndRow]:
+        """The requests that took longest from arrival to end, of those that ended at or after a time of the run."""
+        return self._rows(EndRow, "WHERE reason != ? AND at >= ? ORDER BY e2e DESC LIMIT ?", REFUSED, since, count)
 
     def ends_after(self, turn: int, request: int, count: int) -> list[EndRow]:
         """At most ``count`` of the ends that come after a request's in a turn, by turn and request."""
-        rows = self._all(
-            "SELECT * FROM ends WHERE turn >= ? AND (turn > ? OR request > ?) ORDER BY turn, request LIMIT ?",
-            (turn, turn, request, count),
-        )
-        return [EndRow(*row) for row in rows]
+        where = "WHERE turn >= ? AND (turn > ? OR request > ?) ORDER BY turn, request LIMIT ?"
+        return self._rows(EndRow, where, turn, turn, request, count)
 
     def same_prompt(self, digest: bytes, other_than: int) -> RequestRow | None:
         """The newest other request with the same prompt, among the last 20,000."""
-        for row in self._connection.execute("SELECT * FROM requests ORDER BY request DESC LIMIT 20000"):
-            request = RequestRow(*row)
+        for request in self._iterate(RequestRow, "ORDER BY request DESC LIMIT 20000"):
             if request.request != other_than and request_detail_of(request).prompt_digest == digest:
                 return request
         return None
 
-    # --- now: who is in the engine, and the last moments. SQLite starts from the table before a CROSS JOIN, of which
-    # few rows are wanted here; by itself it would read all requests in order.
+    # --- now: who is in the engine, and the last moments
 
-    def live_requests(self) -> list[BriefRequest]:
-        """The requests that are in the engine, in order of arrival."""
+    def live_requests(self) -> list[RequestRow]:
+        """The requests that are in the engine, in order of arrival, without details."""
         try:
-            sql = f"SELECT {_BRIEF} FROM live CROSS JOIN requests r USING (request) ORDER BY request"  # noqa: S608 - no values
-            rows = self._all(sql)
+            where = "WHERE request IN (SELECT request FROM live) ORDER BY request"
+            return self._rows(RequestRow, where, blobs=False)
         except sqlite3.OperationalError as error:
             raise LedgerReadError(f"{self.path} was recorded by an earlier version, without who is live") from error
-        return [BriefRequest(*row) for row in rows]
 
-    def brief_requests(self, numbers: Sequence[int]) -> list[BriefRequest]:
-        """Some requests by their numbers, in order of arrival."""
-        marks = ", ".join("?" * len(numbers))
-        sql = f"SELECT {_BRIEF} FROM requests r WHERE request IN ({marks}) ORDER BY request"  # noqa: S608 - only marks
-        return [BriefRequest(*row) for row in self._all(sql, numbers)]
+    def live_events(self) -> Iterator[Event]:
+        """The events of the requests that are in the engine."""
+        return self._events("WHERE e.request IN (SELECT request FROM live)")
 
-    def live_events(self) -> list[EventRow]:
-        """The events of the requests that are in the engine, by request and in order."""
-        sql = "SELECT e.* FROM live CROSS JOIN events e USING (request) ORDER BY e.request, e.turn, e.place"
-        return [EventRow(*row) for row in self._all(sql)]
+    def ended_since(self, turn: int) -> list[tuple[RequestRow, EndRow]]:
+        """The requests that ended in or after a turn, refused ones included, in order of arrival, without details."""
+        ended = "WHERE request IN (SELECT request FROM ends WHERE turn >= ?) ORDER BY request"
+        requests = {row.request: row for row in self._iterate(RequestRow, ended, turn, blobs=False)}
+        ends = self._iterate(EndRow, ended, turn, blobs=False)
+        return [(requests[end.request], end) for end in ends if end.request in requests]
 
-    def ended_since(self, turn: int) -> list[tuple[BriefRequest, EndRow]]:
-        """The requests that ended in or after a turn, refused ones included, in order of arrival."""
-        ended = "ends n CROSS JOIN requests r USING (request) WHERE n.turn >= ?"
-        sql = f"SELECT {_BRIEF}, n.* FROM {ended} ORDER BY +n.request"  # noqa: S608 - no values
-        count = len(BriefRequest._fields)
-        return [(BriefRequest(*row[:count]), EndRow(*row[count:])) for row in self._all(sql, (turn,))]
+    def events_of_ended_since(self, turn: int) -> Iterator[Event]:
+        """The events of the requests that ran and ended in or after a turn."""
+        ran = "SELECT request FROM ends WHERE turn >= ? AND admitted IS NOT NULL"
+        return self._events(f"WHERE e.request IN ({ran})", turn)
 
-    def events_of_ended_since(self, turn: int) -> list[EventRow]:
-        """The events of the requests that ran and ended in or after a turn, by request and in order."""
-        sql = (
-            "SELECT e.* FROM ends n CROSS JOIN events e USING (request) WHERE n.turn >= ? AND n.admitted IS NOT NULL "
-            "ORDER BY e.request, e.turn, e.place"
-        )
-        return [EventRow(*row) for row in self._all(sql, (turn,))]
-
-    def newest_turns(self, since: int) -> list[BriefTurn]:
-        """The turns that ended at or after a time of the run, in order."""
+    def newest_turns(self, since: int) -> list[TurnRow]:
+        """The turns that ended at or after a time of the run, in order, without inputs and decisions."""
         found = []
-        sql = "SELECT turn, start, took, decode_rows, prefill_tokens, swapped, tokens FROM turns ORDER BY turn DESC"
-        for row in self._connection.execute(sql):
-            turn = BriefTurn(*row)
+        for turn in self._iterate(TurnRow, "ORDER BY turn DESC", blobs=False):
             if turn.end < since:
                 break
             found.append(turn)
@@ -241,29 +260,24 @@ class LedgerReader:
 
     def turns_backwards(self, last: int, count: int) -> Iterator[TurnRow]:
         """At most ``count`` turns up to ``last``, newest first."""
-        sql = "SELECT * FROM turns WHERE turn <= ? ORDER BY turn DESC LIMIT ?"
-        return (TurnRow(*row) for row in self._connection.execute(sql, (last, count)))
+        return self._iterate(TurnRow, "WHERE turn <= ? ORDER BY turn DESC LIMIT ?", last, count)
 
-    def turns_without_decodes(self, first: int, last: int) -> list[int]:
+    def silent_turns(self, first: int, last: int) -> list[int]:
         """Those turns of a range that gave no running answer a token, in order."""
         sql = "SELECT turn FROM turns WHERE turn BETWEEN ? AND ? AND (decode_rows = 0 OR tokens = 0) ORDER BY turn"
-        return [turn for (turn,) in self._all(sql, (first, last))]
+        return [turn for (turn,) in self._all(sql, first, last)]
 
     # --- turns
 
     def turn(self, number: int) -> TurnRow | None:
-        rows = self._all("SELECT * FROM turns WHERE turn = ?", (number,))
-        return TurnRow(*rows[0]) if rows else None
+        return self._one(TurnRow, "WHERE turn = ?", number)
 
     def turns(self, first: int, last: int) -> list[TurnRow]:
-        rows = self._all("SELECT * FROM turns WHERE turn BETWEEN ? AND ? ORDER BY turn", (first, last))
-        return [TurnRow(*row) for row in rows]
+        """The stored turns of a range, without inputs and decisions."""
+        return self._rows(TurnRow, "WHERE turn BETWEEN ? AND ? ORDER BY turn", first, last, blobs=False)
 
-    def times(self, turns: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Start and end of some turns."""
-        marks = ", ".join("?" * len(turns))
-        sql = f"SELECT turn, start, start + took FROM turns WHERE turn IN ({marks})"  # noqa: S608 - only marks
-        return {turn: (start, end) for turn, start, end in self._all(sql, turns)}
+    def all_turns(self) -> Iterator[TurnRow]:
+        return self._iterate(TurnRow, "ORDER BY turn")
 
     def bounds(self) -> tuple[int, int]:
         """The first and the last stored turn; (0, 0) for none."""
@@ -273,52 +287,59 @@ class LedgerReader:
 
     def heaviest_prefills(self, first: int, last: int, count: int = 20) -> list[TurnRow]:
         """The turns of a range in which prefill chunks took most."""
-        rows = self._all(
-            "SELECT * FROM turns WHERE turn BETWEEN ? AND ? AND prefill_time > 0 ORDER BY prefill_time DESC LIMIT ?",
-            (first, last, count),
-        )
-        return [TurnRow(*row) for row in rows]
+        where = "WHERE turn BETWEEN ? AND ? AND prefill_time > 0 ORDER BY prefill_time DESC LIMIT ?"
+        return self._rows(TurnRow, where, first, last, count)
 
     def sums(self, first: int, last: int) -> StepSums:
         """Sums over the turns ``first`` to ``last``."""
-        row = self._all(
+        sql = (
             "SELECT count(*), coalesce(sum(took), 0), coalesce(sum(prefill_time), 0), coalesce(sum(CASE WHEN swapped > "
             "0 AND took > p90 THEN min(took - p90, took - prefill_time) ELSE 0 END), 0) FROM turns WHERE turn BETWEEN "
-            "? AND ?",
-            (first, last),
-        )[0]
-        return StepSums(*row)
+            "? AND ?"
+        )
+        return StepSums(*self._all(sql, first, last)[0])
 
     def controls(self, upto_turn: int) -> dict[str, ControlRow]:
         """The controls in force after a turn, by name."""
-        rows = self._all("SELECT * FROM controls WHERE turn <= ? ORDER BY turn", (upto_turn,))
-        return {row[2]: ControlRow(*row) for row in rows}
+        return {row.name: row for row in self._iterate(ControlRow, "WHERE turn <= ? ORDER BY turn", upto_turn)}
+
+    def all_controls(self) -> list[ControlRow]:
+        return self._rows(ControlRow, "ORDER BY turn")
 
     def everything(self) -> Iterator[Rows]:
         """All turns in order with what a replay needs. Events are left out: they repeat the decisions by request."""
-        requests = _by_turn(self._connection.execute("SELECT * FROM requests ORDER BY request"), 3)
-        ends = _by_turn(self._connection.execute("SELECT * FROM ends ORDER BY turn, request"), 1)
-        controls = _by_turn(self._connection.execute("SELECT * FROM controls ORDER BY turn"), 0)
-        first, last = self.bounds()
-        request, end, control = next(requests, None), next(ends, None), next(controls, None)
-        for low in range(first, last + 1, _CHUNK):
-            for turn in self.turns(low, low + _CHUNK - 1):
-                rows = Rows(turn, [], [], [], [])
-                if request is not None and request[0] == turn.turn:
-                    rows.requests.extend(RequestRow(*row) for row in request[1])
-                    request = next(requests, None)
-                if end is not None and end[0] == turn.turn:
-                    rows.ends.extend(EndRow(*row) for row in end[1])
-                    end = next(ends, None)
-                if control is not None and control[0] == turn.turn:
-                    rows.controls.extend(ControlRow(*row) for row in control[1])
-                    control = next(controls, None)
-                yield rows
+        requests = _OfTurn(self._iterate(RequestRow, "ORDER BY request"))
+        ends = _OfTurn(self._iterate(EndRow, "ORDER BY turn, request"))
+        controls = _OfTurn(self._iterate(ControlRow, "ORDER BY turn"))
+        for turn in self.all_turns():
+            number = turn.turn
+            yield Rows(turn, [], requests.take(number), ends.take(number), controls.take(number))
 
 
-def _by_turn(rows: Iterator[Any], column: int) -> Iterator[tuple[int, list[Any]]]:
-    for turn, group in groupby(rows, key=lambda row: row[column]):
-        yield turn, list(group)
+def _literal(value: object) -> str:
+    """A default as SQL."""
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    return "NULL" if value is None else repr(value)
+
+
+_OfOneTurn = TypeVar("_OfOneTurn", RequestRow, EndRow, ControlRow)
+
+
+class _OfTurn(Generic[_OfOneTurn]):
+    """Hands out rows, which are in order of turns, one turn after the other."""
+
+    def __init__(self, rows: Iterable[_OfOneTurn]) -> None:
+        self._rows: Iterator[_OfOneTurn] = iter(rows)
+        self._next: _OfOneTurn | None = next(self._rows, None)
+
+    def take(self, turn: int) -> list[_OfOneTurn]:
+        found: list[_OfOneTurn] = []
+        while self._next is not None and self._next.turn <= turn:
+            if self._next.turn == turn:
+                found.append(self._next)
+            self._next = next(self._rows, None)
+        return found
 
 
 def run_named(folder: Path, run: str) -> Path:

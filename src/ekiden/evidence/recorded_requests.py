@@ -1,35 +1,21 @@
-"""What a replay needs of a stored run: its requests made again, and where two runs of decisions first differ.
+"""Recorded requests made again, for a replay or a what-if.
 
 Prompts need not be kept for that. What the engine sees of a prompt is its length and which blocks it shares with
 others, so a prompt is made of token ids that share blocks exactly as the recorded keys do (:class:`PromptMaker`).
-The engine itself is driven by :mod:`ekiden.evidence.decision_replay`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
 from ekiden.ledger.details import KEY_BYTES, unpack_tokens
 from ekiden.ledger.records import (
-    EndDetail,
-    EndRow,
     RequestDetail,
     RequestRow,
-    Rows,
-    TurnDecisions,
-    TurnInputs,
-    TurnRow,
 )
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
-
-_DECODE_REQUEST = msgspec.msgpack.Decoder(RequestDetail).decode
-_DECODE_END = msgspec.msgpack.Decoder(EndDetail).decode
-_DECODE_DECISIONS = msgspec.msgpack.Decoder(TurnDecisions).decode
-_DECODE_INPUTS = msgspec.msgpack.Decoder(TurnInputs).decode
 
 
 @dataclass(slots=True)
@@ -115,80 +101,3 @@ def _request(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], sa
         external_id=detail.external_id,
         traceparent=detail.traceparent,
     )
-
-
-def request_detail_of(row: RequestRow) -> RequestDetail:
-    return _DECODE_REQUEST(row.detail)
-
-
-def end_detail_of(row: EndRow) -> EndDetail:
-    return _DECODE_END(row.detail)
-
-
-def inputs_of(row: TurnRow) -> TurnInputs:
-    return _DECODE_INPUTS(row.inputs)
-
-
-def decisions_of(row: TurnRow) -> TurnDecisions:
-    return _DECODE_DECISIONS(row.decisions)
-
-
-# --- comparing
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first turn whose decisions differ: for each differing field what was recorded and what the replay did."""
-
-    turn: int
-    fields: list[tuple[str, object, object]]
-
-
-def same_decisions(recorded: Rows, replayed: Rows) -> bool:
-    """Whether two turns hold the same decisions, byte for byte.
-
-    What the world did (``inputs``) is no decision. Events repeat decisions, so they count only where they were read.
-    """
-    return (
-        recorded.turn.decisions == replayed.turn.decisions
-        and recorded.turn[:-2] == replayed.turn[:-2]
-        and recorded.events in ([], replayed.events)
-        and list(map(_of_request, recorded.requests)) == list(map(_of_request, replayed.requests))
-        and list(map(_of_end, recorded.ends)) == list(map(_of_end, replayed.ends))
-    )
-
-
-def _of_request(row: RequestRow) -> tuple[object, ...]:
-    """What intake decided about a request. Messages are left out: they may repeat texts that were not kept."""
-    detail = _DECODE_REQUEST(row.detail)
-    found = (detail.num_waiting, detail.waiting_tokens, detail.worst_case_blocks, detail.expected_output)
-    return (*row[:-1], *found, detail.param, detail.retry_after)
-
-
-def _of_end(row: EndRow) -> tuple[object, ...]:
-    detail = _DECODE_END(row.detail)
-    return (*row[:-1], detail.stop_reason)
-
-
-def difference(recorded: Rows, replayed: Rows) -> Difference:
-    """Where the decisions of one turn differ, field by field."""
-    found: list[tuple[str, object, object]] = [
-        (name, old, new)
-        for name, old, new in zip(TurnRow._fields[:-2], recorded.turn[:-2], replayed.turn[:-2], strict=True)
-        if old != new
-    ]
-    old_decisions, new_decisions = decisions_of(recorded.turn), decisions_of(replayed.turn)
-    for name in TurnDecisions.__struct_fields__:
-        old, new = getattr(old_decisions, name), getattr(new_decisions, name)
-        if old != new:
-            found.append((name, old, new))
-    found += _differing("event", recorded.events, replayed.events if recorded.events else [])
-    found += _differing("request", map(_of_request, recorded.requests), map(_of_request, replayed.requests))
-    found += _differing("end", map(_of_end, recorded.ends), map(_of_end, replayed.ends))
-    return Difference(recorded.turn.turn, found)
-
-
-def _differing(name: str, recorded: Any, replayed: Any) -> Iterator[tuple[str, object, object]]:
-    for old, new in zip_longest(recorded, replayed):
-        if old != new:
-            yield name, old, new

@@ -12,10 +12,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ekiden.evidence.extras import ExportError, needed
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_requests import request_detail_of
+from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.words import event_words
-from ekiden.ledger.records import EndRow, EventKind, RequestDetail, RequestRow
+from ekiden.ledger.records import EndRow, RequestDetail, RequestRow
 
 SPAN_NAME: Final = "ekiden.request"
 BATCH: Final = 256
@@ -41,15 +40,13 @@ def export_spans(reader: LedgerReader, exporter: Any) -> int:
 
     Returns the number of spans. Raises :class:`ExportError` without the SDK, or when the exporter reports a failure.
     """
-    maker = SpanMaker(reader)
-    turn = request = count = 0
+    maker, count = SpanMaker(reader), 0
     try:
-        while ends := reader.ends_after(turn, request, BATCH):
-            spans = maker.spans(ends)
+        while (spans := maker.batch()) is not None:
             if not delivered(exporter, spans):
                 raise ExportError("the exporter could not deliver all spans; see its log for the reason")
             count += len(spans)
-            turn, request = ends[-1].turn, ends[-1].request
+            maker.go_on()
     finally:
         exporter.shutdown()
     return count
@@ -62,14 +59,18 @@ def delivered(exporter: Any, spans: Sequence[Any]) -> bool:
 
 
 class SpanMaker:
-    """Makes the spans of one run. Raises :class:`ExportError` without the SDK."""
+    """Makes the spans of one run, also batch by batch in the order in which its requests ended.
+
+    Raises :class:`ExportError` without the SDK.
+    """
 
     def __init__(self, reader: LedgerReader) -> None:
         sdk, resources = needed("opentelemetry.sdk.trace", "otel"), needed("opentelemetry.sdk.resources", "otel")
         self._trace, self._context = needed("opentelemetry.trace", "otel"), needed("opentelemetry.context", "otel")
         propagation = needed("opentelemetry.trace.propagation.tracecontext", "otel")
         self._extract = propagation.TraceContextTextMapPropagator().extract
-        self._reader = reader
+        self.reader = reader
+        self._after = self._newest = (0, 0)
         header = reader.header
         self._ids = _Ids(header.run_id)
         provider = sdk.TracerProvider(
@@ -87,18 +88,30 @@ class SpanMaker:
         )
         self._tracer = provider.get_tracer("ekiden")
 
+    def batch(self) -> list[Any] | None:
+        """The spans of the next ended requests, the same ones until :meth:`go_on`; None while there are no more."""
+        ends = self.reader.ends_after(*self._after, BATCH)
+        if not ends:
+            return None
+        self._newest = (ends[-1].turn, ends[-1].request)
+        return self.spans(ends)
+
+    def go_on(self) -> None:
+        """Take the requests of the newest batch as done."""
+        self._after = self._newest
+
     def spans(self, ends: Sequence[EndRow]) -> list[Any]:
         """The spans of some requests, without those whose parent is not sampled."""
         made = []
         for end in ends:
-            row = self._reader.request(end.request)
+            row = self.reader.request(end.request)
             span = None if row is None else self._span(row, end)
             if span is not None:
                 made.append(span)
         return made
 
     def _span(self, row: RequestRow, end: EndRow) -> Any | None:
-        trace, started, detail = self._trace, self._reader.header.started, request_detail_of(row)
+        trace, started, detail = self._trace, self.reader.header.started, request_detail_of(row)
         self._ids.number = row.request
         parent = self._context.Context()
         if detail.traceparent is not None:
@@ -108,11 +121,11 @@ class SpanMaker:
             context=parent,
             kind=trace.SpanKind.SERVER,
             start_time=_nanos(started, row.arrival),
-            attributes=_attributes(self._reader, row, detail, end),
+            attributes=_attributes(self.reader, row, detail, end),
         )
         if not span.is_recording():
             return None
-        _add_events(self._reader, span, row)
+        _add_events(self.reader, span, row)
         if end.reason in ("error", "refused"):
             span.set_status(trace.Status(trace.StatusCode.ERROR, row.refusal or end.reason))
         span.end(end_time=_nanos(started, end.at))
@@ -179,13 +192,10 @@ def _attributes(reader: LedgerReader, row: RequestRow, detail: RequestDetail, en
 
 
 def _add_events(reader: LedgerReader, span: Any, row: RequestRow) -> None:
-    events = reader.events(row.request)
-    times = reader.times(sorted({event.turn for event in events}))
-    for event in events:
-        if event.turn in times:
-            at = _nanos(reader.header.started, times[event.turn][event.late])
+    for event in reader.events(row.request):
+        if event.at is not None:
             span.add_event(
-                EventKind(event.kind).name.lower(),
+                event.kind.name.lower(),
                 {"ekiden.turn": event.turn, "ekiden.value": event.value, "ekiden.words": event_words(event)},
-                timestamp=at,
+                timestamp=_nanos(reader.header.started, event.at),
             )

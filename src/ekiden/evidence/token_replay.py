@@ -10,8 +10,8 @@ import msgspec
 
 from ekiden.config import Config, LimitsConfig
 from ekiden.engine.build import EngineParts, build_core
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_requests import end_detail_of, kept_request_of, request_detail_of
+from ekiden.evidence.reader import LedgerReader, end_detail_of, request_detail_of
+from ekiden.evidence.recorded_requests import kept_request_of
 from ekiden.ledger.details import digest
 from ekiden.ledger.records import REFUSED
 from ekiden.state.request import FinishReason

@@ -14,24 +14,22 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ekiden.backends.base import PassOutput, RunnerInfo
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.step_time import load_of
+from ekiden.engine.step_time import fitted, load_of
 from ekiden.evidence.decision_replay import runner_info, tenants_of
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_requests import PromptMaker, request_detail_of
+from ekiden.evidence.reader import LedgerReader, request_detail_of
+from ekiden.evidence.recorded_requests import PromptMaker
 from ekiden.ledger.records import REFUSED, EndRow, RequestRow, RunHeader, TurnRow
-from ekiden.state.plan import BatchPlan
+from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
 from ekiden.state.policy import StepLoad
 from ekiden.state.request import Finish, FinishReason, Request
+from ekiden.state.runner import RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
-from ekiden.state.sequence import Sequence
 
 _WHOLE = (FinishReason.STOP.value, FinishReason.LENGTH.value)
-_NO_LOGITS: npt.NDArray[np.float32] = np.zeros((0, 1), np.float32)
+_ONE_TOKEN = RowResult((0,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,32 +63,27 @@ class WhatIf:
 
 
 class FittedStepTime:
-    """Seconds of a step from its load, by least squares over the recorded steps; no coefficient below zero."""
+    """The step-time model of the recorded steps, its median relative error, and the median time between steps."""
 
     def __init__(self, rows: list[TurnRow]) -> None:
         steps = [row for row in rows if row.p50 > 0 and row.took > 0]
-        features = np.array([_features(row) for row in steps], np.float64).reshape(-1, 5)
-        measured = np.array([row.took for row in steps], np.float64) / 1e6
-        self._weights = np.zeros(5)
-        active = list(range(5))
-        scale = np.maximum(np.abs(features).max(axis=0, initial=0.0), 1.0)
-        while active and len(steps) >= len(active):
-            found, *_ = np.linalg.lstsq(features[:, active] / scale[active], measured, rcond=None)
-            if (found >= 0).all():
-                self._weights[active] = found / scale[active]
-                break
-            active.pop(int(np.argmin(found)))
-        predicted = features @ self._weights
-        self.median_error = float(np.median(np.abs(predicted - measured) / measured)) if len(steps) else 0.0
+        loads, measured = [_load_of(row) for row in steps], [row.took / 1e6 for row in steps]
+        self._cost = fitted(loads, measured)
+        errors = [abs(self.seconds(load) - took) / took for load, took in zip(loads, measured, strict=True)]
+        self.median_error = float(np.median(errors)) if errors else 0.0
         self.gap = _median_gap(rows)
 
     def seconds(self, load: StepLoad) -> float:
-        values = (1, load.decode_rows, load.decode_context, load.prefill_tokens, load.prefill_pairs)
-        return max(1e-6, float(np.dot(self._weights, values)))
+        return max(1e-6, self._cost.seconds(load))
 
 
-def _features(row: TurnRow) -> tuple[int, int, int, int, int]:
-    return (1, row.decode_rows, row.decode_context, row.prefill_tokens, row.prefill_pairs)
+def _load_of(row: TurnRow) -> StepLoad:
+    return StepLoad(
+        decode_rows=row.decode_rows,
+        decode_context=row.decode_context,
+        prefill_tokens=row.prefill_tokens,
+        prefill_pairs=row.prefill_pairs,
+    )
 
 
 def _median_gap(rows: list[TurnRow]) -> float:
@@ -101,7 +94,7 @@ def _median_gap(rows: list[TurnRow]) -> float:
 
 
 class _VirtualModel:
-    """A runner and sampler that take the fitted time and make tokens that stop nothing."""
+    """A runner that takes the fitted time and gives tokens that stop nothing."""
 
     def __init__(self, info: RunnerInfo, fitted: FittedStepTime) -> None:
         self.info = info
@@ -111,18 +104,11 @@ class _VirtualModel:
     def clock(self) -> float:
         return self.now
 
-    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
+    def execute(self, plan: BatchPlan) -> StepOutput:
         seconds = self._fitted.seconds(load_of(plan))
         self.now += seconds
-        rows = [
-            index
-            for index, (sequence, count) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True))
-            if sequence.num_computed_tokens + count == len(sequence.token_ids)
-        ]
-        yield PassOutput(rows=rows, logits=_NO_LOGITS, model_seconds=seconds)
-
-    def sample(self, logits: npt.NDArray[np.float32], sequences: list[Sequence]) -> tuple[list[int], None]:
-        return [0] * len(sequences), None
+        results = [NO_TOKENS if row.sampling is None else _ONE_TOKEN for row in plan.rows]
+        return StepOutput(rows=results, timing=StepTiming(model=seconds))
 
     def close(self) -> None:
         """There is no model."""
@@ -230,7 +216,6 @@ def _simulate(
     )
     core = EngineCore(
         runner=model,
-        sampler=model,
         scheduler=config.scheduler,
         cache=config.cache,
         limits=config.limits,

@@ -3,18 +3,15 @@
 Every answer is one or more sentences and the recorded facts they rest on.
 """
 
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from ekiden.evidence.explain import explain
-from ekiden.evidence.life import life_of
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_requests import decisions_of, end_detail_of, request_detail_of
+from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
 from ekiden.evidence.words import seconds
-from ekiden.ledger.records import EventKind, RequestRow
+from ekiden.ledger.records import ControlRow, EventKind, RequestRow
 from ekiden.state.request import FinishReason, RefusalReason
 
 
@@ -47,15 +44,17 @@ _LIMIT_OF = {
 
 def why(reader: LedgerReader, request: RequestRow, question: Question, other: RequestRow | None = None) -> Answer:
     """Answer one question. ``other`` is what DIFFERENT compares with; by default the newest with the same prompt."""
-    if question is Question.DIFFERENT:
-        return _different(reader, request, other)
-    answers: dict[Question, Callable[[LedgerReader, RequestRow], Answer]] = {
-        Question.SLOW: _slow,
-        Question.REFUSED: _refused,
-        Question.TRUNCATED: _truncated,
-        Question.PREEMPTED: _preempted,
-    }
-    return answers[question](reader, request)
+    match question:
+        case Question.SLOW:
+            return _slow(reader, request)
+        case Question.REFUSED:
+            return _refused(reader, request)
+        case Question.TRUNCATED:
+            return _truncated(reader, request)
+        case Question.PREEMPTED:
+            return _preempted(reader, request)
+        case Question.DIFFERENT:
+            return _different(reader, request, other)
 
 
 def _answer(question: Question, request: RequestRow, words: str, **facts: Any) -> Answer:
@@ -92,7 +91,7 @@ def _refused(reader: LedgerReader, request: RequestRow) -> Answer:
     )
 
 
-def _by(control: Any) -> str:
+def _by(control: ControlRow) -> str:
     return f"{control.set_by} {control.who}".strip()
 
 
@@ -128,38 +127,32 @@ def _truncated(reader: LedgerReader, request: RequestRow) -> Answer:
 
 
 def _preempted(reader: LedgerReader, request: RequestRow) -> Answer:
-    life = life_of(reader, request)
     found: list[dict[str, Any]] = []
-    for event in life.events:
-        if event.kind == EventKind.RESUMED and found and "back_after_seconds" not in found[-1]:
-            back = life.times[event.turn][event.late] / 1e6
-            found[-1]["back_after_seconds"] = back - found[-1].pop("at")
-        row = reader.turn(event.turn) if event.kind == EventKind.PREEMPTED else None
+    away_since: int | None = None
+    for event in reader.events(request.request):
+        if event.kind is EventKind.RESUMED and away_since is not None and event.at is not None:
+            found[-1]["back_after_seconds"] = (event.at - away_since) / 1e6
+            away_since = None
+        row = reader.turn(event.turn) if event.kind is EventKind.PREEMPTED else None
         if row is None:
             continue
-        runner_up = dict(decisions_of(row).victims).get(request.request) or None
-        other = None if runner_up is None else reader.request(runner_up)
+        away_since = row.start
+        runner_up = reader.request(dict(decisions_of(row).victims).get(request.request, 0))
         found.append(
             {
                 "turn": event.turn,
-                "at": row.start / 1e6,
                 "blocks_moved": event.value,
                 "free_blocks": row.free_blocks,
                 "running": row.running,
-                "runner_up": None if other is None else other.request_id,
+                "runner_up": None if runner_up is None else runner_up.request_id,
             }
         )
-    for entry in found:
-        entry.pop("at", None)
     if not found:
         return _answer(Question.PREEMPTED, request, "It was never preempted.")
     first = found[0]
-    chosen = (
-        "no other could be chosen"
-        if first["runner_up"] is None
-        else f"otherwise {first['runner_up']} would have been chosen"
-    )
-    kept = f"{first['blocks_moved']} blocks were moved aside" if first["blocks_moved"] else "its blocks were dropped"
+    other, moved = first["runner_up"], first["blocks_moved"]
+    chosen = "no other could be chosen" if other is None else f"otherwise {other} would have been chosen"
+    kept = f"{moved} blocks were moved aside" if moved else "its blocks were dropped"
     away = sum(entry.get("back_after_seconds", 0.0) for entry in found)
     words = (
         f"A KV block was needed and none was free; it was the newest of those running, {chosen}; {kept}. "

@@ -1,11 +1,10 @@
-"""The ledger's findings in plain words: what each cause means, which control made it, and the way out."""
+"""What explain and export say in words: what each cause means, which control made it, and what would avoid it."""
 
 from typing import NamedTuple
 
-from ekiden.evidence.life import Cause
-from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EventKind, EventRow
-
-_LARGER_POOL = "with a larger KV pool: none of it"
+from ekiden.evidence.breakdown import Cause
+from ekiden.evidence.reader import Event
+from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EventKind
 
 
 class Meaning(NamedTuple):
@@ -13,23 +12,22 @@ class Meaning(NamedTuple):
 
     words: str
     stage: str
-    control: str | None
-    otherwise: str | None
+    control: str | None = None
+    otherwise: str | None = None
 
+
+def _waits(words: str, control: str, otherwise: str) -> Meaning:
+    return Meaning(f"waiting {words}", "refill", control, f"{otherwise} it would have joined that much earlier")
+
+
+_BY_ARRIVAL = "in order of arrival (fcfs)"
+_LARGER_POOL = "with a larger KV pool: none of it"
 
 MEANINGS: dict[Cause, Meaning] = {
-    Cause.STEP_BOUNDARY: Meaning("waiting for the step in progress to end", "intake", None, None),
-    Cause.SLOTS: Meaning(
-        "waiting for a free slot",
-        "refill",
-        "max_num_seqs",
-        "with a free slot it would have joined that much earlier",
-    ),
-    Cause.KV_BLOCKS: Meaning(
-        "waiting for KV blocks: it was next in line and did not fit",
-        "refill",
-        "kv_cache_size",
-        "with enough free blocks it would have joined that much earlier",
+    Cause.STEP_BOUNDARY: Meaning("waiting for the step in progress to end", "intake"),
+    Cause.SLOTS: _waits("for a free slot", "max_num_seqs", "with a free slot"),
+    Cause.KV_BLOCKS: _waits(
+        "for KV blocks: it was next in line and did not fit", "kv_cache_size", "with enough free blocks"
     ),
     Cause.BEHIND_REQUEST: Meaning(
         "waiting behind a request that did not fit the KV pool",
@@ -37,38 +35,19 @@ MEANINGS: dict[Cause, Meaning] = {
         "max_overtakes",
         "without that request it would have joined up to that much earlier",
     ),
-    Cause.TENANT_TURN: Meaning(
-        "waiting for its tenant's turn: the slots went to tenants that had received less",
-        "refill",
-        "scheduling_policy",
-        "in order of arrival (fcfs) it would have joined that much earlier",
+    Cause.TENANT_TURN: _waits(
+        "for its tenant's turn: the slots went to tenants that had received less", "scheduling_policy", _BY_ARRIVAL
     ),
-    Cause.PRIORITY: Meaning(
-        "waiting behind requests of higher priority that came later",
-        "refill",
-        "scheduling_policy",
-        "in order of arrival (fcfs) it would have joined that much earlier",
+    Cause.PRIORITY: _waits("behind requests of higher priority that came later", "scheduling_policy", _BY_ARRIVAL),
+    Cause.EARLIER_DEADLINE: _waits(
+        "behind requests with earlier deadlines that came later", "scheduling_policy", _BY_ARRIVAL
     ),
-    Cause.EARLIER_DEADLINE: Meaning(
-        "waiting behind requests with earlier deadlines that came later",
-        "refill",
-        "scheduling_policy",
-        "in order of arrival (fcfs) it would have joined that much earlier",
-    ),
-    Cause.BATCHING: Meaning(
-        "waiting because the batching policy let nobody join",
-        "refill",
-        "batching",
-        "with continuous batching it would have joined that much earlier",
-    ),
+    Cause.BATCHING: _waits("because the batching policy let nobody join", "batching", "with continuous batching"),
     Cause.PREEMPTED_FIRST: Meaning(
-        "waiting while preempted requests came back first",
-        "refill",
-        "kv_cache_size",
-        _LARGER_POOL,
+        "waiting while preempted requests came back first", "refill", "kv_cache_size", _LARGER_POOL
     ),
-    Cause.OWN_PREFILL: Meaning("computing its own prompt", "advance", None, None),
-    Cause.OWN_DECODE: Meaning("making its own tokens", "advance", None, None),
+    Cause.OWN_PREFILL: Meaning("computing its own prompt", "advance"),
+    Cause.OWN_DECODE: Meaning("making its own tokens", "advance"),
     Cause.OTHERS_PREFILL: Meaning(
         "computing other requests' prompts",
         "formation",
@@ -83,13 +62,10 @@ MEANINGS: dict[Cause, Meaning] = {
         "without the target its prompt would have been computed that much earlier",
     ),
     Cause.PREFIX_IN_FLIGHT: Meaning(
-        "waiting for another request to compute the beginning that both share", "formation", None, None
+        "waiting for another request to compute the beginning that both share", "formation"
     ),
     Cause.RUNNING_KV_BLOCKS: Meaning(
-        "sitting out steps because no KV block was free",
-        "formation",
-        "kv_cache_size",
-        _LARGER_POOL,
+        "sitting out steps because no KV block was free", "formation", "kv_cache_size", _LARGER_POOL
     ),
     Cause.PREEMPTED: Meaning(
         "being preempted: its KV blocks were taken for requests that had run longer",
@@ -103,16 +79,15 @@ MEANINGS: dict[Cause, Meaning] = {
         "swap_size",
         "with a larger swap space: none of it",
     ),
-    Cause.RESUMING: Meaning("waiting to come back after a pause", "refill", None, None),
+    Cause.RESUMING: Meaning("waiting to come back after a pause", "refill"),
     Cause.SLOW_READER: Meaning(
         "being paused because its client read too slowly",
         "retirement",
-        None,
-        "with a client that keeps up: none of it",
+        otherwise="with a client that keeps up: none of it",
     ),
     Cause.OPERATOR_PAUSE: Meaning("being paused by an operator", "intake", "pause", "without the pause: none of it"),
-    Cause.HOST: Meaning("work between the steps", "advance", None, None),
-    Cause.UNRECORDED: Meaning("turns that the ledger lost", "intake", None, None),
+    Cause.HOST: Meaning("work between the steps", "advance"),
+    Cause.UNRECORDED: Meaning("turns that the ledger lost", "intake"),
 }
 assert MEANINGS.keys() == set(Cause), "a cause has no meaning"
 
@@ -126,10 +101,10 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 100.0 else f"{value:.0f} s"
 
 
-def event_words(event: EventRow) -> str:
+def event_words(event: Event) -> str:
     """One moment of a request's life."""
     value = event.value
-    match EventKind(event.kind):
+    match event.kind:
         case EventKind.ARRIVED:
             return "taken into the queue"
         case EventKind.REFUSED:
@@ -154,5 +129,7 @@ def event_words(event: EventRow) -> str:
         case EventKind.PAUSED:
             names = [reason.value for reason, bit in PAUSE_BITS.items() if value & bit]
             return f"paused: {', '.join(names)}" if names else "pause withdrawn"
+        case EventKind.TOKENS:
+            return f"{value} tokens in one step, drafts included"
         case EventKind.ENDED:
             return "ended"

@@ -1,21 +1,22 @@
-"""The blocks of the KV pool: which are free, how often each is referenced, and which still hold a known prefix.
+"""Keeps account of the KV pool's blocks: free ones, referenced ones, and those that still hold a known prefix.
 
-A block is in exactly one of three places:
-- *referenced*: ``ref_count > 0``, named by that many block tables;
-- *cached*: ``ref_count == 0`` but its content is a known prefix (it has a key); oldest use first, evicted on demand;
-- *free*: ``ref_count == 0`` and without a key.
+A block is in exactly one of three states:
+- *referenced*: ``ref_count > 0``; so many block tables name it;
+- *cached*: ``ref_count == 0``, but it has a key, so its content is a known prefix. It is evicted when a block is needed
+  and none is free, least recently used first;
+- *free*: ``ref_count == 0``, and it has no key.
 
-free + cached + referenced = num_blocks, always. Only the KV cache manager calls this; nothing here knows of sequences.
+Always free + cached + referenced = num_blocks. Only the KV cache manager uses this class, which knows no sequences.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ekiden.state.invariants import Invariant, InvariantBreach, checking
 
 
 class OutOfBlocks(InvariantBreach):
-    """More blocks were taken than :attr:`BlockPool.num_available` allowed; callers must ask first."""
+    """More blocks were taken than :attr:`BlockPool.num_available`, which callers must check first."""
 
 
 class BlockPool:
@@ -44,7 +45,7 @@ class BlockPool:
         return self._ref_count[block]
 
     def allocate(self, count: int) -> list[int]:
-        """``count`` blocks with one reference each; evicts cached blocks, least recently used first, when it must."""
+        """Take ``count`` blocks, with one reference each. Free blocks come first, then cached ones are evicted."""
         if count > self.num_available:
             what = f"{count} blocks asked for, {self.num_available} of {self.num_blocks} available"
             raise OutOfBlocks(Invariant.BUDGET, what)
@@ -54,29 +55,32 @@ class BlockPool:
                 block = self._free.pop()
             else:
                 block, _ = self._cached.popitem(last=False)
-                self._forget(block)
+                key = self._key_of[block]
+                assert key is not None
+                del self._block_of[key]
+                self._key_of[block] = None
             self._ref_count[block] = 1
             blocks.append(block)
         return blocks
 
     def lookup(self, key: bytes) -> int | None:
-        """The block that holds the prefix named by ``key``."""
+        """The block that holds the prefix named by ``key``, if there is one."""
         return self._block_of.get(key)
 
     def share(self, block: int) -> None:
-        """One more reference to a block found by :meth:`lookup`."""
+        """Add a reference to a block that :meth:`lookup` found."""
         if self._ref_count[block] == 0:
             del self._cached[block]
         self._ref_count[block] += 1
 
     def set_key(self, block: int, key: bytes) -> None:
-        """Name a referenced block's content. The first block with a key keeps it; a twin stays anonymous."""
+        """Give a referenced block the key of its content. If another block has that key already, nothing changes."""
         if key not in self._block_of and self._key_of[block] is None:
             self._block_of[key] = block
             self._key_of[block] = key
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Drop one reference each. Pass a table back to front, so that a prefix outlives what follows it."""
+        """Drop one reference to each block. Pass a table back to front, so that its last blocks are evicted first."""
         for block in blocks:
             count = self._ref_count[block] - 1
             if count < 0:
@@ -88,22 +92,9 @@ class BlockPool:
                 else:
                     self._cached[block] = None
 
-    def forget_cached(self) -> None:
-        """Drop every unreferenced prefix, so that the next requests start cold."""
-        for block in list(self._cached):
-            self._forget(block)
-            self._free.append(block)
-        self._cached.clear()
-
-    def _forget(self, block: int) -> None:
-        key = self._key_of[block]
-        if key is not None:
-            del self._block_of[key]
-            self._key_of[block] = None
-
     @checking(Invariant.BLOCKS)
-    def check_integrity(self, tables: Iterable[list[int]]) -> None:
-        """Assert that the three places partition the pool, and that reference counts equal the tables' naming."""
+    def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
+        """Assert that each block is in one state, and that its reference count is how many tables name it."""
         named = Counter(block for table in tables for block in table)
         free = set(self._free)
         assert len(free) == len(self._free), "a block is in the free list twice"

@@ -1,14 +1,15 @@
-"""Who holds which KV blocks: the block tables of sequences, prefix sharing, and the swap space.
+"""Gives sequences their KV blocks: block tables, prefix sharing, and the swap space.
 
-Memory of one sequence, as half-open token intervals and who frees each:
-- ``[0, num_cached_tokens)``: shared blocks found by prefix key; referenced here, freed with the table;
-- ``[0, num_prompt_tokens)``: allocated whole at admission, so a prefill never runs out half-way;
-- ``[num_prompt_tokens, ...)``: one block at a time, just before the step that needs it (formation).
+The memory of one sequence, as half-open intervals of tokens, with who frees it:
+- ``[0, num_cached_tokens)``: shared blocks found by prefix key, which are referenced here and freed with the table;
+- ``[0, num_prompt_tokens)``: allocated at admission all at once, so that a prefill never runs out of blocks;
+- ``[num_prompt_tokens, ...)``: allocated one block at a time, just before the step that needs it (formation);
+- after the last token: blocks for the drafts of one step. Retirement gives back the blocks of rejected drafts.
 
-A preempted sequence gives its blocks back and keeps their content in the swap space, one swap block for each. Pairs
-handed out by :meth:`swap_out` and :meth:`swap_in` must reach the runner in the next plan. When the swap space is full
-the content is dropped instead, and the sequence is computed again exactly as it was the first time: prompt by
-prefill, output tokens one by one (docs/decisions).
+A preempted sequence gives its blocks back and keeps their content in the swap space, in as many swap blocks. The pairs
+that :meth:`swap_out` and :meth:`admit` return must reach the runner in the next plan. When the swap space is full, the
+content is dropped, and the sequence is later computed again exactly as the first time: its prompt by prefill, its
+output tokens one by one (docs/decisions/0002).
 """
 
 from ekiden.kv_cache.block_pool import BlockPool
@@ -18,13 +19,16 @@ from ekiden.state.sequence import Sequence
 
 
 class KVCacheManager:
-    def __init__(self, *, num_blocks: int, block_size: int, num_swap_blocks: int, prefix_caching: bool) -> None:
+    def __init__(
+        self, *, num_blocks: int, block_size: int, num_swap_blocks: int, prefix_caching: bool, least_chunk: int = 2
+    ) -> None:
         self.block_size = block_size
+        self._least_chunk = least_chunk
         self.pool = BlockPool(num_blocks)
         self.num_swap_blocks = num_swap_blocks
         self.prefix_caching = prefix_caching
         self.prefix_queries = 0
-        """Prompt tokens looked up in the prefix cache, and how many of them were found (``prefix_hits``)."""
+        """Prompt tokens looked up in the prefix cache; ``prefix_hits`` counts those that were found."""
         self.prefix_hits = 0
         self._tables: dict[str, Sequence] = {}
         self._free_swap = list(range(num_swap_blocks - 1, -1, -1))
@@ -37,21 +41,21 @@ class KVCacheManager:
 
     @property
     def max_tokens(self) -> int:
-        """The longest sequence that fits the pool alone."""
+        """The length of the longest sequence that fits the pool."""
         return self.pool.num_blocks * self.block_size
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
     def blocks_to_admit(self, sequence: Sequence) -> int:
-        """Available blocks that :meth:`admit` would use up: all its tokens' blocks, less those others hold already."""
+        """The available blocks that :meth:`admit` would take: those of all tokens, less those that others reference."""
         shared = sum(self.pool.ref_count(block) > 0 for block in self._shared_prefix(sequence))
         return self.blocks_for(len(sequence.token_ids)) - shared
 
     def admit(self, sequence: Sequence) -> list[tuple[int, int]]:
         """Give a waiting or preempted sequence its blocks. Returns the swap-in pairs.
 
-        The caller has made sure that :meth:`blocks_to_admit` are available.
+        The caller must have checked that :meth:`blocks_to_admit` blocks are available.
         """
         self._tables[sequence.request_id] = sequence
         if sequence.swapped_blocks:
@@ -59,9 +63,10 @@ class KVCacheManager:
         shared = self._shared_prefix(sequence)
         for block in shared:
             self.pool.share(block)
-        sequence.block_table = shared + self.pool.allocate(self.blocks_for(len(sequence.token_ids)) - len(shared))
+        missing = self.blocks_for(len(sequence.token_ids)) - len(shared)
+        sequence.block_table = (*shared, *self.pool.allocate(missing))
         sequence.num_computed_tokens = len(shared) * self.block_size
-        # Once a request: what it finds of its own prompt when it comes back is no hit.
+        # Only the first admission counts: a preempted sequence may find blocks of its own prompt.
         if self.prefix_caching and sequence.num_preemptions == 0 and not sequence.admission:
             sequence.num_cached_tokens = sequence.num_computed_tokens
             self.prefix_queries += sequence.num_prompt_tokens
@@ -72,22 +77,26 @@ class KVCacheManager:
         """The blocks in the pool that already hold the start of this sequence's prompt."""
         if not self._takes_shared(sequence) or sequence.swapped_blocks:
             return []
-        shared: list[int] = []
-        for key in prompt_keys(sequence, self.block_size)[
-            : reusable_blocks(sequence.num_prompt_tokens, self.block_size)
-        ]:
-            block = self.pool.lookup(key)
-            if block is None:
+        return self._known_blocks(prompt_keys(sequence, self.block_size)[: self._reusable_blocks(sequence)])
+
+    def _known_blocks(self, keys: list[bytes]) -> list[int]:
+        """The blocks that hold the prefixes named by ``keys``, up to the first prefix that no block holds."""
+        blocks: list[int] = []
+        for key in keys:
+            if (block := self.pool.lookup(key)) is None:
                 break
-            shared.append(block)
-        return shared
+            blocks.append(block)
+        return blocks
+
+    def _reusable_blocks(self, sequence: Sequence) -> int:
+        return reusable_blocks(sequence.num_prompt_tokens, self.block_size, self._least_chunk)
 
     def _takes_shared(self, sequence: Sequence) -> bool:
-        """A sequence whose prompt's own log-probabilities were asked for must compute it itself."""
+        """Whether it may use shared blocks. To report log-probabilities of its prompt it must compute that itself."""
         return self.prefix_caching and sequence.request.sampling.prompt_logprobs is None
 
     def note_computed(self, sequence: Sequence, start: int, end: int) -> None:
-        """Prefill has written tokens ``[start, end)``: name the full prompt blocks among them, for others to share."""
+        """Prefill has written ``[start, end)``: give the full prompt blocks among it their keys."""
         if not self.prefix_caching:
             return
         keys = prompt_keys(sequence, self.block_size)
@@ -95,29 +104,29 @@ class KVCacheManager:
             self.pool.set_key(sequence.block_table[index], keys[index])
 
     def keys_to_compute(self, sequence: Sequence, count: int) -> list[bytes]:
-        """The keys of the blocks that its next ``count`` prefill tokens would fill and others could share."""
+        """The keys of the shareable blocks that the sequence's next ``count`` prefill tokens would fill."""
         if not self._takes_shared(sequence):
             return []
         first = sequence.num_computed_tokens // self.block_size
-        last = min(-(-count // self.block_size) + first, reusable_blocks(sequence.num_prompt_tokens, self.block_size))
+        last = min(first + self.blocks_for(count), self._reusable_blocks(sequence))
         return prompt_keys(sequence, self.block_size)[first:last]
 
     def take_over_computed(self, sequence: Sequence) -> int:
-        """Use the prompt blocks that others have computed since this sequence was admitted; returns tokens gained.
+        """Use the prompt blocks that others have computed since this sequence was admitted; returns the tokens gained.
 
-        Requests with one long beginning often arrive together, before any of them is in the cache.
+        Requests with the same long beginning often arrive together, before any of their blocks has a key.
         """
-        gained = 0
-        size = self.block_size
-        for key in self.keys_to_compute(sequence, sequence.num_prompt_tokens - sequence.num_computed_tokens):
-            block = self.pool.lookup(key)
-            if block is None:
-                break
-            index = (sequence.num_computed_tokens + gained) // size
+        left = sequence.num_prompt_tokens - sequence.num_computed_tokens
+        found = self._known_blocks(self.keys_to_compute(sequence, left))
+        if not found:
+            return 0
+        first, table = sequence.num_computed_tokens // self.block_size, sequence.block_table
+        after = first + len(found)
+        for block in found:
             self.pool.share(block)
-            self.pool.release([sequence.block_table[index]])
-            sequence.block_table[index] = block
-            gained += size
+        self.pool.release(table[first:after])
+        sequence.block_table = (*table[:first], *found, *table[after:])
+        gained = len(found) * self.block_size
         sequence.num_computed_tokens += gained
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens += gained
@@ -125,25 +134,42 @@ class KVCacheManager:
         return gained
 
     def needs_block(self, sequence: Sequence) -> bool:
-        """True when the sequence's next token falls outside its block table."""
+        """Whether the sequence's next token needs a block beyond its table."""
         return sequence.num_computed_tokens >= len(sequence.block_table) * self.block_size
 
     def grow(self, sequence: Sequence) -> None:
-        """One more block for the next token; the caller has made sure that one is available."""
-        sequence.block_table += self.pool.allocate(1)
+        """Add a block for the next token; the caller must have checked that one is available."""
+        sequence.block_table += tuple(self.pool.allocate(1))
+
+    def grow_for_drafts(self, sequence: Sequence, count: int) -> int:
+        """Add blocks for drafts after the next token, as far as available; returns how many drafts fit."""
+        end = sequence.num_computed_tokens + 1
+        missing = self.blocks_for(end + count) - len(sequence.block_table)
+        if missing > 0:
+            sequence.block_table += tuple(self.pool.allocate(min(missing, self.num_available)))
+        return min(count, len(sequence.block_table) * self.block_size - end)
+
+    def trim(self, sequence: Sequence, num_tokens: int) -> None:
+        """Give back the blocks after the sequence's first ``num_tokens`` tokens, which held unused or rejected drafts.
+
+        Such blocks never have a key, since only blocks that prefill wrote get one.
+        """
+        kept = self.blocks_for(num_tokens)
+        self.pool.release(reversed(sequence.block_table[kept:]))
+        sequence.block_table = sequence.block_table[:kept]
 
     def release(self, sequence: Sequence) -> None:
-        """Give back all that a sequence holds, in the pool and in the swap space."""
+        """Give back all blocks of a sequence, in the pool and in the swap space."""
         self.pool.release(reversed(sequence.block_table))
-        sequence.block_table = []
+        sequence.block_table = ()
         self._free_swap += self._swapped.pop(sequence.request_id, [])
         sequence.swapped_blocks = 0
         self._tables.pop(sequence.request_id, None)
 
     def swap_out(self, sequence: Sequence) -> list[tuple[int, int]]:
-        """Take a running sequence's blocks away, keeping their content if the swap space has room.
+        """Take a running sequence's blocks away. Their content goes to the swap space if that has room.
 
-        Returns pairs ``(pool block, swap block)``; none when the content was dropped to be computed again.
+        Returns the pairs ``(pool block, swap block)`` to copy; none when the content is dropped and computed again.
         """
         used = self.blocks_for(sequence.num_computed_tokens)
         pairs: list[tuple[int, int]] = []
@@ -155,26 +181,26 @@ class KVCacheManager:
         else:
             sequence.num_computed_tokens = 0
         self.pool.release(reversed(sequence.block_table))
-        sequence.block_table = []
+        sequence.block_table = ()
         del self._tables[sequence.request_id]
         return pairs
 
     def _swap_in(self, sequence: Sequence) -> list[tuple[int, int]]:
         sources = self._swapped.pop(sequence.request_id)
-        sequence.block_table = self.pool.allocate(self.blocks_for(len(sequence.token_ids)))
+        sequence.block_table = tuple(self.pool.allocate(self.blocks_for(len(sequence.token_ids))))
         sequence.swapped_blocks = 0
-        # A swap-out of the same plan runs first and must not overwrite what this swap-in will read.
+        # A swap-out of the same plan runs first; it must not get the swap blocks that this swap-in reads.
         self._swap_in_flight += sources
         return list(zip(sources, sequence.block_table, strict=False))
 
     def plan_executed(self) -> None:
-        """The runner has applied the swaps handed out so far; their swap blocks may be used again."""
+        """Free the swap blocks of all swap-ins so far, which the runner has now applied."""
         self._free_swap += self._swap_in_flight
         self._swap_in_flight.clear()
 
     @checking(Invariant.BLOCKS)
     def check_integrity(self) -> None:
-        """Assert the pool's partition, that tables are long enough, and that swap blocks are each in one place."""
+        """Assert the pool's integrity, that tables cover what is computed, and that each swap block is in one place."""
         self.pool.check_integrity(sequence.block_table for sequence in self._tables.values())
         for sequence in self._tables.values():
             held = len(sequence.block_table) * self.block_size

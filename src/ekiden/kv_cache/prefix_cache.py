@@ -1,7 +1,7 @@
-"""Names for prompt prefixes: a hash chain over full blocks of token ids.
+"""Keys of prompt prefixes: a hash chain over full blocks of token ids.
 
-Key ``i`` covers tokens ``[0, (i + 1) * block_size)``, so equal keys mean equal prefixes (blake2b, 16 bytes). Only
-blocks that prefill wrote get a key: decode attention rounds differently, and a hit must never change the output.
+Key ``i`` covers the tokens ``[0, (i + 1) * block_size)``, so equal keys mean equal prefixes (blake2b, 16 bytes). Only
+blocks that prefill wrote get a key: decode attention rounds differently, and a hit must not change the output.
 """
 
 from array import array
@@ -24,17 +24,17 @@ def prefix_keys(token_ids: Sequence[int], block_size: int, count: int) -> list[b
 
 
 def prompt_keys(sequence: "state.Sequence", block_size: int) -> list[bytes]:
-    """The keys of all full prompt blocks, computed once for a sequence."""
+    """The keys of a sequence's full prompt blocks, computed once and then kept in it."""
     if sequence.prefix_keys is None:
         count = sequence.num_prompt_tokens // block_size
         sequence.prefix_keys = prefix_keys(sequence.token_ids, block_size, count)
     return sequence.prefix_keys
 
 
-def reusable_blocks(num_prompt_tokens: int, block_size: int) -> int:
+def reusable_blocks(num_prompt_tokens: int, block_size: int, least_chunk: int) -> int:
     """How many leading blocks of a prompt may come from the cache.
 
-    At least two prompt tokens are always computed: one to have logits, and a second because a prefill of a single
-    token goes through the decode kernel, which rounds differently (docs/decisions).
+    At least one prompt token is always computed, to have logits; more if the backend's smallest chunk is larger
+    (:class:`ekiden.state.runner.ChunkRules`).
     """
-    return max(0, (num_prompt_tokens - 2) // block_size)
+    return max(0, (num_prompt_tokens - least_chunk) // block_size)

@@ -1,8 +1,8 @@
-"""The evidence: what every stage decided, stored as it happens, read back to explain a request or to replay a run.
+"""Writes the evidence: what every stage decided, stored as it happens. :mod:`ekiden.evidence` reads it.
 
-- `records.py`: what is stored, as plain rows; `recorder.py`: from an engine's turn to rows; `store.py`: rows on disk.
-- `reader.py`, `life.py`, `explain.py`: one request backwards (why) and forwards (its life).
-- `replay.py`: recorded requests, outcomes and times for :mod:`ekiden.evidence.decision_replay`.
+- `records.py`: the rows that are stored, and the codes in them.
+- `details.py`: what is kept of a request and its answer beside the columns.
+- `recorder.py`: from an engine's turn to rows; `store.py`: rows on disk; `retention.py`: how long runs are kept.
 
 One run of an engine is one SQLite file. A turn has one row; what changes from turn to turn is written when it changes.
 """

@@ -1,4 +1,5 @@
-"""What is kept of a request and of its end beside the columns: digests, never texts, unless they are to be kept."""
+"""What the ledger keeps of a request and of its end beside the columns: digests and lengths; texts and tokens only
+where prompts are to be kept."""
 
 import zlib
 from array import array
@@ -32,7 +33,7 @@ def digest(token_ids: Tokens[int]) -> bytes:
 
 
 def pack_tokens(token_ids: Tokens[int]) -> bytes | None:
-    """Token ids, compressed; None for what are no token ids."""
+    """Token ids, compressed; None when one of them is outside 32 bits, as in a refused request."""
     try:
         return zlib.compress(array("i", token_ids).tobytes(), 1)
     except OverflowError:
@@ -46,7 +47,8 @@ def unpack_tokens(packed: bytes) -> tuple[int, ...]:
 
 
 def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep_prompts: bool) -> RequestDetail:
-    """How a request came in. Also names its prompt's blocks, as admission would do later."""
+    """What is kept of a request that intake has seen. Also computes the keys of its prompt's blocks, as admission would
+    do later."""
     request, outcome = arrival.request, arrival.outcome
     refusal = outcome if isinstance(outcome, Refusal) else None
     prompt = request.prompt_token_ids
@@ -87,7 +89,8 @@ def end_detail(sequence: Sequence, finish: Finish, keep_prompts: bool) -> EndDet
 
 
 def stop_of(sequence: Sequence) -> int | str | None:
-    """What ended a sequence before its length did: the client's stop token or a kind of rule; None: a natural end."""
+    """What ended a sequence before its length did: a stop token of the client, STOP_STRING or FAILED_RULES. None for
+    the model's own end token or the end of a grammar."""
     if sequence.finish_reason is FinishReason.ERROR:
         return FAILED_RULES
     return STOP_STRING if isinstance(sequence.stop_reason, str) else sequence.stop_reason

@@ -28,11 +28,10 @@ from ekiden.ledger.records import (
     TurnInputs,
     TurnRow,
 )
-from ekiden.state.plan import BatchPlan
 from ekiden.state.policy import StepLoad
 from ekiden.state.request import FinishReason, Refusal, RequestUpdate
 from ekiden.state.sequence import Sequence, Status
-from ekiden.state.turn import Arrival, RefillOutcome, Turn
+from ekiden.state.turn import Arrival, FormationOutcome, RefillOutcome, Turn
 
 _NO_LOAD = StepLoad(decode_rows=0, decode_context=0, prefill_tokens=0, prefill_pairs=0)
 
@@ -103,9 +102,10 @@ class Recorder:
         if turn.arrivals or turn.aborts or turn.pauses or turn.draining or turn.ended_at_start or turn.pauses_applied:
             inputs = self._inbox(turn, start)
         stops: list[tuple[int, int | str | None]] = []
+        proposed = self._proposed(turn)
         decisions = self._decide(turn, end, stops)
         if turn.output is not None or turn.failure is not None:
-            inputs = _measured(turn, inputs, stops)
+            inputs = _measured(turn, inputs, stops, proposed)
         row = self._turn_row(turn, start, end, inputs, decisions)
         self._forget_padding()
         self._ends.sort()  # as they are read back
@@ -179,7 +179,7 @@ class Recorder:
     # --- stages 2 to 5
 
     def _decide(self, turn: Turn, end: int, stops: list[tuple[int, int | str | None]]) -> TurnDecisions:
-        number, plan = self._number, turn.plan
+        number, formed = self._number, turn.formed
         at_start, at_end = turn.refilled_at_start, turn.refilled
         admitted_start = self._admitted(at_start, late=0)
         resumed_start = self._resumed(at_start, late=0)
@@ -189,12 +189,15 @@ class Recorder:
         victims: list[tuple[int, int]] = []
         swap_out: list[tuple[int, int]] = []
         swap_in: list[tuple[int, int]] = []
+        drafts: list[tuple[int, int]] = []
         budget = 0
-        if plan is not None and turn.load is not None:
-            decodes, prefills = self._rows(plan, turn.load)
-            left_out = self._left_out_changes(plan)
-            victims = self._victims(plan)
-            swap_out, swap_in, budget = plan.swap_out, plan.swap_in, plan.token_budget
+        if formed is not None and turn.load is not None:
+            decodes, prefills = self._rows(formed)
+            left_out = self._left_out_changes(formed)
+            victims = self._victims(formed)
+            rows = formed.plan.rows
+            drafts = [(number[formed.sequences[i]], rows[i].num_drafts) for i in formed.proposed if rows[i].num_drafts]
+            swap_out, swap_in, budget = formed.plan.swap_out, formed.plan.swap_in, formed.token_budget
         if turn.output is not None:
             self._first_tokens(turn)
         retired = []
@@ -221,27 +224,45 @@ class Recorder:
             passed_over=self._passed_over_changes(at_end or at_start),
             retired=retired,
             budget=budget,
+            drafts=drafts,
         )
 
-    def _rows(self, plan: BatchPlan, load: StepLoad) -> tuple[list[int] | None, list[tuple[int, int]]]:
-        """The rows of one token when they changed, and the prefill chunks, which stand after them."""
-        number, count = self._number, load.decode_rows
-        decodes = plan.sequences[:count]
+    def _rows(self, formed: FormationOutcome) -> tuple[list[int] | None, list[tuple[int, int]]]:
+        """The decode rows when they changed, and the prefill chunks, which stand after them."""
+        number, rows = self._number, formed.plan.rows
+        count = len(rows)
+        while count and rows[count - 1].prefill:
+            count -= 1
+        decodes = formed.sequences[:count]
         changed = None
         if decodes != self._decodes:
             self._decodes = decodes
             changed = [number[sequence] for sequence in decodes]
         prefills: list[tuple[int, int]] = []
-        for sequence, tokens in zip(plan.sequences[count:], plan.num_tokens[count:], strict=True):
-            prefills.append((number[sequence], tokens))
-            if not sequence.padding:
-                self._event(number[sequence], EventKind.PREFILL, tokens)
+        for sequence, row in zip(formed.sequences[count:], rows[count:], strict=True):
+            prefills.append((number[sequence], len(row.token_ids)))
+            self._event(number[sequence], EventKind.PREFILL, len(row.token_ids))
         return changed, prefills
 
-    def _left_out_changes(self, plan: BatchPlan) -> list[tuple[int, int]]:
-        if not plan.left_out and not self._left_out:
+    def _proposed(self, turn: Turn) -> list[tuple[int, int, int]]:
+        """Rows for which drafts were proposed, and how many tokens each of them gave."""
+        formed = turn.formed
+        if formed is None or not formed.proposed:
             return []
-        now = {self._number[sequence]: LEFT_OUT_CODES[reason] for sequence, reason in plan.left_out}
+        given = {update.request_id: len(update.token_ids) for update in turn.updates}
+        found = []
+        for index, count in formed.proposed.items():
+            sequence = formed.sequences[index]
+            tokens = given.get(sequence.request_id, 0)
+            found.append((self._number[sequence], count, tokens))
+            if tokens > 1:
+                self._event(self._number[sequence], EventKind.TOKENS, tokens, late=1)
+        return found
+
+    def _left_out_changes(self, formed: FormationOutcome) -> list[tuple[int, int]]:
+        if not formed.left_out and not self._left_out:
+            return []
+        now = {self._number[sequence]: LEFT_OUT_CODES[reason] for sequence, reason in formed.left_out}
         changes = [(number, code) for number, code in now.items() if self._left_out.get(number) != code]
         changes += [(number, 0) for number in self._left_out if number not in now]
         for number, code in changes:
@@ -249,19 +270,22 @@ class Recorder:
         self._left_out = now
         return changes
 
-    def _victims(self, plan: BatchPlan) -> list[tuple[int, int]]:
+    def _victims(self, formed: FormationOutcome) -> list[tuple[int, int]]:
         number, victims = self._number, []
-        for sequence, runner_up in zip(plan.preempted, plan.runners_up, strict=True):
+        for sequence, runner_up in zip(formed.preempted, formed.runners_up, strict=True):
             victims.append((number[sequence], 0 if runner_up is None else number[runner_up]))
             self._event(number[sequence], EventKind.PREEMPTED, sequence.swapped_blocks)
         return victims
 
     def _first_tokens(self, turn: Turn) -> None:
         """Who got its first token, and whose dropped content is whole again."""
-        assert turn.plan is not None
-        assert turn.load is not None
-        for sequence in turn.plan.sequences[turn.load.decode_rows :]:
-            if sequence.first_token_time == turn.end and self._live.get(sequence.request_id) is sequence:
+        assert turn.formed is not None
+        for sequence, row in zip(turn.formed.sequences, turn.formed.plan.rows, strict=True):
+            if (
+                row.prefill
+                and sequence.first_token_time == turn.end
+                and self._live.get(sequence.request_id) is sequence
+            ):
                 self._event(self._number[sequence], EventKind.FIRST_TOKEN, late=1)
         caught_up = [s for s in self._recomputing if s.status is Status.RUNNING and s.num_uncomputed_tokens == 1]
         for sequence in sorted(caught_up, key=self._number.__getitem__):
@@ -379,11 +403,16 @@ class Recorder:
             self._padded = [sequence for sequence in self._padded if sequence.slot >= 0]
 
 
-def _measured(turn: Turn, inputs: TurnInputs, stops: list[tuple[int, int | str | None]]) -> TurnInputs:
+def _measured(
+    turn: Turn,
+    inputs: TurnInputs,
+    stops: list[tuple[int, int | str | None]],
+    proposed: list[tuple[int, int, int]],
+) -> TurnInputs:
     """The inputs with what stage 3 took and what the model's tokens ended."""
     output = turn.output
     if output is None:
-        return msgspec.structs.replace(inputs, failure=turn.failure)
+        return msgspec.structs.replace(inputs, failure=turn.failure, drafts=proposed)
     timing = output.timing
     return TurnInputs(
         advance_start=round((timing.started - turn.start) * 1e6),
@@ -397,4 +426,5 @@ def _measured(turn: Turn, inputs: TurnInputs, stops: list[tuple[int, int | str |
         aborts=inputs.aborts,
         pauses=inputs.pauses,
         stops=stops,
+        drafts=proposed,
     )

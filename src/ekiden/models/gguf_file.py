@@ -1,12 +1,12 @@
-"""The GGUF container: metadata and the table of tensors, read without trusting a byte of it.
+"""Reads the GGUF container: its metadata and its table of tensors. The content of the file is not trusted.
 
 Rules of this file:
 
-1. Every count is checked against the bytes that are left before anything is allocated, so a hostile header costs no
-   more memory than the file is long, and a file cut short is told apart from a good one before a tensor is read.
-2. Whatever is wrong ends as a :class:`ModelError` that names the file, the thing and the way out.
-3. The ``gguf`` package converts the weights; its own reader is not used, because it builds a numpy array per string
-   (5 s for a vocabulary of 49,152 tokens, against 0.1 s here).
+1. Every count is checked against the bytes that are left in the file before anything is allocated. A hostile header
+   can therefore take no more memory than the file is long, and a truncated file is noticed before a tensor is read.
+2. Every fault ends as a :class:`ModelError` that names the file and the fault and says what to do.
+3. The ``gguf`` package dequantises the weights, but its reader is not used: it builds a numpy array for each string,
+   which takes 5 s for a vocabulary of 49,152 tokens, against 0.1 s here.
 
 The format is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ekiden.models.errors import ModelError
+from ekiden.models.files import unreadable
 
 MAGIC = b"GGUF"
 MAX_DIMENSIONS = 4
@@ -58,7 +59,7 @@ MetadataValue = str | int | float | bool | list[Any] | npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """Where a tensor lies. ``shape`` is in numpy's order, slowest dimension first; ``offset`` counts from byte 0."""
+    """Where a tensor lies: ``offset`` in bytes from the file's start, ``shape`` with the slowest dimension first."""
 
     name: str
     type_id: int
@@ -66,16 +67,12 @@ class TensorInfo:
     offset: int
     num_bytes: int
 
-    @property
-    def type_name(self) -> str:
-        return TENSOR_TYPES[self.type_id][0]
-
 
 class GGUFFile:
     """An open GGUF file: ``metadata`` and ``tensors``, with the weights left on disk until :meth:`raw` maps them.
 
     Raises:
-        ModelError: not a GGUF file, an unknown version, a part of a split file, cut short, or nonsense inside.
+        ModelError: the file is not GGUF, has an unknown version, is one part of several, is truncated or is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -113,11 +110,11 @@ def _map(path: Path) -> mmap.mmap:
                 raise ModelError(f"{path}: not a GGUF file (it begins with {magic!r}); give a .gguf model file")
             return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror or error}; check the path and its rights") from error
+        raise unreadable(path, error) from error
 
 
 class _Reader:
-    """A cursor over the mapped header; every read is checked against the end of the file."""
+    """Reads the mapped header from front to back; every read is checked against the end of the file."""
 
     def __init__(self, path: Path, mapping: mmap.mmap) -> None:
         self.path = path
@@ -137,7 +134,7 @@ class _Reader:
         return value
 
     def count(self, what: str, least_bytes_each: int, limit: int) -> int:
-        """A 64-bit count that the rest of the file can really hold."""
+        """Read a 64-bit count and check that the rest of the file can hold so many items."""
         value: int = self.unpack("Q")
         if value > limit or value * least_bytes_each > self.size - self.position:
             raise self.failure(f"{what} is {value:,}, more than the file can hold")
@@ -156,10 +153,10 @@ class _Reader:
         version: int = self.unpack("I")
         if version in (2 << 24, 3 << 24):
             raise ModelError(
-                f"{self.path}: a big-endian GGUF file; convert it to little-endian (`gguf-convert-endian`)"
+                f"{self.path}: this GGUF file is big-endian; convert it to little-endian (`gguf-convert-endian`)"
             )
         if version not in (2, 3):
-            raise ModelError(f"{self.path}: GGUF version {version} is not known (2 and 3 are); convert the model again")
+            raise ModelError(f"{self.path}: GGUF version {version} is not supported; convert the model again")
         return (
             self.count("number of tensors", 8 + 4 + 4 + 8, MAX_TENSORS),
             self.count("number of metadata keys", 8 + 4 + 1, MAX_KEYS),
@@ -198,7 +195,7 @@ class _Reader:
         return [self.value(key, item_type, depth + 1) for _ in range(length)]
 
     def strings(self, key: str) -> list[str]:
-        """An array of strings: the one hot loop of the header (a vocabulary and its merges), so written out."""
+        """An array of strings. Reading a vocabulary takes most of the time, so this loop is written out."""
         length = self.count(f"length of {key}", 8, MAX_TEXTS)
         unpack_length = struct.Struct("<Q").unpack_from
         data, position, size = self.data, self.position, self.size
@@ -250,13 +247,13 @@ class _Reader:
             names = ", ".join(type_name for type_name, _, _ in TENSOR_TYPES.values())
             raise ModelError(
                 f"{self.path}: tensor {name!r} is of type {_type_name(type_id)}, which is not supported; "
-                f"take a file whose types are among {names}"
+                f"give a file whose types are among {names}"
             )
         return name, shape, type_id, int(self.unpack("Q"))
 
 
 def _type_name(type_id: int) -> str:
-    """The name of a type that cannot be read here, from the gguf package's longer list."""
+    """The name that the gguf package has for a type which is not in :data:`TENSOR_TYPES`."""
     from gguf.constants import GGMLQuantizationType
 
     try:

@@ -1,15 +1,15 @@
-"""``org/name`` -> a folder, through the ``huggingface_hub`` package (the extra ``hub``).
+"""Fetches ``org/name`` from a model hub with the ``huggingface_hub`` package (the extra ``hub``).
 
 The package keeps its own cache layout under ``hub/`` of the model cache, writes each file under another name until
-it is whole, and refuses a snapshot that is not complete when the hub cannot be reached. ``HF_ENDPOINT`` and
-``HF_TOKEN`` work as everywhere.
+it is complete, and refuses an incomplete snapshot when the hub cannot be reached. ``HF_ENDPOINT`` and ``HF_TOKEN``
+have their usual meaning.
 """
 
 import errno
 from pathlib import Path
 from typing import Any
 
-from ekiden.models.errors import ModelError
+from ekiden.models.errors import ModelError, one_line
 from ekiden.models.fetch import Progress
 
 PATTERNS = (
@@ -28,10 +28,10 @@ PATTERNS = (
 
 
 def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path:
-    """The folder of the newest snapshot of ``org/name``, or the complete one already there when the hub is away.
+    """The folder of the newest snapshot of ``org/name``, or of the cached one when the hub cannot be reached.
 
     Raises:
-        ModelError: the extra is not installed, no such repository, no access, no network, or no space.
+        ModelError: the extra, the repository, access to it, the network or disk space is missing.
     """
     try:
         from huggingface_hub import snapshot_download
@@ -44,8 +44,8 @@ def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path
         )
     except ImportError as error:
         raise ModelError(
-            f"{repository!r} names a model on a hub, and fetching from one needs an extra: "
-            "pip install 'ekiden[hub]'; or give a folder or a .gguf file"
+            f"{repository!r} names a model on a hub, and fetching from one needs an extra: run "
+            "pip install 'ekiden[hub]', or give a folder or a .gguf file"
         ) from error
     named = f"{repository} cannot be fetched from the hub"
     try:
@@ -60,7 +60,7 @@ def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
         raise ModelError(f"{named}: no such repository; check the name, and set HF_TOKEN if it is private") from error
     except LocalEntryNotFoundError as error:
-        reason = _one_line(error.__cause__ or error)
+        reason = one_line(error.__cause__ or error)
         raise ModelError(
             f"{named}, and no complete copy is here; check the network, the proxy and HF_ENDPOINT ({reason})"
         ) from error
@@ -69,18 +69,14 @@ def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path
             raise ModelError(
                 f"{named}: no space left in {cache_dir}; free space, or set EKIDEN_MODEL_CACHE to another disk"
             ) from error
-        raise ModelError(f"{named}: {_one_line(error)}; try again later") from error
-    except Exception as error:  # the package lets errors of its HTTP client through, whose types change with it
-        raise ModelError(f"{named}: {_one_line(error)}; check the network and HF_ENDPOINT") from error
+        raise ModelError(f"{named}: {one_line(error)}; try again later") from error
+    except Exception as error:  # errors of the package's HTTP client, whose types differ between versions
+        raise ModelError(f"{named}: {one_line(error)}; check the network and HF_ENDPOINT") from error
     return Path(folder)
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
 def _progress_bar(what: str, progress: Progress) -> type[Any]:
-    """A class in the place of the package's progress bar that tells ``progress`` instead of drawing."""
+    """A class to use as the package's progress bar; it calls ``progress`` instead of drawing."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class Reporter(tqdm):
@@ -90,7 +86,7 @@ def _progress_bar(what: str, progress: Progress) -> type[Any]:
             super().__init__(*args, **options)  # type: ignore[no-untyped-call]
 
         def display(self, *args: Any, **options: Any) -> None:
-            """Draw nothing: the caller's own display shows it."""
+            """Draw nothing; the caller's own display shows the progress."""
 
         def update(self, n: float | None = 1) -> bool | None:
             drawn: bool | None = super().update(n)

@@ -1,4 +1,4 @@
-"""What the user calls a model -> the files it is made of."""
+"""Finds the files of the model that a user names."""
 
 import re
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """A model on disk. Paths are None for files that the model does not have; a GGUF file is its own everything."""
+    """A model on disk. A path is None where the model has no such file; a GGUF file holds everything itself."""
 
     kind: Kind
     name: str
@@ -38,21 +38,21 @@ class ModelFiles:
 
 
 def resolve(model: str, cache_dir: Path, *, progress: Progress | None = None) -> ModelFiles:
-    """Find the files of ``model``, fetching them where the name says so.
+    """Find the files of ``model``; a model from the catalog or a hub is fetched unless the cache has it.
 
     Args:
-        model: a catalog name, a path, or ``org/name``. A path that exists goes before a hub name.
+        model: a catalog name, a path, or ``org/name``. A path that exists takes precedence over a hub name.
         cache_dir: the model cache.
-        progress: told how a fetch goes.
+        progress: called with the progress of a fetch.
 
     Raises:
-        ModelError: nothing of that name, a folder without what it needs, or a fetch that failed.
+        ModelError: there is no such model, its folder lacks a file, or fetching it failed.
     """
     report = progress or silent
     if model in CATALOG:
         return _gguf(fetch_catalog(CATALOG[model], cache_dir, report), model, cache_dir)
     if "\0" in model or not model:
-        raise ModelError(f"{model!r} is no model; give {ACCEPTED}")
+        raise ModelError(f"{model!r} is not a model's name; give {ACCEPTED}")
     path = Path(model).expanduser()
     if path.is_file():
         if path.suffix.lower() != ".gguf":
@@ -64,7 +64,7 @@ def resolve(model: str, cache_dir: Path, *, progress: Progress | None = None) ->
         from ekiden.models.hub import fetch_snapshot
 
         return files_in_folder(fetch_snapshot(model, cache_dir, report), model, cache_dir)
-    raise ModelError(f"{model!r} is not a model here: no such file or folder, and no such name; give {ACCEPTED}")
+    raise ModelError(f"{model!r} is neither a file, nor a folder, nor a known name; give {ACCEPTED}")
 
 
 def _gguf(path: Path, name: str, cache_dir: Path) -> ModelFiles:
@@ -72,10 +72,10 @@ def _gguf(path: Path, name: str, cache_dir: Path) -> ModelFiles:
 
 
 def files_in_folder(folder: Path, name: str, cache_dir: Path) -> ModelFiles:
-    """The model in a folder: OpenVINO before safetensors before GGUF, when several are there.
+    """The model in a folder. Where it holds several, OpenVINO comes before safetensors, and that before GGUF.
 
     Raises:
-        ModelError: none is there, or a file that it needs is missing.
+        ModelError: the folder holds no model, or a file that the model needs is missing.
     """
     network = folder / "openvino_model.xml"
     if network.is_file():
@@ -93,7 +93,7 @@ def files_in_folder(folder: Path, name: str, cache_dir: Path) -> ModelFiles:
         raise ModelError(f"{folder}: holds {len(found)} .gguf files ({names}); give the path of one")
     if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
         raise ModelError(
-            f"{folder}: its weights are in PyTorch's own format, which is not read (loading it can run code); "
+            f"{folder}: its weights are in PyTorch's own format, which is not supported, as loading it can run code; "
             "save them as safetensors"
         )
     raise ModelError(f"{folder}: holds no model; give {ACCEPTED}")

@@ -1,11 +1,14 @@
-"""Generated text, piece by piece, with stop strings held back: the engine and the doors share these rules.
+"""Turns generated tokens into text piece by piece and finds stop strings in it, for the engine and the HTTP API.
 
-1. No character of a stop string is given out, nor any that may yet become part of one; what turns out not to be is
-   given out later.
-2. When several stops are complete after the same token, the one that begins first wins, and of those that begin
-   together the shortest.
-3. A stop that is complete within the text of the first ``min_tokens`` tokens is none; one that only begins there is.
-4. Matching is Knuth-Morris-Pratt over characters, so a token costs its length and never the length of the text.
+Rules:
+
+1. No character of a stop string is given out. Characters that may become part of one are held back, and given out
+   once it is known that they do not.
+2. When one token completes several stop strings, the one that begins first counts; of those that begin together, the
+   shortest.
+3. A stop string that ends within the text of the first ``min_tokens`` tokens does not count. One that begins there and
+   ends later does.
+4. Matching is Knuth-Morris-Pratt over characters, so the work for a token follows its own length, not the text's.
 """
 
 from dataclasses import dataclass
@@ -22,18 +25,18 @@ class TextDelta:
 
 
 class IncrementalText:
-    """Text of one sequence.
+    """The text of one sequence.
 
     Args:
         tokenizer: turns ids into text.
         stop: the stop strings, none empty.
-        include_stop: give the stop string out as the end of the text.
-        min_tokens: stops that end in the text of so many tokens are passed over.
+        include_stop: the text ends with the stop string instead of before it.
+        min_tokens: stop strings that end in the text of this many first tokens do not count.
         skip_special_tokens: leave special tokens out of the text.
-        shown: special tokens that stay in it nonetheless.
+        shown: special tokens that stay in the text all the same.
 
     Raises:
-        ValueError: an empty stop string, which would match everywhere.
+        ValueError: a stop string is empty and would match everywhere.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class IncrementalText:
         self._stopped: str | None = None
 
     def feed(self, token_id: int) -> TextDelta:
-        """The next token's share of the text; after a stop there is none."""
+        """The text that may be sent after the next token; none once a stop string was found."""
         text = self._stream.step(token_id)
         if self._tokens_without_stop == 0:
             return self._add(text)
@@ -64,7 +67,7 @@ class IncrementalText:
         return self._pass_over(text)
 
     def finish(self) -> str:
-        """What was held back, when generation ends another way; an unfinished character becomes U+FFFD."""
+        """The text that was held back, when generation ends another way; an unfinished character is U+FFFD."""
         text = self._stream.finish()
         rest = (self._pass_over(text) if self._tokens_without_stop else self._add(text)).text
         if self._stopped is None:
@@ -77,7 +80,7 @@ class IncrementalText:
         if not self._matchers:
             return TextDelta(text=text)
         pending = self._held + text
-        first: tuple[int, int, str] | None = None  # where it begins, its length, the stop itself
+        first: tuple[int, int, str] | None = None  # begin, length, stop string
         for matcher in self._matchers:
             begin = matcher.feed(text, len(self._held))
             if begin is not None:
@@ -90,20 +93,20 @@ class IncrementalText:
         return self._give(pending)
 
     def _pass_over(self, text: str) -> TextDelta:
-        """Text in which no stop may end; one that begins in it may still become whole."""
+        """Add text in which a stop string may begin but not end."""
         for matcher in self._matchers:
             matcher.skip(text)
         return self._give(self._held + text)
 
     def _give(self, pending: str) -> TextDelta:
-        """Give out all but what may yet become part of a stop."""
+        """Give out all but the end that may become part of a stop string."""
         keep = len(pending) - max((matcher.matched for matcher in self._matchers), default=0)
         self._held = pending[keep:]
         return TextDelta(text=pending[:keep])
 
 
 class _Matcher:
-    """One stop string; ``matched`` is the longest end of the text so far that is a proper beginning of it."""
+    """Searches for one stop string; ``matched`` is the length of its longest proper prefix at the end of the text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -117,7 +120,7 @@ class _Matcher:
             self._fallback[index] = length
 
     def feed(self, text: str, offset: int) -> int | None:
-        """Where the first match that ``text`` completes begins, counting from ``offset`` characters before it."""
+        """Where the first match that ``text`` completes begins, counted from ``offset`` characters before ``text``."""
         for index, character in enumerate(text):
             self._step(character)
             if self.matched == len(self.text):
@@ -125,7 +128,7 @@ class _Matcher:
         return None
 
     def skip(self, text: str) -> None:
-        """As :meth:`feed`, for a text in which a match does not count."""
+        """As :meth:`feed`, but a match does not count."""
         for character in text:
             self._step(character)
             if self.matched == len(self.text):

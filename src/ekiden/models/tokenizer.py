@@ -1,31 +1,29 @@
-"""Text to token ids and back, over the ``tokenizers`` package.
+"""Text to token ids and back, with the ``tokenizers`` package.
 
 Rules of this file:
 
-1. A special token in a text is text, unless the caller says ``parse_special``: what a user writes cannot open a turn.
-   A rendered chat mixes both; :meth:`Tokenizer.protect` marks the user's part before it goes into the template.
-2. Decoding is a matter of bytes: each token has its own (:meth:`Tokenizer.token_bytes`), a text is their sum read as
-   UTF-8. So streamed and whole decoding agree by construction, and half a character is held, never shown.
-3. Encoding goes through the batch call, which releases the GIL (the single one does not), so a huge body on one
-   thread does not stop the others.
+1. The name of a special token in a text is plain text unless the caller says ``parse_special``, so that what a user
+   writes cannot begin a turn. A rendered chat holds special tokens and users' text: :meth:`Tokenizer.protect` marks
+   the users' text before the template renders it.
+2. Decoding works on bytes: each token has its own (:meth:`Tokenizer.token_bytes`), and a text is their concatenation
+   read as UTF-8. Streamed and whole decoding therefore agree, and a stream holds an unfinished character back.
+3. Encoding uses the package's batch call, which releases the GIL (the single call does not), so that encoding a huge
+   body on one thread does not stop the others.
 """
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from pathlib import Path
-from typing import Any, Self
 
 import tokenizers
 
-from ekiden.models.errors import ModelError
+from ekiden.models.errors import ModelError, one_line
 
-# Two noncharacters, which Unicode sets aside for use inside programs.
+# Two noncharacters, which Unicode reserves for use inside programs.
 GUARD = "\ufdd0\ufdd1"
 
-# Tokens that end a turn wherever they are special, whatever the configuration remembers to say.
+# These tokens end a turn in every model where they are special, also when its configuration does not say so.
 END_OF_TURN = (
     "<|im_end|>",
     "<|eot_id|>",
@@ -36,26 +34,21 @@ END_OF_TURN = (
 )
 
 
-class PieceKind(Enum):
-    """How a token's text in the vocabulary stands for its bytes."""
-
-    BYTE_LEVEL = "byte-level"
-    """Every byte is one printable character (GPT-2)."""
-    SENTENCEPIECE = "sentencepiece"
-    """``▁`` is a space; ``<0xAB>`` is a byte where there is byte fallback."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerParts:
-    """What a loader finds out; see `tokenizer_json.py` and `tokenizer_gguf.py`.
+    """What `tokenizer_json.py` and `tokenizer_gguf.py` read from a model's files.
 
-    ``rest`` encodes what follows a special token, where that differs from the start of a text. ``patterns`` are
-    regular expressions of the special tokens in a text, with the spaces that a token takes in.
+    ``rest`` encodes the text after a special token; it differs from ``backend`` where a model treats the start of a
+    text in another way. ``byte_level`` says how the vocabulary writes bytes: each as one printable character (GPT-2);
+    otherwise as SentencePiece does, with ``▁`` for a space and, with ``byte_fallback``, ``<0xAB>`` for a byte.
+    ``added`` maps the ids of added tokens to their text, ``special`` the text of special tokens to their ids.
+    ``patterns`` are regular expressions that find the special tokens in a text, with the spaces that a token absorbs.
+    ``bos_token`` and ``eos_token`` are their texts for chat templates, empty where the model has none.
     """
 
     backend: tokenizers.Tokenizer
     rest: tokenizers.Tokenizer
-    kind: PieceKind
+    byte_level: bool
     byte_fallback: bool
     strips_space: bool
     added: Mapping[int, str]
@@ -66,6 +59,8 @@ class TokenizerParts:
     bos_token_id: int | None
     eos_token_ids: frozenset[int]
     vocab_size: int
+    bos_token: str = ""
+    eos_token: str = ""
 
 
 class Tokenizer:
@@ -74,52 +69,24 @@ class Tokenizer:
     def __init__(self, parts: TokenizerParts) -> None:
         self._parts = parts
         for backend in (parts.backend, parts.rest):
-            backend.encode_special_tokens = True  # special tokens are found here, and only when asked for
+            backend.encode_special_tokens = True  # this class finds special tokens itself, and only when asked to
             backend.no_truncation()
             backend.no_padding()
         self.vocab_size = parts.vocab_size
         self.bos_token_id = parts.bos_token_id
         self.eos_token_ids = parts.eos_token_ids
         self.special_ids = frozenset(parts.special.values())
+        self.bos_token, self.eos_token = parts.bos_token, parts.eos_token
         self.adds_bos = parts.bos_token_id is not None and parts.bos_token_id in parts.prefix
         self._added_bytes = {token_id: text.encode() for token_id, text in parts.added.items()}
         self._split, self._start = _special_patterns(parts)
 
-    @classmethod
-    def from_file(
-        cls, path: Path, *, tokenizer_config: Mapping[str, Any] | None = None, eos_token_ids: Iterable[int] = ()
-    ) -> Self:
-        """Read a ``tokenizer.json``.
-
-        Args:
-            path: the file.
-            tokenizer_config: the content of ``tokenizer_config.json``: names of BOS and EOS, ``add_bos_token``.
-            eos_token_ids: more ids that end a turn, from ``generation_config.json`` or ``config.json``.
-
-        Raises:
-            ModelError: the file cannot be read, or is of a kind that cannot be decoded exactly.
-        """
-        from ekiden.models.tokenizer_json import parts_from_file
-
-        return cls(parts_from_file(path, tokenizer_config or {}, eos_token_ids))
-
-    @classmethod
-    def from_gguf(cls, source: str, metadata: Mapping[str, Any], warnings: list[str] | None = None) -> Self:
-        """Build the tokenizer that a GGUF file describes; doubts are added to ``warnings``.
-
-        Raises:
-            ModelError: no tokenizer in the file, or one that cannot be built exactly.
-        """
-        from ekiden.models.tokenizer_gguf import parts_from_metadata
-
-        return cls(parts_from_metadata(source, metadata, [] if warnings is None else warnings))
-
     def encode(self, text: str, *, add_special_tokens: bool, parse_special: bool = False) -> list[int]:
-        """Token ids of ``text``.
+        """The token ids of ``text``.
 
         Args:
-            add_special_tokens: begin and end as the model's own tokenizer does (BOS, for models that take one). A
-                BOS that the text already begins with (``parse_special``) is not doubled.
+            add_special_tokens: add what the model's own tokenizer adds at the beginning and the end (BOS, for models
+                that use one). A BOS that the text already begins with (``parse_special``) is not repeated.
             parse_special: text such as ``<|im_end|>`` becomes that token, except where :meth:`protect` marked it.
         """
         ids = self._encode_parsed(text) if parse_special else _encode(self._parts.backend, [text])[0]
@@ -130,7 +97,7 @@ class Tokenizer:
     def encode_batch(
         self, texts: Sequence[str], *, add_special_tokens: bool, parse_special: bool = False
     ) -> list[list[int]]:
-        """:meth:`encode` of each text, on several cores where the texts are plain."""
+        """As :meth:`encode` for each text; plain texts (without ``parse_special``) are encoded on several cores."""
         if parse_special:
             return [self.encode(text, add_special_tokens=add_special_tokens, parse_special=True) for text in texts]
         batch = _encode(self._parts.backend, list(texts))
@@ -139,8 +106,8 @@ class Tokenizer:
     def protect(self, text: str) -> str:
         """``text`` with a mark before each special token in it, so that ``parse_special`` leaves it as text.
 
-        The mark is two noncharacters (U+FDD0 U+FDD1); encoding takes it out again. Use it on what users wrote
-        before a chat template joins it with the template's own special tokens.
+        The mark is two noncharacters (U+FDD0 U+FDD1), which encoding removes. Use it on what users wrote, before a
+        chat template joins that with its own special tokens.
         """
         return text if self._start is None else self._start.sub(GUARD, text)
 
@@ -148,8 +115,8 @@ class Tokenizer:
         """The text of ``ids``; bytes that are not UTF-8 become U+FFFD.
 
         Args:
-            skip_special_tokens: leave the text of special tokens out.
-            continuation: the ids continue a text, so that a leading space of SentencePiece models is kept.
+            skip_special_tokens: leave out the text of special tokens.
+            continuation: the ids continue a text, so a SentencePiece model's leading space is kept.
         """
         skipped = self.special_ids if skip_special_tokens else frozenset()
         data = b"".join(self.token_bytes(token_id) for token_id in ids if token_id not in skipped)
@@ -159,9 +126,9 @@ class Tokenizer:
         return text
 
     def decode_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> "DecodeStream":
-        """A decoder of generated ids, one at a time; its pieces joined are ``decode(ids, continuation=True)``.
+        """A decoder that takes generated ids one at a time; its pieces together are ``decode(ids, continuation=True)``.
 
-        Special tokens that are among ``shown`` are not skipped.
+        Special tokens among ``shown`` are not skipped.
         """
         return DecodeStream(self, skip_special_tokens, shown)
 
@@ -175,7 +142,7 @@ class Tokenizer:
         piece = self._parts.backend.id_to_token(token_id)
         if piece is None:
             return b""
-        if self._parts.kind is PieceKind.BYTE_LEVEL:
+        if self._parts.byte_level:
             return _byte_level_bytes(piece)
         if self._parts.byte_fallback and _BYTE_TOKEN.fullmatch(piece):
             return bytes([int(piece[3:5], 16)])
@@ -192,7 +159,7 @@ class Tokenizer:
         return [*prefix, *ids, *self._parts.suffix]
 
     def _encode_parsed(self, text: str) -> list[int]:
-        """Special tokens by their ids, and what is between them as plain text, as the package itself splits."""
+        """The ids of special tokens, and of the plain text between them, split as the package itself splits."""
         ids: list[int] = []
         backend = self._parts.backend
         for piece, special_id in self._pieces(text):
@@ -219,7 +186,7 @@ class Tokenizer:
 
 
 class DecodeStream:
-    """Text of a growing row of ids. Holds back at most the three bytes of an unfinished character."""
+    """Decodes ids one at a time and holds back the bytes of an unfinished character (at most three)."""
 
     def __init__(
         self, tokenizer: Tokenizer, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()
@@ -235,7 +202,7 @@ class DecodeStream:
         return self._decoder.decode(self._tokenizer.token_bytes(token_id))
 
     def finish(self) -> str:
-        """What is left when no token follows: the unfinished character as U+FFFD, or nothing."""
+        """The rest when no token follows: U+FFFD for an unfinished character, otherwise nothing."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -243,7 +210,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 def _special_patterns(parts: TokenizerParts) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
-    """Two expressions: special tokens not preceded by the mark (longest first), and the places where one begins."""
+    """Two expressions: one finds special tokens that no mark precedes (longest first), one finds where any begins."""
     if not parts.special:
         return None, None
     names = sorted(parts.special, key=lambda name: (-len(name), name))
@@ -258,7 +225,7 @@ def _encode(backend: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte -> the byte."""
+    """Maps the printable character that GPT-2 uses for a byte to that byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -271,9 +238,9 @@ def _byte_level_bytes(piece: str) -> bytes:
     try:
         return bytes(_ALPHABET[character] for character in piece)
     except KeyError:
-        return piece.encode()  # a token outside the alphabet is its own text
+        return piece.encode()  # a token with other characters stands for its own text
 
 
 def failure(source: str, error: Exception) -> ModelError:
-    """The package raises bare exceptions; here they get the file's name and one line."""
-    return ModelError(f"{source}: the tokenizer cannot be built: {' '.join(str(error).split())[:200]}")
+    """The error for any exception of the ``tokenizers`` package, which raises ``Exception`` itself."""
+    return ModelError(f"{source}: the tokenizer cannot be built: {one_line(error)}")

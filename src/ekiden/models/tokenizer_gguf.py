@@ -1,10 +1,10 @@
-"""GGUF tokenizer metadata -> the parts of a :class:`Tokenizer`.
+"""Builds a :class:`Tokenizer` from the metadata of a GGUF file.
 
-Two kinds are built exactly: byte-level BPE (``gpt2``), with the splitting rule that ``tokenizer.ggml.pre`` names, and
-SentencePiece BPE (``llama``), whose scores are turned into the equivalent ranked merges. Everything else is refused:
-a tokenizer that is nearly right gives answers that are quietly worse.
+Two kinds can be built exactly: byte-level BPE (``gpt2``), with the splitting rule that ``tokenizer.ggml.pre`` names,
+and SentencePiece BPE (``llama``), whose scores are turned into equivalent ranked merges. Every other kind is refused,
+because a tokenizer that is nearly right makes answers worse without any error.
 
-There is no default id for any special token: a file that names no BOS has none.
+No special token has a default id: a file that names no BOS token has none.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,14 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
+from ekiden.models.architectures.fields import Fields
 from ekiden.models.errors import ModelError
-from ekiden.models.tokenizer import END_OF_TURN, PieceKind, TokenizerParts, failure
+from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, TokenizerParts, failure
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _WAY_OUT = "give the model's Hugging Face folder, whose tokenizer.json is used"
 
-# The published splitting expressions of each model's own tokenizer.json.
+# The expressions by which each model's published tokenizer.json splits text.
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -50,18 +51,18 @@ _SPLITS = {
 _IGNORE_MERGES = {"llama-bpe", "llama3", "llama-v3", "tekken"}
 _ADDS_BOS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
 _COMPOSES = {"qwen2"}
-"""Models whose tokenizer.json normalises to NFC."""
+"""Models whose tokenizer.json normalises text to NFC."""
 
 
 class _Metadata:
-    """The tokenizer's keys, checked once."""
+    """The file's tokenizer keys, with the vocabulary checked."""
 
     def __init__(self, source: str, metadata: Mapping[str, Any]) -> None:
         self.source = source
         self.values = metadata
         tokens = metadata.get("tokenizer.ggml.tokens")
         if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
-            raise ModelError(f"{source}: it holds no vocabulary (tokenizer.ggml.tokens); {_WAY_OUT}")
+            raise ModelError(f"{source}: the file holds no vocabulary (tokenizer.ggml.tokens); {_WAY_OUT}")
         self.tokens: list[str] = tokens
         types = metadata.get("tokenizer.ggml.token_type")
         if types is None:
@@ -85,18 +86,19 @@ class _Metadata:
         return value
 
     def text(self, name: str) -> str | None:
-        value = self.values.get(f"tokenizer.ggml.{name}")
-        if value is not None and not isinstance(value, str):
-            raise ModelError(f"{self.source}: tokenizer.ggml.{name} is not a text; convert the model again")
-        return value
+        return Fields(self.source, self.values).text(f"tokenizer.ggml.{name}")
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.values.get(f"tokenizer.ggml.{name}")
         return value if isinstance(value, bool) else default
 
 
-def parts_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list[str]) -> TokenizerParts:
-    """See :meth:`Tokenizer.from_gguf`."""
+def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list[str]) -> Tokenizer:
+    """Build the tokenizer that a GGUF file describes; what may be wrong with it is added to ``warnings``.
+
+    Raises:
+        ModelError: the file holds no tokenizer, or one that cannot be built exactly.
+    """
     described = _Metadata(source, metadata)
     model = described.text("model")
     bos = described.token_id("bos")
@@ -104,11 +106,10 @@ def parts_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list
         if model == "gpt2":
             pre = _pre_tokenizer_name(described, warnings)
             backend = _byte_level(described, pre)
-            kind, adds_bos, strips_space = PieceKind.BYTE_LEVEL, pre in _ADDS_BOS, False
+            adds_bos, strips_space = pre in _ADDS_BOS, False
         elif model == "llama":
             backend = _sentencepiece(described)
-            kind, adds_bos = PieceKind.SENTENCEPIECE, True
-            strips_space = described.flag("add_space_prefix", True)
+            adds_bos, strips_space = True, described.flag("add_space_prefix", True)
         else:
             raise ModelError(f"{source}: tokenizer {model!r} is not supported (gpt2 and llama are); {_WAY_OUT}")
     except ModelError:
@@ -118,13 +119,13 @@ def parts_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list
     special_ids = _add_tokens(described, backend)
     adds_bos = described.flag("add_bos_token", adds_bos)
     if adds_bos and bos is None:
-        warnings.append(f"{source}: asks for a BOS token but names none, so none is added")
+        warnings.append(f"{source}: the file asks for a BOS token but names none, so none is added")
     eos = described.token_id("eos")
-    return TokenizerParts(
+    parts = TokenizerParts(
         backend=backend,
         rest=backend,
-        kind=kind,
-        byte_fallback=kind is PieceKind.SENTENCEPIECE,
+        byte_level=model == "gpt2",
+        byte_fallback=model == "llama",
         strips_space=strips_space,
         added={
             token_id: described.tokens[token_id]
@@ -136,22 +137,23 @@ def parts_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list
         prefix=(bos,) if adds_bos and bos is not None else (),
         suffix=(eos,) if described.flag("add_eos_token", False) and eos is not None else (),
         bos_token_id=bos,
-        eos_token_ids=_ends(described, special_ids, warnings),
+        eos_token_ids=_ends(described, special_ids),
         vocab_size=len(described.tokens),
+        bos_token="" if bos is None else described.tokens[bos],
+        eos_token="" if eos is None else described.tokens[eos],
     )
+    return Tokenizer(parts)
 
 
-def _ends(described: _Metadata, special_ids: frozenset[int], warnings: list[str]) -> frozenset[int]:
+def _ends(described: _Metadata, special_ids: frozenset[int]) -> frozenset[int]:
     named = (described.token_id(name) for name in ("eos", "eot", "eom"))
     ends = {token_id for token_id in named if token_id is not None}
     ends |= {token_id for token_id in special_ids if described.tokens[token_id] in END_OF_TURN}
-    if not ends:
-        warnings.append(f"{described.source}: names no end token, so answers end only by length or a stop string")
     return frozenset(ends)
 
 
 def _add_tokens(described: _Metadata, backend: tokenizers.Tokenizer) -> frozenset[int]:
-    """Tell the backend which tokens are not made by merging; returns the ids of the special ones."""
+    """Add the tokens that merging does not make to the backend; returns the ids of the special ones."""
     special: set[int] = set()
     tokens: list[AddedToken] = []
     named = {described.token_id(name) for name in ("bos", "eos", "eot", "eom", "padding")}
@@ -171,12 +173,12 @@ def _pre_tokenizer_name(described: _Metadata, warnings: list[str]) -> str:
     if named is None or named == "default":
         guess = _guess_pre_tokenizer(described)
         warnings.append(
-            f"{described.source}: does not say how text is split before merging (tokenizer.ggml.pre); {guess!r} is "
-            f"assumed, and wrong tokens would make answers worse: convert the model again, or {_WAY_OUT}"
+            f"{described.source}: the file does not say how text is split before merging (tokenizer.ggml.pre); "
+            f"{guess!r} is assumed. If that is wrong, answers are worse: convert the model again, or {_WAY_OUT}"
         )
         return guess
     if named not in _SPLITS:
-        raise ModelError(f"{described.source}: the text splitting {named!r} is not known here; {_WAY_OUT}")
+        raise ModelError(f"{described.source}: tokenizer.ggml.pre {named!r} is not known here; {_WAY_OUT}")
     return named
 
 
@@ -191,13 +193,11 @@ def _guess_pre_tokenizer(described: _Metadata) -> str:
 def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
     merges = described.values.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
-        raise ModelError(f"{described.source}: it holds no merges (tokenizer.ggml.merges); {_WAY_OUT}")
+        raise ModelError(f"{described.source}: the file holds no merges (tokenizer.ggml.merges); {_WAY_OUT}")
     try:
         pairs = [(left, right) for left, right in (str(merge).split(" ", 1) for merge in merges)]
     except ValueError as error:
-        raise ModelError(
-            f"{described.source}: tokenizer.ggml.merges holds something that is no pair; {_WAY_OUT}"
-        ) from error
+        raise ModelError(f"{described.source}: an entry of tokenizer.ggml.merges is not a pair; {_WAY_OUT}") from error
     vocabulary = {text: token_id for token_id, text in enumerate(described.tokens)}
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _IGNORE_MERGES))
     rule = _SPLITS[pre]
@@ -217,12 +217,12 @@ def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
 def _sentencepiece(described: _Metadata) -> tokenizers.Tokenizer:
     scores = described.values.get("tokenizer.ggml.scores")
     if not isinstance(scores, np.ndarray) or len(scores) != len(described.tokens):
-        raise ModelError(f"{described.source}: its tokens have no scores (tokenizer.ggml.scores); {_WAY_OUT}")
+        raise ModelError(f"{described.source}: the tokens have no scores (tokenizer.ggml.scores); {_WAY_OUT}")
     unknown = described.token_id("unknown")
     unknown_text = None if unknown is None else described.tokens[unknown]
     bytes_there = sum(token_type == BYTE for token_type in described.types)
     if bytes_there not in (0, 256):
-        raise ModelError(f"{described.source}: holds {bytes_there} byte tokens of 256; {_WAY_OUT}")
+        raise ModelError(f"{described.source}: the file holds {bytes_there} byte tokens of 256; {_WAY_OUT}")
     backend = tokenizers.Tokenizer(
         models.BPE(
             {text: token_id for token_id, text in enumerate(described.tokens)},
@@ -241,11 +241,14 @@ def _sentencepiece(described: _Metadata) -> tokenizers.Tokenizer:
 
 
 def _ranked_merges(described: _Metadata, scores: npt.NDArray[np.floating[Any]]) -> list[tuple[str, str]]:
-    """SentencePiece merges the pair whose union scores highest; BPE the pair of lowest rank. So: every way to cut a
-    piece in two pieces, ordered by the piece's score, highest first (as ``transformers`` converts such models).
+    """The merges of a BPE model that is equivalent to a SentencePiece one.
+
+    SentencePiece merges the pair whose union has the highest score, BPE the pair with the lowest rank. The merges are
+    therefore all ways to cut a piece into two pieces, ordered by the piece's score, highest first (``transformers``
+    converts such models in the same way).
 
     Raises:
-        ModelError: two pieces that merging can make have the same score. SentencePiece then goes by position, which
+        ModelError: two pieces that merging can make have the same score. SentencePiece then decides by position, which
             ranks cannot express.
     """
     normal = {
@@ -262,8 +265,8 @@ def _ranked_merges(described: _Metadata, scores: npt.NDArray[np.floating[Any]]) 
         score = float(scores[token_id])
         if by_score.setdefault(score, text) != text:
             raise ModelError(
-                f"{described.source}: pieces {by_score[score]!r} and {text!r} have the same score, so the order of "
-                f"merging cannot be told; {_WAY_OUT}"
+                f"{described.source}: pieces {by_score[score]!r} and {text!r} have the same score, so the order "
+                f"of merging is not defined; {_WAY_OUT}"
             )
         ranked += [(-score, normal[left], normal[right], left, right) for left, right in cuts]
     ranked.sort()

@@ -1,4 +1,4 @@
-"""``tokenizer.json`` (with ``tokenizer_config.json``) -> the parts of a :class:`Tokenizer`."""
+"""Builds a :class:`Tokenizer` from ``tokenizer.json`` and ``tokenizer_config.json``."""
 
 import json
 import re
@@ -9,32 +9,44 @@ from typing import Any
 import tokenizers
 
 from ekiden.models.errors import ModelError
-from ekiden.models.tokenizer import END_OF_TURN, PieceKind, TokenizerParts, failure
+from ekiden.models.files import read_text
+from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, TokenizerParts, failure
 
 
-def parts_from_file(path: Path, config: Mapping[str, Any], eos_token_ids: Iterable[int]) -> TokenizerParts:
-    """See :meth:`Tokenizer.from_file`."""
+def read_tokenizer(
+    path: Path, *, tokenizer_config: Mapping[str, Any] | None = None, eos_token_ids: Iterable[int] = ()
+) -> Tokenizer:
+    """Read a ``tokenizer.json``.
+
+    Args:
+        path: the file.
+        tokenizer_config: the content of ``tokenizer_config.json``: the BOS and EOS tokens, ``add_bos_token``.
+        eos_token_ids: further ids that end a turn, from ``generation_config.json`` or ``config.json``.
+
+    Raises:
+        ModelError: the file cannot be read, or its tokens cannot be decoded exactly.
+    """
+    config = tokenizer_config or {}
+    text = read_text(path)
     try:
-        text = path.read_text(encoding="utf-8")
         backend = tokenizers.Tokenizer.from_str(text)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror or error}; check the path and its rights") from error
     except Exception as error:  # the package raises Exception itself
         raise failure(str(path), error) from error
-    kind, byte_fallback, strips_space = _piece_kind(path, backend)
+    byte_level, byte_fallback, strips_space = _piece_kind(path, backend)
     added = backend.get_added_tokens_decoder()
     special = {token.content: token_id for token_id, token in added.items() if token.special and token.content}
-    bos = _id_of(config, "bos_token", backend)
+    names = [_token_text(config.get(key)) for key in ("bos_token", "eos_token")]
+    bos, eos = (backend.token_to_id(name) if name else None for name in names)
     prefix, suffix = _surroundings(backend)
     prefix = _apply_add_bos(config, prefix, bos)
-    ends = {token_id for token_id in (_id_of(config, "eos_token", backend), *eos_token_ids) if token_id is not None}
+    ends = {token_id for token_id in (eos, *eos_token_ids) if token_id is not None}
     ends |= {special[name] for name in END_OF_TURN if name in special}
     if bos is None and prefix and prefix[0] in special.values():
         bos = prefix[0]
-    return TokenizerParts(
+    parts = TokenizerParts(
         backend=backend,
         rest=_for_the_rest(backend, text),
-        kind=kind,
+        byte_level=byte_level,
         byte_fallback=byte_fallback,
         strips_space=strips_space,
         added={token_id: token.content for token_id, token in added.items()},
@@ -45,11 +57,14 @@ def parts_from_file(path: Path, config: Mapping[str, Any], eos_token_ids: Iterab
         bos_token_id=bos,
         eos_token_ids=frozenset(ends),
         vocab_size=max(backend.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1),
+        bos_token=names[0],
+        eos_token=names[1],
     )
+    return Tokenizer(parts)
 
 
 def _parts_of(component: Any) -> list[dict[str, Any]]:
-    """A component's description as a flat list (a Sequence is taken apart)."""
+    """A component's description as a list: the members of a Sequence, or the component itself."""
     if component is None:
         return []
     described = json.loads(component.__getstate__())
@@ -59,19 +74,19 @@ def _parts_of(component: Any) -> list[dict[str, Any]]:
     return [part for part in members if isinstance(part, dict)]
 
 
-def _piece_kind(path: Path, backend: tokenizers.Tokenizer) -> tuple[PieceKind, bool, bool]:
-    """How pieces become bytes: their kind, whether ``<0xAB>`` is a byte, whether one leading space is dropped."""
+def _piece_kind(path: Path, backend: tokenizers.Tokenizer) -> tuple[bool, bool, bool]:
+    """How pieces become bytes: ``byte_level``, ``byte_fallback`` and ``strips_space`` of :class:`TokenizerParts`."""
     parts = _parts_of(backend.decoder)
     names = {part["type"] for part in parts}
     if "ByteLevel" in names:
-        return PieceKind.BYTE_LEVEL, False, False
+        return True, False, False
     spaces = [part for part in parts if part["type"] in ("Replace", "Metaspace")]
     if spaces and names <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
         strips = any(
             part["type"] == "Strip" or (part["type"] == "Metaspace" and part.get("prepend_scheme") != "never")
             for part in parts
         )
-        return PieceKind.SENTENCEPIECE, "ByteFallback" in names, strips
+        return False, "ByteFallback" in names, strips
     raise ModelError(
         f"{path}: its decoder ({', '.join(sorted(names)) or 'none'}) is not supported; "
         "byte-level and SentencePiece tokenizers are"
@@ -79,7 +94,7 @@ def _piece_kind(path: Path, backend: tokenizers.Tokenizer) -> tuple[PieceKind, b
 
 
 def _for_the_rest(backend: tokenizers.Tokenizer, text: str) -> tokenizers.Tokenizer:
-    """A tokenizer for what follows a special token: the same one, unless a space is put before a text's start only."""
+    """The tokenizer for text after a special token: ``backend``, unless it puts a space before a text's start only."""
     parts = _parts_of(backend.pre_tokenizer)
     if not any(part["type"] == "Metaspace" and part.get("prepend_scheme") == "first" for part in parts):
         return backend
@@ -109,15 +124,14 @@ def _surroundings(backend: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple
 
 
 def _apply_add_bos(config: Mapping[str, Any], prefix: tuple[int, ...], bos: int | None) -> tuple[int, ...]:
-    """``add_bos_token``, where it is said, has the last word over the file's post-processor."""
+    """Apply ``add_bos_token``, which overrides the file's post-processor where it is given."""
     wanted = config.get("add_bos_token")
     if not isinstance(wanted, bool) or bos is None or wanted == (bos in prefix):
         return prefix
     return (bos, *prefix) if wanted else tuple(token_id for token_id in prefix if token_id != bos)
 
 
-def _id_of(config: Mapping[str, Any], key: str, backend: tokenizers.Tokenizer) -> int | None:
-    value = config.get(key)
-    if isinstance(value, dict):  # the older form, a serialised AddedToken
+def _token_text(value: Any) -> str:
+    if isinstance(value, dict):  # older files hold a serialised AddedToken
         value = value.get("content")
-    return backend.token_to_id(value) if isinstance(value, str) else None
+    return value if isinstance(value, str) else ""

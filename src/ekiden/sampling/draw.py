@@ -1,14 +1,15 @@
-"""Draws one token a row, exactly, from reduced logits.
+"""Draws one token for each row, exactly, from the reduced logits.
 
-The distribution: logits over temperature; of that the ``top_k`` highest; of that the nucleus; of that what has at least
-``min_p`` times the highest probability (Hugging Face's order). A token belongs to the nucleus when the mass of the
-tokens before it, by logit and then by lower id, is below ``top_p``; there is always one.
+The distribution is the softmax of the logits over the temperature, truncated in Hugging Face's order: to the ``top_k``
+highest tokens, then to the nucleus, then to the tokens with at least ``min_p`` times the highest probability. A token
+belongs to the nucleus when the mass of the tokens before it (by logit, then by lower id) is below ``top_p``; at least
+one token always does.
 
-Theory of operation. A row without ``top_k`` draws from the whole distribution, by inverting the cumulative group sums
-and then one group, and keeps the token if the truncations would; else it draws again. What is kept has exactly the
-truncated distribution, and whether a token is kept can mostly be told from group maxima and sums alone: the mass before
-it is at most that of the groups whose maximum reaches it. A row with ``top_k``, and one that was unlucky several
-times, sorts its likely tokens instead (``prefix.py``).
+Theory of operation. A row without ``top_k`` draws from the whole distribution, by inverting the cumulative sums of the
+groups and then of one group. If the truncations would remove the token, the row draws again (rejection sampling), so
+the result has exactly the truncated distribution. The group maxima and sums alone mostly tell whether a token stays:
+the mass before it is at most the mass of the groups whose maximum reaches its logit. A row with ``top_k``, or one whose
+draws were rejected too often, sorts its likely tokens instead (``prefix.py``).
 """
 
 import math
@@ -19,20 +20,18 @@ import numpy.typing as npt
 
 from ekiden.sampling import prefix
 from ekiden.sampling.random_bits import uniforms
-from ekiden.sampling.reduction import GROUP_SIZE, FloatMatrix, Reduced
+from ekiden.sampling.reduction import GROUP_SIZE, Doubles, FloatMatrix, FloatRow, Ids, Reduced
 from ekiden.state.sampling_params import SamplingParams
 
-Doubles = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 BLOCKS_OF_ATTEMPTS = 4
-"""Blocks of random numbers that a row may use up before its tokens are sorted."""
+"""Blocks of random numbers that a row may use before it sorts its likely tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How one row draws: ``row`` is its place in the logits; ``seed`` and ``position`` key its random numbers."""
+    """One row's draw: ``row`` is its index in the logits; its random numbers follow from ``seed`` and ``position``."""
 
     row: int
     params: SamplingParams
@@ -42,17 +41,17 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """One draw of each of some rows from its untruncated distribution, with what judging it needs."""
+    """A token for each of some rows, drawn from the untruncated distribution, with what :func:`_kept` needs."""
 
     ids: Ids
     logits: Doubles
     weights: Doubles
     totals: Doubles
-    """The mass of each row, in units of its most likely token's, as ``weights`` are."""
+    """The total mass of each row. The unit, as for ``weights``, is the mass of the row's most likely token."""
 
 
 def choose(logits: FloatMatrix, reduced: Reduced, draws: list[Draw]) -> list[int]:
-    """A token id for each draw. ``logits`` is ``[rows, padded vocabulary]``, read in place; temperatures are over 0."""
+    """A token id for each draw. ``logits`` is ``[rows, padded vocabulary]`` and only read; temperatures are over 0."""
     tokens: dict[int, int] = {}
     pending = [index for index, draw in enumerate(draws) if draw.params.top_k == 0]
     for block in range(BLOCKS_OF_ATTEMPTS):
@@ -82,7 +81,7 @@ def _uniforms(draws: list[Draw], block: int) -> Doubles:
 
 
 def _try(logits: FloatMatrix, reduced: Reduced, draws: list[Draw], numbers: Doubles) -> _Trial:
-    """Invert each row's cumulative distribution at its number: over the groups, then inside the group that was hit."""
+    """Invert each row's cumulative distribution at its number: first over the groups, then within the group found."""
     rows = np.array([draw.row for draw in draws])
     each = np.arange(len(rows))
     by_group = np.cumsum(reduced.sums[rows], axis=1, dtype=np.float64)
@@ -96,8 +95,8 @@ def _try(logits: FloatMatrix, reduced: Reduced, draws: list[Draw], numbers: Doub
 
 
 def _invert(cumulative: Doubles, numbers: Doubles) -> tuple[Ids, Doubles]:
-    """For each row the first index whose cumulative mass exceeds the number's share of the whole (never one without
-    mass), and how far into that index's mass it lies, in [0, 1]."""
+    """For each row, the first index whose cumulative mass exceeds ``number * total``, and how far into that index's
+    mass the number lies, in [0, 1]. An index without mass is never chosen."""
     each = np.arange(len(cumulative))
     total = cumulative[:, -1]
     target = np.minimum(numbers * total, np.nextafter(total, 0.0))
@@ -108,7 +107,7 @@ def _invert(cumulative: Doubles, numbers: Doubles) -> tuple[Ids, Doubles]:
 
 
 def _kept(logits: FloatMatrix, reduced: Reduced, draws: list[Draw], trial: _Trial) -> Flags:
-    """Whether the truncations of each row would keep the token it drew (``top_k`` apart)."""
+    """Whether ``top_p`` and ``min_p`` of each row keep the token it drew."""
     rows = np.array([draw.row for draw in draws])
     top_p = np.array([draw.params.top_p for draw in draws])
     kept = trial.weights >= np.array([draw.params.min_p for draw in draws])
@@ -126,10 +125,8 @@ def _kept(logits: FloatMatrix, reduced: Reduced, draws: list[Draw], trial: _Tria
     return kept
 
 
-def _mass_before(
-    row: npt.NDArray[np.float32], logit: np.float64, token: np.int64, temperature: float, highest: float
-) -> float:
-    """The mass of the tokens that stand before ``token``, whose logit is ``logit``."""
+def _mass_before(row: FloatRow, logit: np.float64, token: np.int64, temperature: float, highest: float) -> float:
+    """The mass of the tokens before ``token``, whose logit is ``logit``."""
     ids = np.flatnonzero(row >= logit.astype(np.float32))
     values = row[ids].astype(np.float64)
     before = values[(values > logit) | (ids < token)]
@@ -137,13 +134,15 @@ def _mass_before(
 
 
 def _draw_sorted(logits: FloatMatrix, reduced: Reduced, draws: list[Draw]) -> list[int]:
-    """Draw from the kept tokens themselves, with numbers that no attempt has used."""
+    """Draw from the sorted tokens that the truncations keep, with random numbers that no attempt has used."""
     numbers = _uniforms(draws, BLOCKS_OF_ATTEMPTS)[0]
     kept = prefix.kept_tokens(logits, reduced, [draw.row for draw in draws], [draw.params for draw in draws])
     chosen = []
     for tokens, number in zip(kept, numbers, strict=True):
         cumulative = np.cumsum(tokens.weights)
         total = float(cumulative[-1])
-        target = min(float(number) * total, math.nextafter(total, 0.0))  # as in _invert, for one row of its own width
+        target = min(
+            float(number) * total, math.nextafter(total, 0.0)
+        )  # as in _invert, but each row has a length of its own
         chosen.append(int(tokens.ids[cumulative.searchsorted(target, side="right")]))
     return chosen

@@ -1,18 +1,18 @@
-"""Changes to one row's logits before a token is chosen: bias, penalties, tokens that may not come yet, and grammars.
+"""Edits one row's logits before a token is chosen: bias, penalties, forbidden tokens, and grammars.
 
-Each function works in place on a copy of one row and looks at nothing but that row's own request. The order is vLLM's:
-bias, then repetition, frequency and presence penalties, then the tokens that are forbidden for now, then the grammar.
+Each function changes a copy of the row in place and uses only that row's own request. The order is vLLM's: bias, then
+repetition, frequency and presence penalties, then forbidden tokens (before ``min_tokens``), then the grammar.
 """
 
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Sequence
 
+import numpy as np
+
+from ekiden.sampling.reduction import FloatRow
 from ekiden.state.sampling_params import SamplingParams
 
-FloatRow = npt.NDArray[np.float32]
-
-# For each byte of a mask what is added to its eight logits: nothing where the bit is set, minus infinity elsewhere. A
-# lookup and a sum take a tenth of the time of unpacking the bits and choosing by them.
+# For each byte of a mask, what is added to its eight logits: 0 where the bit is set, otherwise -inf. Looking this up
+# and adding it takes a tenth of the time of unpacking the bits and selecting by them.
 _ADDED = np.where(
     np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 1,
     np.float32(0.0),
@@ -23,7 +23,7 @@ _ADDED = np.where(
 def edit(
     row: FloatRow,
     params: SamplingParams,
-    token_ids: list[int],
+    token_ids: Sequence[int],
     num_prompt_tokens: int,
     forbidden: frozenset[int],
 ) -> None:
@@ -38,15 +38,15 @@ def edit(
         row[list(forbidden)] = -np.inf
 
 
-def penalise_repetition(row: FloatRow, token_ids: list[int], penalty: float) -> None:
-    """Each token of the prompt or the output once: a positive logit is divided by the penalty, others multiplied."""
+def penalise_repetition(row: FloatRow, token_ids: Sequence[int], penalty: float) -> None:
+    """Penalise each token of prompt and output once: divide a positive logit by the penalty, multiply others by it."""
     seen = np.unique(np.array(token_ids, np.int64))
     values = row[seen]
     row[seen] = np.where(values > 0, values / np.float32(penalty), values * np.float32(penalty))
 
 
-def penalise_output(row: FloatRow, output_ids: list[int], frequency: float, presence: float) -> None:
-    """Tokens of the output lose ``frequency`` for each time they came and ``presence`` once."""
+def penalise_output(row: FloatRow, output_ids: Sequence[int], frequency: float, presence: float) -> None:
+    """Lower an output token's logit by ``frequency`` for each occurrence, and by ``presence`` once."""
     if not output_ids:
         return
     seen, counts = np.unique(np.array(output_ids, np.int64), return_counts=True)
@@ -54,10 +54,10 @@ def penalise_output(row: FloatRow, output_ids: list[int], frequency: float, pres
 
 
 def restrict(row: FloatRow, allowed: bytes, original: FloatRow) -> None:
-    """Leave only the tokens whose bit in ``allowed`` is set (lowest bit first).
+    """Allow only the tokens whose bit in ``allowed`` is set (lowest bit first).
 
-    A grammar that has come to its end allows end tokens only, and then they come though ``min_tokens`` forbids them:
-    nothing else could. ``original`` is the row before anything was forbidden.
+    A grammar at its end allows only end tokens. They are then allowed even if ``min_tokens`` forbids them, because no
+    other token is possible. ``original`` is the row before any token was forbidden.
     """
     added = _ADDED.take(np.frombuffer(allowed, np.uint8), axis=0).ravel()[: len(row)]
     row += added

@@ -1,8 +1,8 @@
-"""What a grammar may look like, checked before the library that compiles it sees it.
+"""Limits on grammars, checked before the library compiles them.
 
-The library bounds its own work, with a few exceptions: it recurses over references and definitions, and some keywords
+The library bounds its own work with a few exceptions: it recurses over references and definitions, and some keywords
 cost time in proportion to a number in the schema. These limits keep compiling under a second and the stack shallow.
-They also refuse what can never be matched by a finite text, which the library would notice only while generating.
+They also refuse schemas that no finite text can match, which the library would notice only during generation.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,9 +19,9 @@ MAX_ENUM_VALUES: Final = 1000
 """Values of all ``enum`` of a schema."""
 MAX_REFERENCES: Final = 500
 MAX_LOOKS: Final = 200_000
-"""Steps that following the references may take."""
+"""Steps that resolving the references may take."""
 MAX_MULTIPLE: Final = 1000
-"""Sum over a schema's ``multipleOf``, each counted in units of its last decimal place."""
+"""Sum of all ``multipleOf`` of a schema, each in units of its last decimal place (0.25 is 25)."""
 MAX_REGEX: Final = 8 * 1024
 MAX_GBNF: Final = 32 * 1024
 MAX_RULES: Final = 500
@@ -29,7 +29,7 @@ MAX_RULES: Final = 500
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be used. ``where`` is the path of the part at fault inside it, or empty."""
+    """A grammar that cannot be used. ``where`` is the path of the faulty part inside it, or empty."""
 
     def __init__(self, message: str, where: str = "") -> None:
         super().__init__(message)
@@ -57,30 +57,23 @@ def check_schema(schema: Any) -> None:
     """Raise :class:`GrammarError` for a schema that is too large, or that no finite text can match."""
     if not isinstance(schema, Mapping):
         raise GrammarError(f"a JSON schema is an object, not {type(schema).__name__}")
-    counts = {"nodes": 0, "properties": 0, "values": 0, "references": 0, "multiple": 0.0}
+    counts = dict.fromkeys(_LIMITS, 0.0)
     for where, value, depth in _walk(schema):
         if depth > MAX_SCHEMA_DEPTH:
             raise GrammarError(f"it is nested deeper than {MAX_SCHEMA_DEPTH} levels", where)
-        _count(value, counts)
-        for key, limit in _LIMITS.items():
-            if counts[key] > limit:
-                raise GrammarError(f"it has more than {limit} {_NAMES[key]}", where)
+        for (name, limit), found in zip(_LIMITS.items(), _counted(value), strict=True):
+            counts[name] += found
+            if counts[name] > limit:
+                raise GrammarError(f"it has more than {limit} {name}", where)
     _References(schema).check()
 
 
 _LIMITS: Final = {
-    "nodes": MAX_SCHEMA_NODES,
+    "objects": MAX_SCHEMA_NODES,
     "properties": MAX_PROPERTIES,
-    "values": MAX_ENUM_VALUES,
+    "enum values": MAX_ENUM_VALUES,
     "references": MAX_REFERENCES,
-    "multiple": MAX_MULTIPLE,
-}
-_NAMES: Final = {
-    "nodes": "objects",
-    "properties": "properties",
-    "values": "enum values",
-    "references": "references",
-    "multiple": "as the sum of its multipleOf, counted in their last decimal places",
+    "as the sum of its multipleOf, counted in their last decimal places": MAX_MULTIPLE,
 }
 
 
@@ -96,32 +89,34 @@ def _walk(schema: Any) -> Iterator[tuple[str, Mapping[str, Any], int]]:
             pending += [(f"{where}[{index}]", item, depth + 1) for index, item in enumerate(value)]
 
 
-def _count(value: Mapping[str, Any], counts: dict[str, float]) -> None:
-    counts["nodes"] += 1
-    if isinstance(value.get("properties"), Mapping):
-        counts["properties"] += len(value["properties"])
-    if isinstance(value.get("enum"), list):
-        counts["values"] += len(value["enum"])
-    counts["references"] += isinstance(value.get("$ref"), str)
-    multiple = value.get("multipleOf")
-    if isinstance(multiple, int | float) and not isinstance(multiple, bool):
-        counts["multiple"] += _units(float(multiple))
+def _counted(value: Mapping[str, Any]) -> tuple[float, ...]:
+    """What one object of a schema adds to each of :data:`_LIMITS`, in their order."""
+    properties, values = value.get("properties"), value.get("enum")
+    return (
+        1,
+        len(properties) if isinstance(properties, Mapping) else 0,
+        len(values) if isinstance(values, list) else 0,
+        isinstance(value.get("$ref"), str),
+        _units(value.get("multipleOf")),
+    )
 
 
-def _units(multiple: float) -> float:
-    """``multiple`` in units of its last decimal place: 0.25 is 25, 1e-9 counts as too much."""
+def _units(multiple: Any) -> float:
+    """``multiple`` in units of its last decimal place (0.25 is 25); infinite for more than three decimal places."""
+    if isinstance(multiple, bool) or not isinstance(multiple, int | float):
+        return 0.0
     for places in range(4):
-        scaled = multiple * 10.0**places
-        if scaled == int(scaled):
+        scaled: float = multiple * 10**places
+        if abs(scaled) <= MAX_MULTIPLE and scaled == int(scaled):
             return abs(scaled)
     return float("inf")
 
 
 class _References:
-    """Finds references to nowhere but themselves, and schemas that only an endless text would match.
+    """Finds references that lead only to themselves, and schemas that only an infinite text would match.
 
-    A schema *ends* when some finite value may match it, as far as references decide that: the least fixed point over
-    the targets of all references of a schema.
+    A schema *ends* when a finite value may match it, as far as its references decide that. This is the least fixed
+    point over the targets of all references in the schema.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -145,9 +140,9 @@ class _References:
                 if reference not in self._ending and self._ends(target):
                     self._ending.add(reference)
                     grew = True
-            targets.reverse()  # a chain is then resolved in two passes, whichever way it was written
+            targets.reverse()  # so that two passes resolve a chain, whichever way it was written
         if not self._ends(self._root):
-            raise GrammarError("it requires itself inside itself, so that no finite text can match it")
+            raise GrammarError("it requires itself inside itself, so no finite text can match it")
 
     def _check_chain(self, reference: str) -> None:
         seen = {reference}
@@ -164,7 +159,7 @@ class _References:
             return True
         self._looks += 1
         if self._looks > MAX_LOOKS:
-            raise GrammarError("its references are too entangled; name fewer schemas, or nest them less")
+            raise GrammarError("following its references takes too long; use fewer of them, or nest them less")
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference not in self._ending:
             return False
@@ -202,7 +197,7 @@ def _types(schema: Mapping[str, Any]) -> set[str]:
 
 
 def _resolve(schema: Mapping[str, Any], reference: str) -> Any:
-    """What a local reference points to; None for what the library will refuse or resolve by other means."""
+    """The target of a local reference; None for other references, which the library resolves or refuses."""
     if not reference.startswith("#"):
         return None
     value: Any = schema

@@ -1,15 +1,13 @@
-"""Log-probabilities of the model's own distribution: before temperature, penalties, bias and truncation."""
+"""Log-probabilities of the model's own distribution, before temperature, penalties, bias and truncation."""
 
 import numpy as np
-import numpy.typing as npt
 
+from ekiden.sampling.reduction import FloatRow, Ids
 from ekiden.state.request import TokenLogprobs
-
-FloatRow = npt.NDArray[np.float32]
 
 
 def token_logprobs(row: FloatRow, token: int, num_top: int) -> TokenLogprobs:
-    """The log-softmax of ``row`` (``[vocab]``) at ``token`` and at its ``num_top`` highest tokens, ties by lower id."""
+    """The log-softmax of ``row`` (``[vocab]``) at ``token`` and at its ``num_top`` highest tokens."""
     highest = row.max()
     log_total = float(np.log(np.exp(row - highest).sum(dtype=np.float64))) + float(highest)
     top = tuple((int(index), float(row[index]) - log_total) for index in highest_tokens(row, num_top))
@@ -17,14 +15,14 @@ def token_logprobs(row: FloatRow, token: int, num_top: int) -> TokenLogprobs:
 
 
 def prompt_token_logprobs(row: FloatRow, token: int, num_top: int) -> TokenLogprobs:
-    """As :func:`token_logprobs`, with the token's rank, ties by lower id."""
+    """As :func:`token_logprobs`, with the token's rank (1 is the highest; ties go to the lower id)."""
     found = token_logprobs(row, token, num_top)
     above = int(np.count_nonzero(row > row[token])) + int(np.count_nonzero(row[:token] == row[token]))
     return TokenLogprobs(logprob=found.logprob, top=found.top, rank=above + 1)
 
 
-def highest_tokens(row: FloatRow, count: int) -> npt.NDArray[np.int64]:
-    """Ids of the ``count`` highest logits, highest first, ties by lower id."""
+def highest_tokens(row: FloatRow, count: int) -> Ids:
+    """The ids of the ``count`` highest logits, highest first; of equal logits the lower id comes first."""
     count = min(count, len(row))
     if count == 0:
         return np.empty(0, np.int64)

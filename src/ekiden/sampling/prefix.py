@@ -1,21 +1,16 @@
-"""The tokens that a row's truncations keep, highest first, found without sorting the whole row.
+"""Finds the tokens that a row's truncations keep, highest first, without sorting the whole row.
 
-Every truncation keeps a prefix of the tokens sorted by logit, ties by lower id. The groups with the highest maxima
-hold, for certain, every token above the highest maximum of the groups left out; if the prefix ends within those tokens
-it is known exactly. Otherwise the row is looked at in full.
+Every truncation keeps a prefix of the tokens sorted by logit (of equal logits the lower id comes first). The groups
+with the highest maxima contain every token above the highest maximum of the other groups. If the prefix ends within
+those tokens, it is known exactly; otherwise the whole row is searched.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from ekiden.sampling.reduction import GROUP_SIZE, FloatMatrix, Reduced
+from ekiden.sampling.reduction import GROUP_SIZE, Doubles, FloatMatrix, FloatRow, Ids, Reduced
 from ekiden.state.sampling_params import SamplingParams
-
-Doubles = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
-FloatRow = npt.NDArray[np.float32]
 
 FEWEST_GROUPS = 32
 MOST_GROUPS = 128
@@ -33,7 +28,7 @@ class Tokens:
 
 
 def kept_tokens(logits: FloatMatrix, reduced: Reduced, rows: list[int], params: list[SamplingParams]) -> list[Tokens]:
-    """For each of ``rows`` of ``logits`` what its truncations keep; never empty."""
+    """For each of ``rows`` of ``logits``, the tokens that its truncations keep: at least one."""
     num_groups = reduced.maxima.shape[1]
     wanted = min(max(FEWEST_GROUPS, *(each.top_k for each in params)), MOST_GROUPS)
     found = _likely_tokens(logits, reduced, rows, params, min(wanted, num_groups))
@@ -50,9 +45,9 @@ def kept_tokens(logits: FloatMatrix, reduced: Reduced, rows: list[int], params: 
 
 
 def _count_kept(tokens: Tokens, total: float, params: SamplingParams, *, complete: bool) -> int | None:
-    """How many of the tokens the truncations keep; None when more would have to be known to tell.
+    """How many of ``tokens`` the truncations keep; None if that depends on tokens which are not among them.
 
-    ``complete``: no truncation keeps a token that is not here. ``total`` is the row's whole mass.
+    ``complete`` says that ``tokens`` holds every token that a truncation may keep. ``total`` is the row's whole mass.
     """
     known = len(tokens.ids)
     cumulative = np.cumsum(tokens.weights)
@@ -76,7 +71,7 @@ def _count_kept(tokens: Tokens, total: float, params: SamplingParams, *, complet
 def _likely_tokens(
     logits: FloatMatrix, reduced: Reduced, rows: list[int], params: list[SamplingParams], num_looked_at: int
 ) -> list[Tokens]:
-    """For each row the tokens above the highest maximum of the groups that are not looked at."""
+    """For each row, its tokens above the highest maximum of the groups left out (all but ``num_looked_at``)."""
     num_groups = reduced.maxima.shape[1]
     maxima = reduced.maxima[rows]
     if num_looked_at == num_groups:
@@ -98,14 +93,14 @@ def _likely_tokens(
 
 
 def _sorted(ids: Ids, values: FloatRow, maximum: float, temperature: float) -> Tokens:
-    """``ids`` ascend, so a stable sort by value breaks ties by lower id."""
+    """Sort tokens by value. ``ids`` ascend, so a stable sort puts the lower id first among equal values."""
     order = np.argsort(-values, kind="stable")
     weights = np.exp((values[order].astype(np.float64) - maximum) / temperature)
     return Tokens(ids[order], weights)
 
 
 def _candidates(row: FloatRow, maximum: float, total: float, params: SamplingParams) -> Tokens:
-    """Every token of the row that its truncations could keep: those at or above a logit that none goes below."""
+    """Every token of the row that its truncations may keep: those at or above a lower bound of their logits."""
     lowest = -np.inf
     if params.min_p > 0.0:
         lowest = maximum + params.temperature * float(np.log(params.min_p))
@@ -113,12 +108,12 @@ def _candidates(row: FloatRow, maximum: float, total: float, params: SamplingPar
         count = min(params.top_k, len(row))
         lowest = max(lowest, float(np.partition(row, len(row) - count)[len(row) - count]))
     elif params.top_p < 1.0:
-        # The tokens from the last of the nucleus on hold more than 1 - top_p of the mass, so the first of them, which
-        # is the largest, holds more than its even share.
+        # The last token of the nucleus and those after it hold more than 1 - top_p of the mass. The first of them is
+        # the largest, so it holds more than an even share of that mass.
         share = (1.0 - params.top_p) * total / len(row)
         lowest = max(lowest, maximum + params.temperature * float(np.log(share)))
     if lowest > -np.inf:
-        # For the rounding of logarithm and total; what is too low is cut by the caller.
+        # Leave room for the rounding of logarithm and total; the caller removes tokens that are too low.
         lowest -= 1e-5 * max(1.0, abs(lowest))
     ids = np.flatnonzero((row >= lowest) & (row > -np.inf))
     return _sorted(ids, row[ids], maximum, params.temperature)

@@ -1,7 +1,7 @@
-"""A counter-based generator: the draws for one token depend on the request's seed and the token's position only.
+"""A counter-based random generator: the draws for a token depend only on the request's seed and the token's position.
 
-Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), computed for
-all rows at once. No state is kept, so a draw cannot depend on neighbours, on order or on earlier draws.
+It is Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), computed
+for all rows at once. It has no state, so a draw cannot depend on other rows, on their order or on earlier draws.
 """
 
 import numpy as np
@@ -32,9 +32,9 @@ def philox4x32(counter: Words, key: Words) -> Words:
 
 
 def uniforms(seeds: list[int], positions: list[int], block: int = 0) -> npt.NDArray[np.float64]:
-    """``[DRAWS_PER_BLOCK, rows]`` numbers in [0, 1) of 53 random bits: block ``block`` of each (seed, position).
+    """Numbers in [0, 1) of 53 random bits, ``[DRAWS_PER_BLOCK, rows]``: block ``block`` of each (seed, position).
 
-    Seeds count modulo 2**64; positions and blocks are not negative.
+    Seeds are taken modulo 2**64; positions and blocks are not negative.
     """
     seed = np.array([value & (2**64 - 1) for value in seeds], np.uint64)
     position = np.array(positions, np.uint64)

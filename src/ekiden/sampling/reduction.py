@@ -1,9 +1,10 @@
-"""What sampling needs to know of all logits of a row, and the port through which a backend may compute it faster.
+"""Summarises a row of logits for sampling, and the port through which a backend may do so faster.
 
-A row of ``V`` logits is seen as ``ceil(V / GROUP_SIZE)`` groups. Group maxima tell where the likely tokens are; group
-sums of the exponentials give the whole row's mass. Both are small, so everything after them touches few numbers.
+A row of ``V`` logits is divided into ``ceil(V / GROUP_SIZE)`` groups. The maxima of the groups tell where the likely
+tokens are, and the groups' sums of exponentials add up to the row's total mass. Both arrays are small, so the code
+after them reads few numbers.
 
-Rule: a row's results may not depend, in any bit, on the other rows of the call.
+Rule: a row's results must not depend, in any bit, on the other rows of the call.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 FloatMatrix = npt.NDArray[np.float32]
+FloatRow = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
 
 GROUP_SIZE = 128
 
@@ -28,13 +32,16 @@ class Reduced:
 
 class Reducer(Protocol):
     def reduce(self, logits: FloatMatrix, inverse_temperatures: npt.NDArray[np.float32]) -> Reduced:
-        """``logits`` is C-contiguous ``[rows, padded vocabulary]``, a multiple of :data:`GROUP_SIZE` wide, and is
-        read in place. The result is valid until the next call."""
+        """Reduce ``logits`` with ``1 / temperature`` for each row.
+
+        ``logits`` is C-contiguous, ``[rows, padded vocabulary]``, a multiple of :data:`GROUP_SIZE` wide, and is only
+        read. The result is valid until the next call.
+        """
         ...
 
 
 class NumpyReducer:
-    """The plain reference, for backends without one of their own."""
+    """The reference, for backends that have no reducer of their own."""
 
     def reduce(self, logits: FloatMatrix, inverse_temperatures: npt.NDArray[np.float32]) -> Reduced:
         groups = logits.reshape(len(logits), -1, GROUP_SIZE)
@@ -45,7 +52,7 @@ class NumpyReducer:
 
 
 def pad_vocabulary(logits: FloatMatrix) -> FloatMatrix:
-    """``logits`` itself where its width is a multiple of the group size, otherwise a copy filled up with -inf."""
+    """``logits`` itself if its width is a multiple of the group size, otherwise a copy filled up with -inf."""
     rows, width = logits.shape
     missing = -width % GROUP_SIZE
     if missing == 0 and logits.flags.c_contiguous:

@@ -1,110 +1,145 @@
-"""Chooses the next token of every row from its logits.
+"""Chooses the tokens of rows from their logits. A backend runs it where its logits are.
 
 Rules:
-- a row's token depends on its own logits, request, seed and position, never on the rows beside it;
-- greedy rows are an argmax over the backend's buffer, ties by lower id; the rest is drawn by ``draw.py`` from what a
-  reducer says of the row; rows with penalties, bias, a minimum length or a grammar are edited on a copy of their own;
-- the draw is keyed by (seed, position), so it is the same however often and in whatever batch it is made.
+- a token depends on its own logits and on its row's sampling inputs, never on other rows;
+- a greedy choice is an argmax over the backend's buffer (of equal logits the lower id wins); other choices are drawn by
+  ``draw.py`` from the reduced logits; choices with penalties, bias, a minimum length or a grammar use an edited copy;
+- a draw is keyed by (seed, position), so it is the same in every batch and however often it is made. A draft can
+  therefore be checked by drawing at its position: an accepted draft is the token that would have been drawn anyway.
 """
+
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from ekiden.sampling.draw import Draw, choose
 from ekiden.sampling.edits import edit, restrict
-from ekiden.sampling.logprobs import token_logprobs
+from ekiden.sampling.logprobs import prompt_token_logprobs, token_logprobs
 from ekiden.sampling.reduction import FloatMatrix, NumpyReducer, Reducer, pad_vocabulary
+from ekiden.state.plan import PromptLogits, Row, RowResult, RowSampling
 from ekiden.state.request import TokenLogprobs
-from ekiden.state.sequence import Sequence
 
 LEAST_TEMPERATURE = 1e-5
-"""Below it a distribution cannot be told from its highest token in float32, and the row is greedy."""
+"""Below it, float32 cannot distinguish the distribution from its highest token, and the choice is greedy."""
+
+
+class Choice(NamedTuple):
+    """One token to choose: the one at ``position`` of its sequence, after ``drafts``."""
+
+    sampling: RowSampling
+    position: int
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def too_short(self) -> bool:
+        """Whether the answer may not end yet."""
+        sampling = self.sampling
+        return self.position - sampling.num_prompt_tokens < sampling.params.min_tokens
+
+    @property
+    def edited(self) -> bool:
+        return self.sampling.params.edits_logits or bool(self.sampling.masks) or self.too_short
 
 
 class Sampler:
-    """``reducer`` is the backend's own where it has one. ``eos_token_ids`` may not come before ``min_tokens``."""
+    """``reducer`` is the backend's own, if it has one. ``eos_token_ids`` are forbidden before ``min_tokens``."""
 
     def __init__(self, reducer: Reducer | None = None, eos_token_ids: frozenset[int] = frozenset()) -> None:
         self._reducer = reducer or NumpyReducer()
         self._eos_token_ids = eos_token_ids
 
-    def sample(
-        self, logits: FloatMatrix, sequences: list[Sequence]
-    ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
-        """A token for each row of ``logits`` (``[len(sequences), vocab]``, read only), and log-probabilities where a
-        row asked for them; None when no row did."""
-        if not sequences:
-            return [], None
-        drawn, edited, reporting = [], [], []
-        for row, sequence in enumerate(sequences):
-            params = sequence.request.sampling
-            if params.temperature >= LEAST_TEMPERATURE:
-                drawn.append(row)
-            too_short = params.min_tokens and sequence.num_output_tokens < params.min_tokens
-            if params.edits_logits or too_short or sequence.rules is not None:
-                edited.append(row)
-            if params.logprobs is not None:
-                reporting.append(row)
-        if drawn or edited:
-            tokens = self._mixed(logits, sequences, drawn, edited)
-        else:
-            tokens = logits.argmax(axis=1).tolist()
-        if not reporting:
-            return tokens, None
-        details: list[TokenLogprobs | None] = [None] * len(sequences)
-        for row in reporting:
-            details[row] = token_logprobs(logits[row], tokens[row], sequences[row].request.sampling.logprobs or 0)
-        return tokens, details
+    def sample(self, logits: FloatMatrix, rows: list[Row]) -> list[RowResult]:
+        """Choose the tokens of ``rows``, each of which has logit positions.
 
-    def _mixed(self, logits: FloatMatrix, sequences: list[Sequence], drawn: list[int], edited: list[int]) -> list[int]:
-        """Each row by its own way: as it is or edited, greedy or drawn."""
-        tokens = [0] * len(sequences)
-        changed = self._edit(logits, sequences, edited) if edited else logits
+        ``logits`` ``[positions, vocab]`` is only read; it has the logits at :attr:`Row.logit_positions`, row after row.
+        """
+        choices = [choice for row in rows for choice in _choices(row)]
+        tokens = self._choose(logits, choices)
+        results, at = [], 0
+        for row in rows:
+            chosen = tokens[at : at + row.num_drafts + 1]
+            kept = 1 + num_accepted(row, chosen) if row.num_drafts else 1
+            reported = choices[at].sampling.params.logprobs
+            details = None
+            if reported is not None:
+                details = tuple(token_logprobs(logits[at + i], chosen[i], reported) for i in range(kept))
+            results.append(RowResult(tuple(chosen[:kept]), details))
+            at += len(chosen)
+        return results
+
+    def _choose(self, logits: FloatMatrix, choices: list[Choice]) -> list[int]:
+        """A token for each choice, greedy or drawn, from the logits as they are or from an edited copy."""
+        drawn = [at for at, choice in enumerate(choices) if choice.sampling.params.temperature >= LEAST_TEMPERATURE]
+        edited = [at for at, choice in enumerate(choices) if choice.edited]
+        if not drawn and not edited:
+            greedy: list[int] = logits.argmax(axis=1).tolist()
+            return greedy
+        tokens = [0] * len(choices)
+        changed = self._edit(logits, choices, edited) if edited else logits
         is_drawn, is_edited = set(drawn), set(edited)
-        for row in range(len(sequences)):
-            if row not in is_drawn and row not in is_edited:
-                tokens[row] = int(logits[row].argmax())
-        for at, row in enumerate(edited):
-            if row not in is_drawn:
-                tokens[row] = int(changed[at].argmax())
-        plain = [row for row in drawn if row not in is_edited]
-        whole = 2 * len(plain) >= len(sequences)  # reading all rows in place costs less than copying half of them
-        self._draw(logits if whole else logits[plain], sequences, plain, plain if whole else None, tokens)
+        for at in range(len(choices)):
+            if at not in is_drawn and at not in is_edited:
+                tokens[at] = int(logits[at].argmax())
+        for place, at in enumerate(edited):
+            if at not in is_drawn:
+                tokens[at] = int(changed[place].argmax())
+        plain = [at for at in drawn if at not in is_edited]
+        whole = 2 * len(plain) >= len(choices)  # reading all in place is faster than copying half of them
+        self._draw(logits if whole else logits[plain], choices, plain, plain if whole else None, tokens)
         if edited:
-            places = [at for at, row in enumerate(edited) if row in is_drawn]
-            self._draw(changed, sequences, [edited[at] for at in places], places, tokens)
+            places = [place for place, at in enumerate(edited) if at in is_drawn]
+            self._draw(changed, choices, [edited[place] for place in places], places, tokens)
         return tokens
 
-    def _edit(self, logits: FloatMatrix, sequences: list[Sequence], rows: list[int]) -> FloatMatrix:
-        changed = logits[rows]
-        for at, row in enumerate(rows):
-            sequence = sequences[row]
-            params = sequence.request.sampling
-            too_short = sequence.num_output_tokens < params.min_tokens
-            forbidden = self._eos_token_ids | sequence.stop_token_ids if too_short else frozenset[int]()
-            edit(changed[at], params, sequence.token_ids, sequence.num_prompt_tokens, forbidden)
-            if sequence.rules is not None and not sequence.padding:
-                restrict(changed[at], sequence.rules.allowed(), logits[row])
+    def _edit(self, logits: FloatMatrix, choices: list[Choice], edited: list[int]) -> FloatMatrix:
+        changed = logits[edited]
+        for row, at in zip(changed, edited, strict=True):
+            sampling, _, drafts = choice = choices[at]
+            forbidden = self._eos_token_ids.union(sampling.stop_token_ids) if choice.too_short else frozenset[int]()
+            edit(row, sampling.params, sampling.history + drafts, sampling.num_prompt_tokens, forbidden)
+            if sampling.masks:
+                restrict(row, sampling.masks[len(drafts)], logits[at])
         return changed
 
     def _draw(
-        self,
-        matrix: FloatMatrix,
-        sequences: list[Sequence],
-        rows: list[int],
-        places: list[int] | None,
-        tokens: list[int],
+        self, matrix: FloatMatrix, choices: list[Choice], drawn: list[int], places: list[int] | None, tokens: list[int]
     ) -> None:
-        """Draw for ``rows``, which lie at ``places`` of ``matrix`` (in order from 0 when None), into ``tokens``."""
-        if not rows:
+        """Draw for ``drawn``, whose logits lie at ``places`` of ``matrix`` (in order from 0 when None)."""
+        if not drawn:
             return
-        places = list(range(len(rows))) if places is None else places
+        places = list(range(len(drawn))) if places is None else places
         draws = [
-            Draw(place, sequences[row].request.sampling, sequences[row].seed, len(sequences[row].token_ids))
-            for place, row in zip(places, rows, strict=True)
+            Draw(place, choices[at].sampling.params, choices[at].sampling.seed, choices[at].position)
+            for place, at in zip(places, drawn, strict=True)
         ]
         inverse = np.ones(len(matrix), np.float32)
         inverse[places] = [1.0 / draw.params.temperature for draw in draws]
         padded = pad_vocabulary(matrix)
         reduced = self._reducer.reduce(padded, inverse)
-        for row, token in zip(rows, choose(padded, reduced, draws), strict=True):
-            tokens[row] = token
+        for at, token in zip(drawn, choose(padded, reduced, draws), strict=True):
+            tokens[at] = token
+
+
+def _choices(row: Row) -> Iterable[Choice]:
+    assert row.sampling is not None
+    if not row.num_drafts:
+        return (Choice(row.sampling, row.end),)
+    drafts = row.token_ids[-row.num_drafts :]
+    return [Choice(row.sampling, position + 1, drafts[:at]) for at, position in enumerate(row.logit_positions)]
+
+
+def num_accepted(row: Row, chosen: list[int]) -> int:
+    """How many of a row's drafts equal the chosen tokens. ``chosen`` has a token for each logit position."""
+    for count, draft in enumerate(row.token_ids[len(row.token_ids) - row.num_drafts :]):
+        if chosen[count] != draft:
+            return count
+    return row.num_drafts
+
+
+def prompt_logprobs(logits: FloatMatrix, asked: PromptLogits, positions: Iterable[int]) -> tuple[TokenLogprobs, ...]:
+    """The log-probabilities of the prompt's own tokens; ``logits`` has a row for each of ``positions``."""
+    return tuple(
+        prompt_token_logprobs(row, asked.targets[position - asked.first], asked.num_top)
+        for row, position in zip(logits, positions, strict=True)
+    )

@@ -1,15 +1,16 @@
-"""Answers that match a grammar: which tokens may come next, by ``llguidance``.
+"""Grammars: which tokens may come next in an answer, computed by ``llguidance``.
 
-Theory of operation. A grammar is compiled once (:class:`GrammarCompiler`, cached by its text); each sequence walks its
-own copy (:class:`SequenceRules`), fed with the tokens that were appended and nothing else, so that batches, preemption
-and replays cannot change it. A walk costs tens of microseconds a token.
+Theory of operation. A grammar is compiled once (:class:`GrammarCompiler`, cached by its text). Each sequence has a
+matcher of its own (:class:`GrammarMatcher`), which sees only the tokens appended to that sequence, so that batches,
+preemption and replays cannot change it. A token takes tens of microseconds.
 
-Compiling recurses over the grammar, so it happens on a thread of its own with a large stack, never on the caller's.
+Compiling recurses over the grammar, so it runs on a separate thread with a large stack, never on the caller's.
 """
 
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
@@ -25,15 +26,15 @@ CACHE_SIZE: Final = 128
 STACK_BYTES: Final = 128 * 2**20
 
 JSON_FORM: Final = {"whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?"}
-"""JSON on one line, with at most one space after a colon or a comma: small models otherwise lose themselves in it."""
+"""JSON on one line, with at most one space after a colon or a comma: small models may repeat white space endlessly."""
 
-# A forced text may be cut into tokens in any way, as the model likes it best; the cost of a step then does not grow
-# with the length of what is forced.
+# Where only one text can follow, the model may still choose how to split it into tokens. The library would otherwise
+# tokenize that text within the step, which takes time in proportion to its length.
 _HEADER: Final = '%llguidance {"no_forcing": true}\n'
 
 
 class GrammarCompiler:
-    """Compiles and keeps grammars for one vocabulary; safe to use from several threads.
+    """Compiles and caches grammars for one vocabulary; safe to use from several threads.
 
     ``vocab_size`` is the width of the logits, which may be larger than the tokenizer's.
     """
@@ -47,7 +48,7 @@ class GrammarCompiler:
         self._tokenizer: llguidance.LLTokenizer | None = None
 
     def submit(self, grammar: Grammar) -> "Future[CompiledGrammar | GrammarError]":
-        """Compile on the helper thread. What cannot be used is told by value, since the answer is kept and reread."""
+        """Compile on the helper thread. A grammar's error is a result, not an exception, because results are cached."""
         with self._lock:
             future = self._known.get(grammar)
             if future is None:
@@ -64,7 +65,7 @@ class GrammarCompiler:
         """Wait for :meth:`submit`. Raises :class:`GrammarError`."""
         result = self.submit(grammar).result()
         if isinstance(result, GrammarError):
-            raise GrammarError(str(result), result.where)  # a new one: the kept one would collect tracebacks
+            raise GrammarError(str(result), result.where)  # a new one, since the cached one would collect tracebacks
         return result
 
     def _compile(self, grammar: Grammar) -> "CompiledGrammar | GrammarError":
@@ -87,33 +88,44 @@ class GrammarCompiler:
 
 
 class CompiledGrammar:
-    """A grammar at its beginning; every sequence starts from here."""
+    """A compiled grammar; :meth:`start` makes the matcher of a sequence."""
 
     def __init__(self, matcher: llguidance.LLMatcher) -> None:
         self._matcher = matcher
 
-    def start(self) -> "SequenceRules":
-        return SequenceRules(self._matcher)
+    def start(self) -> "GrammarMatcher":
+        return GrammarMatcher(self._matcher)
 
 
-class SequenceRules:
-    """One sequence's walk through its grammar; implements :class:`ekiden.state.sequence.TokenRules`."""
+class GrammarMatcher:
+    """The grammar matcher of one sequence; implements :class:`ekiden.state.sequence.TokenRules`."""
 
     __slots__ = ("_beginning", "_complete", "_matcher", "error")
 
     def __init__(self, beginning: llguidance.LLMatcher) -> None:
         self._beginning = beginning
-        self._matcher: llguidance.LLMatcher | None = None  # copied when the sequence first runs: queues can be long
+        self._matcher: llguidance.LLMatcher | None = None  # copied when the sequence first runs, since many may wait
         self._complete = False
         self.error: str | None = None
 
-    def allowed(self) -> bytes:
-        """See the protocol. When the grammar has become too complex to follow, only end tokens remain."""
+    def masks(self, drafts: Sequence[int] = ()) -> tuple[bytes, ...]:
+        """See the protocol. When the grammar becomes too complex to follow, only end tokens are allowed."""
         matcher = self._walk()
-        mask = matcher.compute_bitmask()
+        masks = [matcher.compute_bitmask()]
         if matcher.is_error():
             self.error = f"the grammar could not be followed further: {_first_lines(matcher.get_error())}"
-        return mask
+            return tuple(masks)
+        taken = 0
+        for draft in drafts:
+            if not masks[-1][draft // 8] >> draft % 8 & 1 or not matcher.consume_token(draft):
+                break
+            taken += 1
+            if matcher.is_stopped():
+                break
+            masks.append(matcher.compute_bitmask())
+        if taken:
+            matcher.rollback(taken)
+        return tuple(masks)
 
     def advance(self, token: int) -> bool:
         if not self._complete:
@@ -130,7 +142,7 @@ class SequenceRules:
 
 
 def library_grammar(grammar: Grammar) -> str:
-    """The grammar in the library's own language. Raises :class:`GrammarError` for one that is over the limits."""
+    """The grammar in the library's own language. Raises :class:`GrammarError` if it exceeds the limits."""
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA | GrammarKind.LENIENT_JSON_SCHEMA:
             check_source(grammar.source)
@@ -139,7 +151,7 @@ def library_grammar(grammar: Grammar) -> str:
             return f"{_HEADER}start: {json_rule(schema, lenient=grammar.kind is GrammarKind.LENIENT_JSON_SCHEMA)}"
         case GrammarKind.REGEX:
             check_source(grammar.source, MAX_REGEX)
-            # A digit is 0 to 9: few mean the digits of all scripts, and models do take them when they may.
+            # \d means 0 to 9: few authors mean the digits of all scripts, and models use those when allowed.
             return f"{_HEADER}start: /{llguidance.regex_to_lark(grammar.source, use_ascii='d')}/"
         case GrammarKind.LARK:
             check_lark(grammar.source)
@@ -152,7 +164,7 @@ def library_grammar(grammar: Grammar) -> str:
 
 
 def json_rule(schema: dict[str, Any], *, lenient: bool) -> str:
-    """The right side of a Lark rule for JSON that matches ``schema``."""
+    """The right-hand side of a Lark rule for JSON that matches ``schema``."""
     options: dict[str, Any] = dict(JSON_FORM)
     if lenient:
         options |= {"lenient": True, "coerce_one_of": True}
@@ -182,7 +194,7 @@ def _loaded(source: str) -> Any:
 
 
 def _limits() -> llguidance.LLParserLimits:
-    """Bounds for one grammar: about 25 ms to build its lexer, 10 ms and some megabytes for a step at the very worst."""
+    """Limits for one grammar: at worst about 25 ms to build its lexer, and 10 ms and a few megabytes for a step."""
     return llguidance.LLParserLimits(
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=100_000,
@@ -194,13 +206,13 @@ def _limits() -> llguidance.LLParserLimits:
 
 
 def _first_lines(message: str) -> str:
-    """A library message on one line, without the copy of the grammar that follows."""
+    """A message of the library on one line, without the copy of the grammar that follows it."""
     text = message.split("\n   1 |")[0].split("<non-verbose/>")[0]
     return " ".join(text.split())[:300].rstrip(" .")
 
 
 class _Vocabulary:
-    """The tokenizer as the library wants it: ``tokens`` are bytes, special tokens never match text."""
+    """The tokenizer in the form that the library expects: ``tokens`` are bytes, and special tokens never match text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.eos_token_id = min(tokenizer.eos_token_ids, default=0)
@@ -226,7 +238,7 @@ _stack_size_lock = threading.Lock()
 
 
 def _deep_thread() -> ThreadPoolExecutor:
-    """A pool of one thread with a large stack, started at once: the size is a setting of the whole process."""
+    """A pool of one thread with a large stack. It starts now, as the stack size is set for the whole process."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="ekiden-grammar")
     with _stack_size_lock:
         before = threading.stack_size(STACK_BYTES)

@@ -1,9 +1,9 @@
 """Stage 2, formation: which rows the next step computes, within its token budget.
 
 Rules:
-- decodes first (one token each), then prefill chunks in order of admission with what is left of the budget;
-- a chunk ends at a block border or at the end of the prompt, and never leaves a last chunk of a single token, which
-  the backend would compute through its decode kernel with other rounding (docs/decisions);
+- decodes first (one token each), then prefill chunks in order of admission with what is left of the budget, then the
+  drafts of decode rows: a draft is a guess, so it takes only what nobody else can use, and nobody is preempted for it;
+- where a chunk may end, and how few tokens it may have, is the backend's to say (:class:`ChunkRules`);
 - a decode that needs a block gets one here, so that nothing can fail after the plan is made. When the pool is empty a
   victim is preempted: the newest running sequence, never the oldest, and never one whose blocks are still on their way
   back from the swap space;
@@ -12,26 +12,29 @@ Rules:
 - at most ``max_concurrent_prefills`` prompts are part-way through at once;
 - a prompt block that is being computed in this step is not computed twice: another prompt with the same beginning waits
   for it and takes it over;
-- output tokens are always computed one at a time, also when a sequence is computed again after its blocks were dropped.
+- output tokens are computed one at a time when a sequence is computed again after its blocks were dropped, as they were
+  the first time.
 """
 
 from dataclasses import dataclass, field, replace
 
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.state.plan import BatchPlan, LeftOutReason
+from ekiden.state.plan import BatchPlan, BlockCopy, Row
 from ekiden.state.policy import StepLoad, StepTimePredictor
 from ekiden.state.population import Population
+from ekiden.state.runner import ChunkRules, Drafter
 from ekiden.state.sequence import Sequence, Status
+from ekiden.state.turn import FormationOutcome, LeftOutReason
 
 
-def chunk_size(*, computed: int, prompt: int, budget: int, block_size: int) -> int:
+def chunk_size(*, computed: int, prompt: int, budget: int, rules: ChunkRules) -> int:
     """Tokens of the next prefill chunk of a prompt of which ``computed`` tokens are done; 0 when none may start."""
     remaining = prompt - computed
     if remaining <= budget:
         return remaining
-    end = (computed + budget) // block_size * block_size
-    if prompt - end == 1:
-        end -= block_size
+    end = (computed + budget) // rules.border * rules.border
+    while prompt - end < rules.least:
+        end -= rules.border
     return max(0, end - computed)
 
 
@@ -57,53 +60,61 @@ class Formation:
         kv: KVCacheManager,
         limits: FormationLimits,
         step_time: StepTimePredictor,
+        chunks: ChunkRules,
+        drafter: Drafter | None = None,
+        max_drafts: int = 0,
     ) -> None:
         self._population = population
         self._kv = kv
         self._limits = limits
         self._step_time = step_time
+        self._chunks = chunks
+        self._drafter = drafter
+        self._max_drafts = max_drafts
 
-    def form(
-        self, *, swap_out: list[tuple[int, int]], swap_in: list[tuple[int, int]], resumed: list[Sequence]
-    ) -> BatchPlan:
+    def form(self, *, swap_out: list[BlockCopy], swap_in: list[BlockCopy], resumed: list[Sequence]) -> FormationOutcome:
         """Plan the next step.
 
         ``swap_in`` and ``resumed`` are what refill brought back since the last one; ``swap_out`` belongs to sequences
         that were paused.
         """
-        plan = BatchPlan(token_budget=self._limits.max_num_batched_tokens, swap_out=swap_out, swap_in=swap_in)
+        step = _Forming(FormationOutcome(self._limits.max_num_batched_tokens), list(swap_out))
         if self._limits.prefill_first:
-            self._add_prefills(plan)
-            if not plan.empty:
-                return plan
-        self._add_decodes(plan, resumed)
-        for sequence in self._population.padding:
-            if sequence.block_table:
-                plan.add(sequence, 1)
-        self._add_prefills(plan)
-        return plan
+            self._add_prefills(step)
+        if not step.rows:
+            self._add_decodes(step, resumed)
+            for sequence in self._population.padding:
+                if sequence.block_table:
+                    step.add(sequence, sequence.row(1))
+            step.decodes = _decode_load(step.rows)
+            self._add_prefills(step)
+            if self._drafter is not None and self._max_drafts:
+                self._add_drafts(step, self._drafter)
+        step.outcome.plan = BatchPlan(step.rows, step.swap_out, swap_in)
+        step.outcome.load = step.load
+        return step.outcome
 
-    def _add_decodes(self, plan: BatchPlan, resumed: list[Sequence]) -> None:
-        needs_block, sequences, num_tokens = self._kv.needs_block, plan.sequences, plan.num_tokens
+    def _add_decodes(self, step: "_Forming", resumed: list[Sequence]) -> None:
+        needs_block, sequences, rows = self._kv.needs_block, step.outcome.sequences, step.rows
         for sequence in list(self._population.running):
             if sequence.is_prefilling or sequence.status is not Status.RUNNING:
                 continue
-            if needs_block(sequence) and not self._grow(sequence, plan, resumed):
+            if needs_block(sequence) and not self._grow(sequence, step, resumed):
                 continue
             sequences.append(sequence)
-            num_tokens.append(1)
-        plan.total_tokens = len(sequences)
+            rows.append(sequence.decode_row())
+        step.total_tokens = len(rows)
 
-    def _grow(self, sequence: Sequence, plan: BatchPlan, resumed: list[Sequence]) -> bool:
+    def _grow(self, sequence: Sequence, step: "_Forming", resumed: list[Sequence]) -> bool:
         """One more block for the sequence, taken from a victim if need be; False when it must sit this step out."""
         while self._kv.num_available == 0:
             if self._drop_padding_row():
                 continue
             victim, runner_up = self._victim(sequence, resumed)
             if victim is None:
-                plan.left_out.append((sequence, LeftOutReason.KV_BLOCKS))
+                step.outcome.left_out.append((sequence, LeftOutReason.KV_BLOCKS))
                 return False
-            self._preempt(victim, runner_up, plan)
+            self._preempt(victim, runner_up, step)
             if victim is sequence:
                 return False
         self._kv.grow(sequence)
@@ -134,81 +145,123 @@ class Formation:
                 return candidate, next(others, None) if candidate is not needy else None
         return None, None
 
-    def _preempt(self, victim: Sequence, runner_up: Sequence | None, plan: BatchPlan) -> None:
+    def _preempt(self, victim: Sequence, runner_up: Sequence | None, step: "_Forming") -> None:
         self._population.running.remove(victim)
         self._population.preempted.append(victim)
         victim.move_to(Status.PREEMPTED)
         victim.num_preemptions += 1
-        plan.swap_out += self._kv.swap_out(victim)
-        plan.preempted.append(victim)
-        plan.runners_up.append(runner_up)
+        step.swap_out += self._kv.swap_out(victim)
+        step.outcome.preempted.append(victim)
+        step.outcome.runners_up.append(runner_up)
 
-    def _add_prefills(self, plan: BatchPlan) -> None:
-        prefilling = [s for s in self._population.running if s.is_prefilling]
-        if not prefilling:
-            return
-        room = _PrefillRoom(left=self._limits.max_num_batched_tokens - plan.total_tokens)
-        decodes = StepLoad(
-            decode_rows=len(plan.sequences),
-            decode_context=sum(sequence.num_computed_tokens for sequence in plan.sequences),
-            prefill_tokens=0,
-            prefill_pairs=0,
-        )
-        for sequence in prefilling:
-            reason = self._add_prefill(plan, sequence, room, decodes)
+    def _add_prefills(self, step: "_Forming") -> None:
+        for sequence in [s for s in self._population.running if s.is_prefilling]:
+            reason = self._add_prefill(step, sequence)
             if reason is not None:
-                plan.left_out.append((sequence, reason))
+                step.outcome.left_out.append((sequence, reason))
 
-    def _add_prefill(
-        self, plan: BatchPlan, sequence: Sequence, room: "_PrefillRoom", decodes: StepLoad
-    ) -> LeftOutReason | None:
+    def _add_prefill(self, step: "_Forming", sequence: Sequence) -> LeftOutReason | None:
         """The sequence's next chunk goes into the plan, or the reason why it does not is returned."""
-        if room.prompts >= self._limits.max_concurrent_prefills:
+        if step.prompts >= self._limits.max_concurrent_prefills:
             return LeftOutReason.CONCURRENT_PREFILLS
         gained = self._kv.take_over_computed(sequence)
         if gained:
             self._population.waiting.charge(sequence, prompt=-gained, cached=gained)
-        if not room.being_computed.isdisjoint(self._kv.keys_to_compute(sequence, 1)):
+        if not step.being_computed.isdisjoint(self._kv.keys_to_compute(sequence, 1)):
             return LeftOutReason.PREFIX_IN_FLIGHT
-        computed, prompt, size = sequence.num_computed_tokens, sequence.num_prompt_tokens, self._kv.block_size
-        chunk = chunk_size(computed=computed, prompt=prompt, budget=room.left, block_size=size)
+        computed, prompt = sequence.num_computed_tokens, sequence.num_prompt_tokens
+        left = self._limits.max_num_batched_tokens - step.total_tokens
+        chunk = chunk_size(computed=computed, prompt=prompt, budget=left, rules=self._chunks)
         reason = LeftOutReason.TOKEN_BUDGET
-        while chunk and decodes.decode_rows and not self._keeps_target(room.load_with(decodes, computed, chunk)):
-            smaller = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, block_size=size)
-            if smaller == 0 and room.prompts == 0:
+        while chunk and step.decodes.decode_rows and not self._keeps_target(step.load_with(computed, chunk)):
+            smaller = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, rules=self._chunks)
+            if smaller == 0 and step.prompts == 0:
                 break  # the smallest chunk there is: prefill must not starve
             chunk, reason = smaller, LeftOutReason.INTER_TOKEN_TARGET
         if chunk == 0:
             return reason
-        plan.add(sequence, chunk)
-        room.take(computed, chunk, self._kv.keys_to_compute(sequence, chunk))
+        last = sequence.rules is not None and computed + chunk == len(sequence.token_ids)
+        masks = sequence.rules.masks() if last and sequence.rules is not None else ()
+        step.take_chunk(computed, chunk, self._kv.keys_to_compute(sequence, chunk))
+        step.add(sequence, sequence.row(chunk, (), masks))
         return None
 
     def _keeps_target(self, load: StepLoad) -> bool:
         target = self._limits.target_seconds
         return target is None or self._step_time.predict(load).p90 <= target
 
+    def _add_drafts(self, step: "_Forming", drafter: Drafter) -> None:
+        """Lengthen decode rows by what the drafter guesses, oldest first, as far as budget, blocks and target allow."""
+        for index, sequence in enumerate(step.outcome.sequences):
+            row = step.rows[index]
+            if row.prefill or row.sampling is None or sequence.padding:
+                continue
+            budget = self._limits.max_num_batched_tokens - step.total_tokens
+            room = sequence.max_total_tokens - len(sequence.token_ids) - 1
+            limit = min(self._max_drafts, budget, room)
+            drafts = tuple(drafter.propose(sequence.request_id, sequence.token_ids, limit)[:limit]) if limit > 0 else ()
+            masks: tuple[bytes, ...] = ()
+            if sequence.rules is not None and drafts:
+                masks = sequence.rules.masks(drafts)
+                drafts = drafts[: len(masks) - 1]
+            if not drafts:
+                continue
+            step.outcome.proposed[index] = len(drafts)
+            drafts = drafts[: self._kv.grow_for_drafts(sequence, len(drafts))]
+            while drafts and not self._keeps_target(step.load_with_drafts(row, len(drafts))):
+                drafts = drafts[:-1]
+            self._kv.trim(sequence, row.end + len(drafts))
+            step.decodes = step.load_with_drafts(row, len(drafts))
+            step.rows[index] = sequence.row(1, drafts, masks[: len(drafts) + 1])
+            step.total_tokens += len(drafts)
+
+
+def _decode_load(rows: list[Row]) -> StepLoad:
+    """The load of decode rows of one token each."""
+    context = sum([row.start for row in rows])
+    return StepLoad(decode_rows=len(rows), decode_context=context)
+
 
 @dataclass(slots=True)
-class _PrefillRoom:
-    """What prefill chunks have taken of a step so far, and what is left."""
+class _Forming:
+    """A plan in the making, and what its prefill chunks have taken so far."""
 
-    left: int
+    outcome: FormationOutcome
+    swap_out: list[BlockCopy]
+    rows: list[Row] = field(default_factory=list)
+    total_tokens: int = 0
+    decodes: StepLoad = field(default_factory=StepLoad)
+    """The load of the decode rows."""
     prompts: int = 0
-    tokens: int = 0
-    pairs: int = 0
+    prefill_tokens: int = 0
+    prefill_pairs: int = 0
     being_computed: set[bytes] = field(default_factory=set)
 
-    def load_with(self, decodes: StepLoad, computed: int, chunk: int) -> StepLoad:
+    @property
+    def load(self) -> StepLoad:
+        return replace(self.decodes, prefill_tokens=self.prefill_tokens, prefill_pairs=self.prefill_pairs)
+
+    def add(self, sequence: Sequence, row: Row) -> None:
+        self.outcome.sequences.append(sequence)
+        self.rows.append(row)
+        self.total_tokens += len(row.token_ids)
+
+    def load_with(self, computed: int, chunk: int) -> StepLoad:
+        """The load with one more chunk."""
         return replace(
-            decodes,
-            prefill_tokens=self.tokens + chunk,
-            prefill_pairs=self.pairs + chunk * (computed + chunk // 2),
+            self.decodes,
+            prefill_tokens=self.prefill_tokens + chunk,
+            prefill_pairs=self.prefill_pairs + chunk * (computed + chunk // 2),
         )
 
-    def take(self, computed: int, chunk: int, keys: list[bytes]) -> None:
-        self.left -= chunk
+    def load_with_drafts(self, row: Row, num_drafts: int) -> StepLoad:
+        """The load with ``num_drafts`` drafts after a decode row."""
+        context = sum(range(row.end, row.end + num_drafts))
+        load = self.load
+        return replace(load, decode_rows=load.decode_rows + num_drafts, decode_context=load.decode_context + context)
+
+    def take_chunk(self, computed: int, chunk: int, keys: list[bytes]) -> None:
         self.prompts += 1
-        self.tokens += chunk
-        self.pairs += chunk * (computed + chunk // 2)
+        self.prefill_tokens += chunk
+        self.prefill_pairs += chunk * (computed + chunk // 2)
         self.being_computed.update(keys)

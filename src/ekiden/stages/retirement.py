@@ -1,16 +1,18 @@
 """Stage 4, retirement: new tokens are applied, stop rules decide who has ended, and memory goes back.
 
 Owns every end of a sequence: each gets exactly one terminal event, here or as a refusal at intake.
+A row may bring several tokens; those after the one that ends the sequence are dropped.
 Stop rules in order of precedence: a grammar that failed, end-of-sequence and stop tokens, stop strings, the end of the
 grammar (whatever ``min_tokens`` says, for nothing can follow it), then length.
 """
 
 from ekiden.guardrails.signals import OutputLengths
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.state.plan import BatchPlan, StepOutput
+from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import Finish, FinishReason, RequestUpdate
 from ekiden.state.sequence import Sequence, Status
+from ekiden.state.turn import FormationOutcome
 
 
 class Retirement:
@@ -29,22 +31,21 @@ class Retirement:
         self._keeps_finished_rows = keeps_finished_rows
         self._output_lengths = output_lengths
 
-    def apply(self, plan: BatchPlan, output: StepOutput, now: float) -> list[RequestUpdate]:
+    def apply(self, formed: FormationOutcome, output: StepOutput, now: float) -> list[RequestUpdate]:
         """Append the step's tokens and retire whoever has ended. One update for each row that got a token."""
         self._kv.plan_executed()
         updates: list[RequestUpdate] = []
         charge = self._population.waiting.charge
-        for index, sequence in enumerate(plan.sequences):
+        for sequence, row, result in zip(formed.sequences, formed.plan.rows, output.rows, strict=True):
             if sequence.padding:
                 continue
-            count = plan.num_tokens[index]
-            if sequence.is_prefilling:
-                start = sequence.num_computed_tokens
-                self._kv.note_computed(sequence, start, start + count)
-            sequence.num_computed_tokens += count
-            if index in output.prompt_logprobs:
-                sequence.prompt_logprobs += output.prompt_logprobs[index]
-            tokens = output.tokens[index]
+            if row.prefill:
+                self._kv.note_computed(sequence, row.start, row.end)
+                sequence.prompt_logprobs += result.prompt_logprobs
+                sequence.num_computed_tokens = row.end
+            else:
+                sequence.num_computed_tokens += 1
+            tokens = result.tokens
             if not tokens:
                 continue
             first = sequence.first_token_time is None
@@ -52,13 +53,14 @@ class Retirement:
                 sequence.first_token_time = now
             kept = self._append(sequence, tokens)
             charge(sequence, output=len(kept))
+            if row.num_drafts:
+                # The drafts that were right are tokens now, with their keys and values; the others are forgotten.
+                sequence.num_computed_tokens += len(kept) - 1
+                self._kv.trim(sequence, sequence.num_computed_tokens)
             finish = None
             if sequence.finish_reason is not None:
                 finish = self._retire(sequence, now, None if sequence.rules is None else sequence.rules.error)
-            logprobs = None
-            if output.logprobs is not None:
-                detail = output.logprobs[index]
-                logprobs = None if detail is None else (detail,)
+            logprobs = None if result.logprobs is None else result.logprobs[: len(kept)]
             prompt = None
             if first and sequence.request.sampling.prompt_logprobs is not None:
                 prompt = tuple(sequence.prompt_logprobs)
@@ -104,7 +106,7 @@ class Retirement:
         self._end_padded_batch()
         return RequestUpdate(sequence.request.request_id, (), finish)
 
-    def pause(self, sequence: Sequence) -> list[tuple[int, int]]:
+    def pause(self, sequence: Sequence) -> list[BlockCopy]:
         """Take a live sequence out of the running until it is resumed; returns swap-out pairs for the next plan.
 
         It gives back its slot and its blocks, so that whoever reads it slowly costs nobody else anything.

@@ -1,57 +1,113 @@
-"""What one step will compute, and what came of it.
+"""What one step computes, and what came of it: values that hold no live sequence and can cross a process border.
 
-A plan is a list of rows in struct-of-arrays form: sequence ``i`` contributes ``num_tokens[i]`` tokens, the next
-uncomputed ones of its ``token_ids``. A row may hold several tokens (a prefill chunk now, speculative tokens later).
+A :class:`BatchPlan` is a list of rows. A row brings the next tokens of one sequence: a chunk of its prompt, or the one
+token that its answer goes on from, followed by *drafts*, which are guesses of what the model will say next. A draft is
+accepted when the token chosen at its place is the draft itself, so a decode row gives one token for its own and one for
+each draft that was right.
+
+Values of a row hold no cycles, so the garbage collector need not walk over them (``gc=False``).
 """
 
-from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Final
+
+import msgspec
 
 from ekiden.state.request import TokenLogprobs
-from ekiden.state.sequence import Sequence
+from ekiden.state.sampling_params import SamplingParams
+
+BlockCopy = tuple[int, int]
+"""Copies a block ``(from, to)``: from the pool to the swap space in ``swap_out``, the reverse in ``swap_in``."""
 
 
-class LeftOutReason(StrEnum):
-    """Why a running sequence got no tokens in a step."""
+class RowSampling(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the choice of a row's tokens depends on beside its logits.
 
-    TOKEN_BUDGET = "token_budget"
-    CONCURRENT_PREFILLS = "concurrent_prefills"
-    INTER_TOKEN_TARGET = "inter_token_target"
-    KV_BLOCKS = "kv_blocks"
-    PREFIX_IN_FLIGHT = "prefix_in_flight"
-
-
-@dataclass(slots=True, kw_only=True)
-class BatchPlan:
-    """The rows of one step. The runner applies ``swap_out``, then ``swap_in``, then computes the rows.
-
-    A swap is a pair ``(from_block, to_block)``: pool to swap space for ``swap_out``, the reverse for ``swap_in``.
+    The token at position ``p`` of a sequence is drawn with random numbers keyed by ``(seed, p)``.
     """
 
-    sequences: list[Sequence] = field(default_factory=list)
-    num_tokens: list[int] = field(default_factory=list)
-    total_tokens: int = 0
-    token_budget: int = 0
-    swap_out: list[tuple[int, int]] = field(default_factory=list)
-    swap_in: list[tuple[int, int]] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    runners_up: list[Sequence | None] = field(default_factory=list)
-    """For each victim, who would have been it otherwise."""
-    left_out: list[tuple[Sequence, LeftOutReason]] = field(default_factory=list)
+    params: SamplingParams
+    seed: int
+    num_prompt_tokens: int
+    history: tuple[int, ...] = ()
+    """The sequence's tokens up to the row's own, drafts not included. Given only where penalties count them."""
+    stop_token_ids: tuple[int, ...] = ()
+    """What may not come before ``params.min_tokens``, beside the model's own end tokens. Given only until then."""
+    masks: tuple[bytes, ...] = ()
+    """For a row with a grammar, which tokens may come at each logit position: one bit for each token id, the lowest
+    bit of the first byte being id 0."""
+
+
+class PromptLogits(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Asks how likely the prompt's own tokens were: ``targets[i]`` is the token after position ``first + i``, and
+    ``num_top`` alternatives are reported beside each."""
+
+    first: int
+    targets: tuple[int, ...]
+    num_top: int
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The part of a step that belongs to one sequence.
+
+    The tokens take the positions ``start, start + 1, ...`` of the sequence; their keys and values are written through
+    ``blocks``, the sequence's block table, and those of all earlier positions are there already.
+    """
+
+    slot: int
+    """The slot of the sequence: no two rows of a plan have the same."""
+    start: int
+    token_ids: tuple[int, ...]
+    blocks: tuple[int, ...]
+    sampling: RowSampling | None
+    """None for a chunk that does not reach the end of its prompt: no token is chosen."""
+    prefill: bool = False
+    num_drafts: int = 0
+    """How many of the last ``token_ids`` are drafts."""
+    prompt_logits: PromptLogits | None = None
+
+    @property
+    def end(self) -> int:
+        """The position after the row's last token."""
+        return self.start + len(self.token_ids)
+
+    @property
+    def logit_positions(self) -> range:
+        """The positions after which a token is chosen: the last one, and with drafts the one before each of them."""
+        return range(self.end if self.sampling is None else self.end - self.num_drafts - 1, self.end)
+
+
+class BatchPlan(msgspec.Struct, frozen=True, array_like=True):
+    """One step. The runner applies ``swap_out``, then ``swap_in``, then computes the rows."""
+
+    rows: list[Row] = []
+    swap_out: list[BlockCopy] = []
+    swap_in: list[BlockCopy] = []
 
     @property
     def empty(self) -> bool:
-        return not self.sequences
+        return not self.rows
 
-    def add(self, sequence: Sequence, num_tokens: int) -> None:
-        self.sequences.append(sequence)
-        self.num_tokens.append(num_tokens)
-        self.total_tokens += num_tokens
+    @property
+    def total_tokens(self) -> int:
+        return sum([len(row.token_ids) for row in self.rows])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTiming:
-    """Seconds of one step by where they went. ``started`` is a reading of the engine's clock."""
+class RowResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The tokens that a row gave: none for a chunk that does not end its prompt, otherwise one, and one more for each
+    accepted draft. ``logprobs`` has an entry for each token where they were asked for; ``prompt_logprobs`` one for each
+    of the row's :class:`PromptLogits` targets."""
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+NO_TOKENS: Final = RowResult()
+
+
+class StepTiming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Seconds of one step by where they went. ``started`` is a reading of the engine's clock, ``total`` is measured
+    with it; ``model`` (the compiled passes) and ``sampling`` are the runner's own measurements."""
 
     started: float = 0.0
     total: float = 0.0
@@ -64,14 +120,11 @@ class StepTiming:
         return self.total - self.model - self.sampling
 
 
-@dataclass(slots=True, kw_only=True)
-class StepOutput:
-    """For each row of the plan the tokens it produced: none for a prefill chunk that is not the last."""
+class StepOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step gave: one result for each row of the plan, in its order."""
 
-    tokens: list[tuple[int, ...]]
-    logprobs: list[TokenLogprobs | None] | None = None
-    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
-    """By row, for the positions of :meth:`Sequence.prompt_logit_positions` in order."""
-    timing: StepTiming = field(default_factory=StepTiming)
+    rows: list[RowResult]
+    timing: StepTiming = StepTiming()
     padding_rows: int = 0
+    """Dummy rows that the backend added to its passes."""
     passes: int = 1

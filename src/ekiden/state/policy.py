@@ -92,12 +92,13 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """What drives the time of a step. ``prefill_pairs`` counts (new token, earlier token) pairs of prefill chunks."""
+    """What drives the time of a step. ``decode_rows`` counts the tokens of decode rows, drafts included;
+    ``prefill_pairs`` counts (new token, earlier token) pairs of prefill chunks."""
 
-    decode_rows: int
-    decode_context: int
-    prefill_tokens: int
-    prefill_pairs: int
+    decode_rows: int = 0
+    decode_context: int = 0
+    prefill_tokens: int = 0
+    prefill_pairs: int = 0
 
 
 class StepTimePredictor(Protocol):

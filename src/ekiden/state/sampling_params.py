@@ -65,12 +65,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def edits_logits(self) -> bool:
         """True when this row's logits must be changed before a token is chosen."""
-        return bool(
-            self.logit_bias
-            or self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-            or self.repetition_penalty != 1.0
-        )
+        return bool(self.logit_bias) or self.penalises
+
+    @property
+    def penalises(self) -> bool:
+        """True when a token's logit depends on whether it came before."""
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
 
 class InvalidSamplingParams(ValueError):

@@ -7,11 +7,13 @@ Rules:
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from ekiden.state.invariants import Invariant, InvariantBreach
+from ekiden.state.plan import PromptLogits, Row, RowSampling
 from ekiden.state.request import FinishReason, Request, TokenLogprobs
 
 
@@ -61,8 +63,9 @@ class TokenRules(Protocol):
         """Why the rules can no longer be followed; None while they can."""
         ...
 
-    def allowed(self) -> bytes:
-        """One bit for each token id, the lowest bit of the first byte being id 0."""
+    def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
+        """Which token may come next, and which after each of ``drafts``, as far as the rules allow those: one bit for
+        each token id, the lowest bit of the first byte being id 0. The state is the same afterwards."""
         ...
 
     def advance(self, token: int) -> bool:
@@ -90,7 +93,7 @@ class Sequence:
     """Its number in the order of admissions, from 1; 0 before."""
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
-    block_table: list[int] = field(default_factory=list)
+    block_table: tuple[int, ...] = ()
     swapped_blocks: int = 0
     """How many of its blocks lie in the swap space while it is preempted."""
     expected_output: tuple[int, int, int] | None = None
@@ -107,6 +110,8 @@ class Sequence:
     """True for a finished row that a naive padded batch keeps computing (``static-padded``)."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """What is known so far of those that were asked for, by position: entry ``i`` is the prompt's token ``i + 1``."""
+    plain_sampling: RowSampling | None = None
+    """The sampling inputs of its rows where they are the same for each; made when they are first needed."""
     prefix_keys: list[bytes] | None = None
     """Names of its full prompt blocks, computed when they are first asked for."""
     history: list[Status] = field(default_factory=list)
@@ -128,12 +133,48 @@ class Sequence:
         """True while prompt tokens are missing from the KV pool."""
         return self.num_computed_tokens < self.num_prompt_tokens
 
-    def prompt_logit_positions(self, num_tokens: int) -> range:
-        """Of the next ``num_tokens`` uncomputed positions those whose logits say how likely the prompt goes on."""
-        if self.request.sampling.prompt_logprobs is None:
-            return range(0)
+    def row(self, num_tokens: int, drafts: tuple[int, ...] = (), masks: tuple[bytes, ...] = ()) -> Row:
+        """Its next ``num_tokens`` uncomputed tokens, then ``drafts``, as a row of a plan. ``masks``: see
+        :class:`RowSampling`."""
+        assert self.slot is not None
+        start, end = self.num_computed_tokens, self.num_computed_tokens + num_tokens
+        tokens = (self.token_ids[start],) if num_tokens == 1 else tuple(self.token_ids[start:end])
+        sampling = self._row_sampling(masks) if end == len(self.token_ids) else None
+        prefill = self.is_prefilling
+        asked = self._prompt_logits(end) if prefill else None
+        return Row(self.slot, start, tokens + drafts, self.block_table, sampling, prefill, len(drafts), asked)
+
+    def decode_row(self) -> Row:
+        """The row that its answer goes on from; most rows are of this kind."""
+        start, sampling = self.num_computed_tokens, self.plain_sampling
+        if sampling is None or start + 1 != len(self.token_ids):
+            return self.row(1, (), () if self.rules is None else self.rules.masks())
+        return Row(self.slot, start, (self.token_ids[start],), self.block_table, sampling)
+
+    def _row_sampling(self, masks: tuple[bytes, ...]) -> RowSampling:
+        params = self.request.sampling
+        too_short = self.num_output_tokens < params.min_tokens
+        if not (masks or too_short or params.penalises):
+            if self.plain_sampling is None:
+                self.plain_sampling = RowSampling(params, self.seed, self.num_prompt_tokens)
+            return self.plain_sampling
+        return RowSampling(
+            params,
+            self.seed,
+            self.num_prompt_tokens,
+            tuple(self.token_ids) if params.penalises else (),
+            tuple(self.stop_token_ids) if too_short else (),
+            masks,
+        )
+
+    def _prompt_logits(self, end: int) -> PromptLogits | None:
+        """What is still to be reported of the prompt up to a position."""
+        num_top = self.request.sampling.prompt_logprobs
         first = max(self.num_computed_tokens, len(self.prompt_logprobs))
-        return range(first, min(self.num_computed_tokens + num_tokens, self.num_prompt_tokens - 1))
+        last = min(end, self.num_prompt_tokens - 1)
+        if num_top is None or first >= last:
+            return None
+        return PromptLogits(first, tuple(self.token_ids[first + 1 : last + 1]), num_top)
 
     def move_to(self, status: Status) -> None:
         if status not in TRANSITIONS[self.status]:

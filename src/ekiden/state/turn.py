@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from ekiden.state.plan import BatchPlan, StepOutput
+from ekiden.state.plan import BatchPlan, BlockCopy, StepOutput
 from ekiden.state.policy import StepLoad, TimeRange
 from ekiden.state.request import Refusal, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason, Sequence
@@ -23,6 +23,34 @@ class WaitReason(StrEnum):
     BATCHING = "batching"
 
 
+class LeftOutReason(StrEnum):
+    """Why a running sequence got no tokens in a step."""
+
+    TOKEN_BUDGET = "token_budget"
+    CONCURRENT_PREFILLS = "concurrent_prefills"
+    INTER_TOKEN_TARGET = "inter_token_target"
+    KV_BLOCKS = "kv_blocks"
+    PREFIX_IN_FLIGHT = "prefix_in_flight"
+
+
+@dataclass(slots=True)
+class FormationOutcome:
+    """What formation decided: the plan, the sequence of each of its rows, and who got no row and why.
+
+    ``preempted`` are the victims; for each, ``runners_up`` has who would have been chosen next. ``proposed`` counts the
+    drafts offered for a row by its index, where any were; the plan's row says how many of them it took.
+    """
+
+    token_budget: int
+    plan: BatchPlan = field(default_factory=BatchPlan)
+    load: StepLoad = field(default_factory=StepLoad)
+    sequences: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    runners_up: list[Sequence | None] = field(default_factory=list)
+    left_out: list[tuple[Sequence, LeftOutReason]] = field(default_factory=list)
+    proposed: dict[int, int] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class RefillOutcome:
     """What refill decided at one boundary.
@@ -35,7 +63,7 @@ class RefillOutcome:
     admitted: list[Sequence] = field(default_factory=list)
     places: list[tuple[int, int, float]] = field(default_factory=list)
     resumed: list[Sequence] = field(default_factory=list)
-    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    swap_in: list[BlockCopy] = field(default_factory=list)
     wait_reason: WaitReason | None = None
     head: Sequence | None = None
     passed_over: list[Sequence] = field(default_factory=list)
@@ -80,7 +108,7 @@ class Turn:
     draining: bool = False
     ended_at_start: list[RequestUpdate] = field(default_factory=list)
     refilled_at_start: RefillOutcome | None = None
-    plan: BatchPlan | None = None
+    formed: FormationOutcome | None = None
     load: StepLoad | None = None
     predicted: TimeRange | None = None
     prefill_share: float = 0.0

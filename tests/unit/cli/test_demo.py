@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.backends.fake import FakeRunner
 from ekiden.cli import compose, demo
 from ekiden.cli.main import main
 from ekiden.config import CacheConfig, Config, SchedulerConfig
@@ -28,7 +28,7 @@ def make_parts(num_blocks: int = 512) -> EngineParts:
         created=0,
         fingerprint="f",
     )
-    return EngineParts(runner=runner, sampler=GreedySampler(), card=card)
+    return EngineParts(runner=runner, card=card)
 
 
 @pytest.fixture(scope="module")

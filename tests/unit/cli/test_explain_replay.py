@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ekiden.cli.main import main
-from tests.unit.ledger.directed import Directed
-from tests.unit.ledger.recorded import RecordedSimulation, stored
+from tests.unit.evidence.directed import Directed
+from tests.unit.evidence.recorded import RecordedSimulation, stored
 
 
 @pytest.fixture(autouse=True)

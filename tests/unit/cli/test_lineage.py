@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ekiden.backends.base import RunnerInfo
 from ekiden.cli.compose import model_card
 from ekiden.cli.main import main
 from ekiden.cli.provenance import make_lineage
@@ -17,11 +16,19 @@ from ekiden.config import CacheConfig, Config, EngineConfig, LimitsConfig, Model
 from ekiden.ledger.store import LedgerWriter
 from ekiden.models.load import ModelDescription
 from ekiden.state.lineage import Lineage
+from ekiden.state.runner import ChunkRules, RunnerInfo
 from tests.api.scripted import make_tokenizer
-from tests.unit.ledger.directed import Directed
+from tests.unit.evidence.directed import Directed
 
 INFO = RunnerInfo(
-    backend="fake", vocab_size=300, max_model_len=64, block_size=16, num_blocks=8, num_swap_blocks=0, bytes_per_block=1
+    backend="fake",
+    vocab_size=300,
+    max_model_len=64,
+    block_size=16,
+    num_blocks=8,
+    num_swap_blocks=0,
+    bytes_per_block=1,
+    chunks=ChunkRules(border=32, least=2),
 )
 
 

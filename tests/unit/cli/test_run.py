@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.backends.fake import FakeRunner
 from ekiden.cli.prompting import read_line, sampling_of
 from ekiden.cli.run import Job, answer, read_lines
 from ekiden.cli.terminal import UserError
@@ -99,7 +99,7 @@ def results(jobs: list[tuple[list[int], int]]) -> tuple[int, list[dict[str, Any]
         for index, (tokens, length) in enumerate(jobs)
     ]
     sink = io.BytesIO()
-    with LLM(EngineParts(runner=runner, sampler=GreedySampler(), card=card), config) as llm:
+    with LLM(EngineParts(runner=runner, card=card), config) as llm:
         failures = answer(llm, ready, sink)
     return failures, [json.loads(line) for line in sink.getvalue().splitlines()]
 

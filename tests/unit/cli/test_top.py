@@ -33,7 +33,7 @@ from ekiden.evidence.live_view import (
     Tenant,
     Waiting,
 )
-from tests.unit.ledger.directed import Directed
+from tests.unit.evidence.directed import Directed
 
 RULES = {"batching": "continuous", "scheduling_policy": "fair", "max_num_seqs": "64", "max_num_batched_tokens": "512"}
 BUSY = (SlotState.DECODING, SlotState.PREFILLING, SlotState.RECOMPUTING, SlotState.PREEMPTED, SlotState.PADDING)

@@ -1,6 +1,6 @@
 """Engine parts with the fake model, importable by name in a child process."""
 
-from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.build import EngineParts
 from ekiden.engine.interface import ModelCard
@@ -36,7 +36,7 @@ def make_fake_parts(config: Config) -> EngineParts:
         created=0,
         fingerprint="fake",
     )
-    return EngineParts(runner=runner, sampler=GreedySampler(), card=card)
+    return EngineParts(runner=runner, card=card)
 
 
 def make_unloadable_parts(config: Config) -> EngineParts:

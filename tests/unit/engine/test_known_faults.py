@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from ekiden.backends.fake import FakeRunner, GreedySampler, next_token
+from ekiden.backends.fake import FakeRunner, next_token
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.engine_core import EngineCore, StepView
@@ -21,13 +21,12 @@ class Watch:
         self.rows: list[set[str]] = []
 
     def on_step(self, view: StepView) -> None:
-        self.rows.append({sequence.request_id for sequence in view.plan.sequences})
+        self.rows.append({sequence.request_id for sequence in view.formed.sequences})
 
 
 def make_core(watch: Watch, *, num_blocks: int = 400, max_num_seqs: int = 4, budget: int = 64) -> EngineCore:
     return EngineCore(
         runner=FakeRunner(vocab_size=VOCAB, num_blocks=num_blocks, block_size=16, max_model_len=4000),
-        sampler=GreedySampler(),
         scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget),
         cache=CacheConfig(block_size=16),
         limits=LimitsConfig(),

@@ -4,7 +4,7 @@ from ekiden.config import LimitsConfig
 from ekiden.evaluation.workload import poisson_arrivals
 from ekiden.guardrails.signals import DrainRate, Progress
 from ekiden.state.request import FinishReason, RefusalReason
-from tests.unit.ledger.directed import Directed
+from tests.unit.evidence.directed import Directed
 
 SECONDS = 60.0
 SLOTS = 16

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from collections.abc import Sequence as Tokens
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,8 +28,8 @@ class EndsAfter:
         self._failure = failure
         self.error: str | None = None
 
-    def allowed(self) -> bytes:
-        raise AssertionError("the greedy sampler of the fake model does not ask")
+    def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
+        return (b"\xff" * 125,) * (len(drafts) + 1)
 
     def advance(self, token: int) -> bool:
         self._left -= 1

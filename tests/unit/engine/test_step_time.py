@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from ekiden.engine.step_time import StepTimeModel
+from ekiden.engine.step_time import StepTimeModel, fitted
 from ekiden.state.policy import StepLoad
 
 
@@ -52,3 +52,21 @@ def test_it_follows_a_machine_that_slows_down() -> None:
         for _ in range(150):
             model.observe(step, factor * seconds(step))
         assert model.predict(step).p50 == pytest.approx(factor * seconds(step), rel=0.2)
+
+
+def test_recorded_steps_give_the_costs_that_made_them() -> None:
+    rng = random.Random(3)
+    steps = [load(rng.randrange(1, 64), rng.choice([0, 0, 64, 448]), rng.randrange(50, 900)) for _ in range(60)]
+    cost = fitted(steps, [seconds(step) for step in steps])
+    for step in steps:
+        assert cost.seconds(step) == pytest.approx(seconds(step), rel=1e-6)
+    assert cost.prefill_seconds(load(8, 448)) == pytest.approx(0.0004 * 448, rel=1e-4)
+
+
+def test_no_load_makes_a_recorded_step_cheaper() -> None:
+    """Steps with more rows happened to be faster; without prefill chunks nothing is known of them."""
+    steps = [load(rows, 0) for rows in (2, 4, 8, 16)]
+    cost = fitted(steps, [0.020, 0.019, 0.018, 0.017])
+    assert min(cost) == 0.0
+    assert cost.seconds(load(100, 0)) == pytest.approx(0.0185, rel=1e-3)
+    assert fitted([], []) == (0.0, 0.0, 0.0, 0.0, 0.0)

@@ -11,7 +11,7 @@ Answer = Callable[[str, dict[str, Any], asyncio.StreamWriter], Awaitable[None]]
 
 
 class LoopbackServer:
-    """Counts its connections and the most requests it had at once; keeps the bodies it was sent."""
+    """Counts its connections and the most requests it had at once, and keeps the bodies it received."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer

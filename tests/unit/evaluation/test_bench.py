@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from ekiden.backends.fake import FakeRunner, GreedySampler, next_token
+from ekiden.backends.fake import FakeRunner, next_token
 from ekiden.cli.compose import fake_core
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.build import EngineParts
 from ekiden.engine.interface import ModelCard
 from ekiden.evaluation.bench import Shape, bench_engine, bench_scheduler, requests_for, sized
 from ekiden.evaluation.bench_raw import TooManyRows, _run, bench_raw
-from ekiden.state.sequence import Sequence
 
 COMMON_KEYS = {
     "requests",
@@ -41,7 +40,7 @@ def make_parts() -> EngineParts:
         created=0,
         fingerprint="ekiden-test",
     )
-    return EngineParts(runner=runner, sampler=GreedySampler(), card=card)
+    return EngineParts(runner=runner, card=card)
 
 
 @pytest.fixture
@@ -101,24 +100,27 @@ def test_the_raw_bench_counts_decode_rows_only_in_its_decode_rate(parts):
 
 def test_the_raw_loop_writes_what_the_model_says(parts):
     """The chunked prefill and the block tables are right: the fake model would answer otherwise if they were not."""
-    seen: list[Sequence] = []
+    seen: dict[int, dict[int, int]] = {}
     runner = parts.runner
 
     class Watched:
         info = runner.info
 
         def execute(self, plan):
-            yield from runner.execute(plan)
-            seen[:] = plan.sequences
+            for row in plan.rows:
+                seen.setdefault(row.slot, {}).update(enumerate(row.token_ids, row.start))
+            return runner.execute(plan)
 
         def close(self) -> None:
             runner.close()
 
     _run(Watched(), CONFIG, SHAPE, output_tokens=5)
     assert len(seen) == 4
-    for sequence in seen:
-        for position in range(20, 25):
-            assert sequence.token_ids[position] == next_token(sequence.token_ids[:position], 1000)
+    for at in seen.values():
+        tokens = [at[position] for position in range(len(at))]
+        assert len(tokens) == 24
+        for position in range(20, 24):
+            assert tokens[position] == next_token(tokens[:position], 1000)
 
 
 def test_rows_that_do_not_fit_the_pool_are_refused_with_the_way_out(parts):

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from ekiden.backends.fake import FakeRunner, GreedySampler, next_token
+from ekiden.backends.fake import FakeRunner, next_token
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
 from ekiden.evaluation.offline import Answer, run_batch
@@ -35,7 +35,6 @@ def record(batching: str, *, slots: int = 2, lengths: list[int] = LENGTHS) -> tu
     recorder = StepRecorder()
     core = EngineCore(
         runner=FakeRunner(),
-        sampler=GreedySampler(),
         scheduler=SchedulerConfig(max_num_seqs=slots, max_num_batched_tokens=128, batching=batching),
         cache=CacheConfig(block_size=16),
         limits=LimitsConfig(),
@@ -67,7 +66,6 @@ def test_a_refused_request_comes_back_with_its_reason():
     recorder = StepRecorder()
     core = EngineCore(
         runner=FakeRunner(max_model_len=8),
-        sampler=GreedySampler(),
         scheduler=SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=128),
         cache=CacheConfig(block_size=16),
         limits=LimitsConfig(),

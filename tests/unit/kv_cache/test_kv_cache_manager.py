@@ -55,7 +55,7 @@ def test_nothing_is_shared_before_its_prefill_has_ended() -> None:
 
 @pytest.mark.parametrize(("prompt", "reused"), [(1, 0), (4, 0), (5, 0), (6, 1), (8, 1), (9, 1), (10, 2)])
 def test_two_prompt_tokens_are_always_computed(prompt: int, reused: int) -> None:
-    assert reusable_blocks(prompt, 4) == reused
+    assert reusable_blocks(prompt, 4, 2) == reused
 
 
 def test_what_others_computed_meanwhile_is_taken_over() -> None:
@@ -156,7 +156,7 @@ def test_integrity_check_sees_a_block_named_twice() -> None:
     first, second = make_sequence("a", [1, 2]), make_sequence("b", [3, 4])
     manager.admit(first)
     manager.admit(second)
-    second.block_table = list(first.block_table)
+    second.block_table = first.block_table
     with pytest.raises(AssertionError, match="ref_count"):
         manager.check_integrity()
 

@@ -11,9 +11,9 @@ from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.llm import LLM
 from ekiden.engine.process import EngineClient
 from ekiden.engine.recording import LedgerError, recorded_core
+from ekiden.evidence.breakdown import Cause
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain
-from ekiden.evidence.life import Cause
 from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.retention import ledger_folder, runs_in
 from ekiden.models.errors import ModelError

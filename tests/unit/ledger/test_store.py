@@ -14,7 +14,7 @@ from ekiden.evidence.reader import LedgerReader, LedgerReadError, find_request, 
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.retention import Retention, is_being_written, runs_in, size_of
 from ekiden.ledger.store import LedgerWriter
-from tests.unit.ledger.directed import Directed
+from tests.unit.evidence.directed import Directed
 
 LOST_AT_MOST = 0.5
 

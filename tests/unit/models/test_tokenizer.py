@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ekiden.models.errors import ModelError
 from ekiden.models.load import describe
 from ekiden.models.tokenizer import GUARD, Tokenizer
+from ekiden.models.tokenizer_json import read_tokenizer
 
 SAMPLES = (
     "The quick brown fox jumps over the lazy dog.",
@@ -32,7 +33,7 @@ def smollm2(smollm2_files) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def tiny(reference_dir) -> Tokenizer:
-    return Tokenizer.from_file(reference_dir / "llama" / "tokenizer.json", tokenizer_config={"eos_token": "<|im_end|>"})
+    return read_tokenizer(reference_dir / "llama" / "tokenizer.json", tokenizer_config={"eos_token": "<|im_end|>"})
 
 
 class TestSmolLM2:
@@ -222,7 +223,7 @@ class TestSentencePieceFolders:
     def test_splits_and_decodes_as_the_package_does(self, tmp_path_factory, parts, pieces):
         path = write_tokenizer(tmp_path_factory.mktemp("t") / "tokenizer.json", **parts)
         text = "".join(pieces)
-        tokenizer = Tokenizer.from_file(path, tokenizer_config=NAMES)
+        tokenizer = read_tokenizer(path, tokenizer_config=NAMES)
         package = tokenizers.Tokenizer.from_file(str(path))
         wanted = package.encode(text, add_special_tokens=False).ids
         assert tokenizer.encode(text, add_special_tokens=False, parse_special=True) == wanted
@@ -230,7 +231,7 @@ class TestSentencePieceFolders:
         assert tokenizer.decode(wanted, skip_special_tokens=False) == package.decode(wanted, skip_special_tokens=False)
 
     def test_a_continuation_keeps_its_space(self, tmp_path):
-        tokenizer = Tokenizer.from_file(write_tokenizer(tmp_path / "t.json", normalizer=LEGACY))
+        tokenizer = read_tokenizer(write_tokenizer(tmp_path / "t.json", normalizer=LEGACY))
         ids = tokenizer.encode("ab", add_special_tokens=False)
         assert tokenizer.decode(ids) == "ab"
         assert tokenizer.decode(ids, continuation=True) == " ab"
@@ -238,7 +239,7 @@ class TestSentencePieceFolders:
         assert "".join(map(stream.step, ids)) == " ab"
 
     def test_bytes_of_a_byte_token(self, tmp_path):
-        tokenizer = Tokenizer.from_file(write_tokenizer(tmp_path / "t.json", normalizer=LEGACY))
+        tokenizer = read_tokenizer(write_tokenizer(tmp_path / "t.json", normalizer=LEGACY))
         assert tokenizer.token_bytes(3 + 0xE6) == b"\xe6"
         token_id = tokenizer.token_to_id("▁ab")
         assert token_id is not None
@@ -248,7 +249,7 @@ class TestSentencePieceFolders:
 class TestBeginningOfSequence:
     def test_from_the_post_processor(self, tmp_path):
         path = write_tokenizer(tmp_path / "t.json", normalizer=LEGACY, post_processor=ADD_BOS)
-        tokenizer = Tokenizer.from_file(path, tokenizer_config=NAMES)
+        tokenizer = read_tokenizer(path, tokenizer_config=NAMES)
         assert tokenizer.adds_bos
         assert tokenizer.encode("a", add_special_tokens=True) == [1, tokenizer.token_to_id("▁a")]
         assert tokenizer.encode("a", add_special_tokens=False) == [tokenizer.token_to_id("▁a")]
@@ -257,7 +258,7 @@ class TestBeginningOfSequence:
 
     def test_never_twice(self, tmp_path):
         path = write_tokenizer(tmp_path / "t.json", normalizer=LEGACY, post_processor=ADD_BOS)
-        tokenizer = Tokenizer.from_file(path, tokenizer_config=NAMES)
+        tokenizer = read_tokenizer(path, tokenizer_config=NAMES)
         ids = tokenizer.encode("<s>a", add_special_tokens=True, parse_special=True)
         assert ids.count(1) == 1
 
@@ -265,7 +266,7 @@ class TestBeginningOfSequence:
     def test_add_bos_token_has_the_last_word(self, tmp_path, wanted):
         given_processor = None if wanted else ADD_BOS
         path = write_tokenizer(tmp_path / "t.json", normalizer=LEGACY, post_processor=given_processor)
-        tokenizer = Tokenizer.from_file(path, tokenizer_config=NAMES | {"add_bos_token": wanted})
+        tokenizer = read_tokenizer(path, tokenizer_config=NAMES | {"add_bos_token": wanted})
         assert tokenizer.adds_bos is wanted
         assert (1 in tokenizer.encode("a", add_special_tokens=True)) is wanted
 
@@ -274,22 +275,22 @@ class TestRefused:
     def test_absent_damaged_and_foreign_files(self, tmp_path):
         path = tmp_path / "tokenizer.json"
         with pytest.raises(ModelError, match="cannot be read"):
-            Tokenizer.from_file(path)
+            read_tokenizer(path)
         for content in ("", "{", "[1]", '{"version": "1.0", "model": {}}', "\x00"):
             path.write_text(content)
             with pytest.raises(ModelError, match="tokenizer cannot be built") as caught:
-                Tokenizer.from_file(path)
+                read_tokenizer(path)
             assert "\n" not in str(caught.value)
         path.write_bytes(b"\xff\xfe")
         with pytest.raises(ModelError):
-            Tokenizer.from_file(path)
+            read_tokenizer(path)
 
     def test_a_decoder_that_cannot_be_followed(self, tmp_path):
         path = write_tokenizer(tmp_path / "t.json", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})
         with pytest.raises(ModelError, match="its decoder \\(WordPiece\\) is not supported"):
-            Tokenizer.from_file(path)
+            read_tokenizer(path)
 
     def test_truncation_and_padding_of_the_file_do_not_apply(self, tmp_path):
         truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
         path = write_tokenizer(tmp_path / "t.json", normalizer=LEGACY, truncation=truncation)
-        assert len(Tokenizer.from_file(path).encode("b" * 9, add_special_tokens=False)) == 10
+        assert len(read_tokenizer(path).encode("b" * 9, add_special_tokens=False)) == 10

@@ -11,6 +11,7 @@ from ekiden.models.errors import ModelError
 from ekiden.models.load import describe
 from ekiden.models.resolve import resolve
 from ekiden.models.tokenizer import Tokenizer
+from ekiden.models.tokenizer_gguf import tokenizer_from_metadata
 from tests.unit.models.gguf_files import metadata, write_gguf
 
 
@@ -21,7 +22,7 @@ def loaded(tmp_path, **changes):
 def byte_level(pre: str | None, **changes: object) -> Tokenizer:
     keys = metadata(tokenizer__ggml__pre=pre, **changes)
     keys["tokenizer.ggml.token_type"] = np.array(keys["tokenizer.ggml.token_type"])
-    return Tokenizer.from_gguf("m.gguf", keys, [])
+    return tokenizer_from_metadata("m.gguf", keys, [])
 
 
 def words(tokenizer: Tokenizer, text: str) -> list[str]:
@@ -73,7 +74,7 @@ class TestSplitting:
         keys = metadata(tokenizer__ggml__pre=named, **changes)
         keys["tokenizer.ggml.token_type"] = np.array(keys["tokenizer.ggml.token_type"])
         warnings: list[str] = []
-        tokenizer = Tokenizer.from_gguf("m.gguf", keys, warnings)
+        tokenizer = tokenizer_from_metadata("m.gguf", keys, warnings)
         assert words(tokenizer, "12") == (["12"] if assumed == "gpt-2" else ["1", "2"])
         assert any("tokenizer.ggml.pre" in warning and repr(assumed) in warning for warning in warnings)
 
@@ -156,7 +157,7 @@ class TestTokenTypes:
 
     def test_named_tokens_are_special_without_types(self):
         keys = metadata(tokenizer__ggml__token_type=None)
-        tokenizer = Tokenizer.from_gguf("m.gguf", keys, [])
+        tokenizer = tokenizer_from_metadata("m.gguf", keys, [])
         assert tokenizer.special_ids == {256, 258}
 
     @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ class TestTokenTypes:
         [
             ({"tokenizer__ggml__tokens": None}, "no vocabulary"),
             ({"tokenizer__ggml__merges": None}, "no merges"),
-            ({"tokenizer__ggml__merges": ["hi"]}, "no pair"),
+            ({"tokenizer__ggml__merges": ["hi"]}, "not a pair"),
             ({"tokenizer__ggml__merges": ["q zz"]}, "cannot be built"),
             ({"tokenizer__ggml__model": "bert"}, r"'bert' is not supported \(gpt2 and llama are\)"),
             ({"tokenizer__ggml__model": None}, "None is not supported"),
@@ -178,7 +179,7 @@ class TestTokenTypes:
         keys = metadata()
         keys["tokenizer.ggml.token_type"] = np.array([1, 2])
         with pytest.raises(ModelError, match="does not match"):
-            Tokenizer.from_gguf("m.gguf", keys, [])
+            tokenizer_from_metadata("m.gguf", keys, [])
 
 
 def sentencepiece(pieces: list[str], types: list[int], scores: list[float], **changes: object) -> Tokenizer:
@@ -192,7 +193,7 @@ def sentencepiece(pieces: list[str], types: list[int], scores: list[float], **ch
         "tokenizer.ggml.unknown_token_id": 0,
     }
     keys |= {name.replace("__", "."): value for name, value in changes.items()}
-    return Tokenizer.from_gguf("m.gguf", keys, [])
+    return tokenizer_from_metadata("m.gguf", keys, [])
 
 
 def vocabulary(words: list[str]) -> tuple[list[str], list[int], list[float]]:

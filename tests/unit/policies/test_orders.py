@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.guardrails.limits import TenantLimits, Tenants
@@ -25,7 +25,7 @@ class Recorder:
         self.after_step: Callable[[StepView], None] = lambda view: None
 
     def on_step(self, view: StepView) -> None:
-        for sequence in view.plan.sequences:
+        for sequence in view.formed.sequences:
             if sequence.request_id not in self.order:
                 self.order.append(sequence.request_id)
         self.after_step(view)
@@ -38,7 +38,6 @@ def make_core(
     now = iter(range(10**9))
     return EngineCore(
         runner=FakeRunner(vocab_size=50, num_blocks=num_blocks, block_size=4, max_model_len=512, num_swap_blocks=500),
-        sampler=GreedySampler(),
         scheduler=SchedulerConfig(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=512,
@@ -147,7 +146,7 @@ def test_service_of_backlogged_tenants_differs_by_at_most_the_bound(
 
     def count(view: StepView) -> None:
         waiting = {s.request.tenant for s in core.population.waiting}
-        for sequence in view.plan.sequences:
+        for sequence in view.formed.sequences:
             if sequence.num_output_tokens == 1:
                 service[sequence.request.tenant] += PROMPT_WEIGHT * sequence.num_prompt_tokens
         for update in view.updates:

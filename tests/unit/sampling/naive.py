@@ -1,11 +1,13 @@
-"""Sampling written the obvious way, in float64 over the sorted row: what the fast way is held against."""
+"""Sampling in the obvious way, in float64 over the sorted row: the reference for the fast implementation."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ekiden.state.request import Request
+from ekiden.sampling.sampler import Sampler
+from ekiden.state.plan import Row
+from ekiden.state.request import Request, TokenLogprobs
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import Sequence
 
@@ -59,4 +61,21 @@ def sequence(
         num_prompt_tokens=len(prompt),
         max_total_tokens=4096,
         stop_token_ids=stops,
+        num_computed_tokens=len(prompt) + len(output or []) - 1,
     )
+
+
+def row_of(each: Sequence, slot: int = 0) -> Row:
+    """The sequence's next token as a row of a plan."""
+    each.slot = slot
+    return each.row(1, (), () if each.rules is None else each.rules.masks())
+
+
+def sample(
+    sampler: Sampler, logits: npt.NDArray[np.float32], sequences: list[Sequence]
+) -> tuple[list[int], list[TokenLogprobs | None]]:
+    """The next token of each sequence, and its log-probabilities where they were asked for."""
+    results = sampler.sample(logits, [row_of(each, slot) for slot, each in enumerate(sequences)])
+    assert all(len(result.tokens) == 1 for result in results)
+    details = [None if result.logprobs is None else result.logprobs[0] for result in results]
+    return [result.tokens[0] for result in results], details

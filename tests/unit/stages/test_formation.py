@@ -3,13 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.stages.formation import chunk_size
-from ekiden.state.plan import LeftOutReason
 from ekiden.state.request import Request
+from ekiden.state.runner import ChunkRules
 from ekiden.state.sampling_params import SamplingParams
+from ekiden.state.turn import LeftOutReason
 
 
 @given(
@@ -22,7 +23,7 @@ def test_chunks_end_at_block_borders_and_leave_no_single_token(
     prompt: int, blocks_done: int, budget: int, block_size: int
 ) -> None:
     computed = min(blocks_done * block_size, (prompt - 1) // block_size * block_size)
-    chunk = chunk_size(computed=computed, prompt=prompt, budget=budget, block_size=block_size)
+    chunk = chunk_size(computed=computed, prompt=prompt, budget=budget, rules=ChunkRules(border=block_size, least=2))
     left = prompt - computed - chunk
     assert 0 <= chunk <= budget
     assert left >= 0
@@ -35,7 +36,8 @@ def test_chunks_end_at_block_borders_and_leave_no_single_token(
 def test_a_budget_of_two_blocks_always_gets_a_prompt_done(prompt: int, extra: int, block_size: int) -> None:
     computed, steps = 0, 0
     while computed < prompt:
-        chunk = chunk_size(computed=computed, prompt=prompt, budget=2 * block_size + extra, block_size=block_size)
+        rules = ChunkRules(border=block_size, least=2)
+        chunk = chunk_size(computed=computed, prompt=prompt, budget=2 * block_size + extra, rules=rules)
         assert chunk > 0
         if prompt > 1 and block_size > 1:
             assert chunk > 1
@@ -52,11 +54,10 @@ def test_a_burst_with_one_long_beginning_computes_it_once() -> None:
 
     class Watch:
         def on_step(self, view: StepView) -> None:
-            seen.update(reason for _, reason in view.plan.left_out)
+            seen.update(reason for _, reason in view.formed.left_out)
 
     core = EngineCore(
         runner=runner,
-        sampler=GreedySampler(),
         scheduler=SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=256),
         cache=CacheConfig(block_size=16),
         limits=LimitsConfig(),

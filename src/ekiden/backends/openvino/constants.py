@@ -1,6 +1,7 @@
-"""Equal small constants become one node: axes, shapes and scalars, which every layer repeats, are a third of a graph.
+"""Replaces equal small constants of a graph by one node.
 
-A start walks over all nodes again and again, and its time goes with their number.
+Every layer repeats axes, shapes and scalars, which make up a third of a graph. Starting a model walks over all nodes
+many times, so fewer nodes start faster.
 """
 
 import openvino as ov
@@ -11,7 +12,7 @@ _SMALL_BYTES = 64
 
 
 def share_small_constants(model: ov.Model) -> None:
-    """Changes ``model`` in place; what it computes stays the same to the bit."""
+    """Change ``model`` in place; its results stay the same to the bit."""
     first: dict[tuple[str, tuple[int, ...], bytes], Node] = {}
     for node in model.get_ordered_ops():
         if isinstance(node, Constant) and node.get_byte_size() <= _SMALL_BYTES:

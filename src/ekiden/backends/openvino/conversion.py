@@ -1,15 +1,15 @@
-"""The conversion cache: a model's graph with its weights in the chosen format, built once.
+"""The cache of converted models: each is a graph with its weights in the chosen format, built once.
 
 Rules:
-- an entry's folder name is a digest of all that made it (weights, configuration, format, converter, OpenVINO), so an
-  entry is never stale, only unused;
-- an entry is written to a folder of its own, its manifest last, then renamed into place: a half-written one is never
-  mistaken for a whole one;
+- an entry's folder name is a digest of everything it depends on (weights, configuration, format, converter, OpenVINO),
+  so an entry can become unused but never stale;
+- an entry is written to a temporary folder, its manifest last, and then renamed, so that an incomplete one is never
+  taken for a complete one;
 - an entry whose files do not match its manifest is built again;
-- a cache that cannot be written costs the next start its speed, and this one nothing.
+- if the cache cannot be written, this start goes on with the graph in memory and the next one converts again.
 
-What is kept is the graph *before* the paged transformation: its operations cannot be read back from a file, and
-applying it takes a fraction of a second.
+The cache holds the graph *before* the paged transformation, because that transformation's operations cannot be read
+back from a file. Applying it takes a fraction of a second.
 """
 
 import contextlib
@@ -27,11 +27,12 @@ import openvino as ov
 
 from ekiden.models.digests import file_digest
 from ekiden.models.errors import ModelError
+from ekiden.models.files import sha256_of
 
 log = logging.getLogger(__name__)
 
 CONVERTER_VERSION = 2
-"""Raise it whenever ``graph.py`` builds something else from the same weights."""
+"""Increase it whenever ``graph.py`` builds something else from the same weights."""
 
 _GRAPH, _CONSTANTS, _MANIFEST = "model.xml", "model.bin", "manifest.json"
 _PARTIAL = ".partial-"
@@ -51,14 +52,14 @@ def conversion_key(digests: dict[str, str], weights: str) -> str:
 
 
 def constants_path(cache_dir: Path, key: str) -> Path:
-    """The file that entry ``key`` maps its weights from."""
+    """The file from which entry ``key`` maps its weights."""
     return cache_dir / "converted" / key / _CONSTANTS
 
 
 def converted(core: ov.Core, cache_dir: Path, key: str, build: Callable[[], ov.Model]) -> ov.Model:
-    """The graph of entry ``key``, read from ``cache_dir`` or built and kept there.
+    """The graph of entry ``key``, read from ``cache_dir``, or built and stored there.
 
-    The graph that comes back reads its weights from the mapped file, except when the cache cannot be written.
+    Its weights are mapped from the cached file, except when the cache cannot be written.
     Raises what ``build`` raises.
     """
     entry = constants_path(cache_dir, key).parent
@@ -81,7 +82,7 @@ def _read(core: ov.Core, entry: Path, cache_dir: Path) -> ov.Model | None:
         manifest = json.loads((entry / _MANIFEST).read_bytes())
         for name in (_GRAPH, _CONSTANTS):
             path = entry / name
-            # Sizes first: they tell a truncated file from a whole one without reading it.
+            # file_digest remembers digests, so a file is read only if its size or time has changed.
             if [path.stat().st_size, file_digest(path, cache_dir)] != manifest["files"][name]:
                 raise ValueError(f"{name} is not what was written")
         return core.read_model(entry / _GRAPH)
@@ -97,9 +98,9 @@ def _write(model: ov.Model, entry: Path, cache_dir: Path) -> None:
     partial = Path(tempfile.mkdtemp(dir=parent, prefix=_PARTIAL))
     try:
         ov.save_model(model, partial / _GRAPH, compress_to_fp16=False)
-        # Reading it back finds what a full disk cut off.
+        # Reading it back detects a file that a full disk has truncated.
         ov.Core().read_model(partial / _GRAPH)
-        files = {name: [(partial / name).stat().st_size, _digest(partial / name)] for name in (_GRAPH, _CONSTANTS)}
+        files = {name: [(partial / name).stat().st_size, sha256_of(partial / name)] for name in (_GRAPH, _CONSTANTS)}
         with (partial / _MANIFEST).open("w") as file:
             json.dump({"files": files}, file)
             file.flush()
@@ -111,13 +112,8 @@ def _write(model: ov.Model, entry: Path, cache_dir: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _sweep(parent: Path) -> None:
-    """Remove what a killed process left half-written."""
+    """Remove the incomplete entries of killed processes."""
     for path in parent.glob(_PARTIAL + "*"):
         with contextlib.suppress(FileNotFoundError):  # another process may be sweeping too
             if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_SECONDS:

@@ -1,8 +1,8 @@
-"""OpenVINO GenAI's continuous batching on our own converted weights: the peer of ``ekiden bench peer``.
+"""Runs OpenVINO GenAI's continuous batching on our converted weights, for ``ekiden bench peer``.
 
-It is given a graph from before the paged transformation (it applies its own), the same memory and threads, and prompts
-as token ids. The rest is as it comes (the weights in the format that was asked for), or set as ours is: the very graph
-that our runner compiles, kernels, rows, token budget.
+GenAI gets the graph from before the paged transformation (it applies its own), the same memory and threads, and the
+prompts as token ids. Everything else keeps GenAI's defaults, or with ``tuned`` follows our runner: the graph, the
+kernels' settings, the number of rows and the token budget.
 """
 
 import tempfile
@@ -21,14 +21,14 @@ from ekiden.models.load import ModelDescription
 from ekiden.models.resolve import ModelFiles
 
 NEVER = 0
-"""An end token must be named; every answer of the bench ignores it."""
+"""GenAI demands an end token; the bench's answers ignore it."""
 
 
 class GenAIPeer:
-    """A loaded pipeline; a context manager, since it keeps a folder of links to the model."""
+    """A loaded pipeline; a context manager, because it holds a temporary folder of links to the model."""
 
     def __init__(self, description: ModelDescription, files: ModelFiles, config: Config, *, tuned: bool) -> None:
-        """``tuned`` sets it as ours is; otherwise its own defaults hold.
+        """``tuned``: use our runner's settings instead of GenAI's defaults.
 
         Raises :class:`ModelError` when GenAI is not installed.
         """
@@ -67,7 +67,7 @@ class GenAIPeer:
         }
 
     def generate(self, prompts: list[list[int]], output_tokens: int) -> list[list[int]]:
-        """Exactly ``output_tokens`` greedy tokens for each prompt, all of them submitted at once."""
+        """Exactly ``output_tokens`` greedy tokens for each prompt; all prompts are submitted at once."""
         wanted = self._genai.GenerationConfig()
         wanted.max_new_tokens = output_tokens
         wanted.ignore_eos = True

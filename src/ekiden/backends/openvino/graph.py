@@ -1,14 +1,14 @@
-"""Builds a decoder-only language model as an OpenVINO graph, straight from its weights.
+"""Builds a decoder-only language model as an OpenVINO graph from its weights.
 
 Rules:
-- the graph is the stateful one that exporters write (``input_ids``, ``attention_mask``, ``position_ids``,
-  ``beam_idx``; keys and values in variables), because that is what the paged transformation takes (``paged.py``);
-- sub-graphs keep the shapes in which the CPU plugin recognises RMS norm, rotary embedding, attention and compressed
-  weights; an equivalent formula spelt differently runs several times slower;
-- weights are asked for one at a time and dropped at once, so that the peak stays at one float32 tensor.
+- the graph is stateful, as exporters write it (inputs ``input_ids``, ``attention_mask``, ``position_ids``,
+  ``beam_idx``; keys and values in variables), because the paged transformation expects that form (``paged.py``);
+- RMS norm, rotary embedding, attention and compressed weights are built from the exact operations by which the CPU
+  plugin recognises them; an equivalent formula made of other operations runs several times slower;
+- weights are read one at a time and released at once, so that at most one float32 tensor is in memory.
 
-Weight formats: ``int8`` is symmetric with a scale an output channel, rounded to float16; ``fp16``, ``fp32`` are plain;
-``int8-float32`` holds int8's values multiplied out in the layers, and int8 in the embedding and the head.
+Weight formats: ``int8`` is symmetric, with one scale for each output channel, rounded to float16; ``fp16`` and ``fp32``
+are plain; ``int8-float32`` has int8's values as float32 in the layers, and int8 in the embedding and the head.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ _MASKED = -65504.0
 
 @dataclass(slots=True)
 class _Build:
-    """What the blocks share while one graph is built."""
+    """What the functions below share while one graph is built."""
 
     spec: ModelSpec
     checkpoint: Checkpoint
@@ -76,9 +76,9 @@ def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: str) -> ov.Mod
 
 
 def quantise_per_channel(weight: FloatArray) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
-    """Symmetric int8 values ``[out, in]`` and float16 scales ``[out, 1]``, so that ``values * scales`` is the weight.
+    """Symmetric int8 values ``[out, in]`` and float16 scales ``[out, 1]``; ``values * scales`` approximates the weight.
 
-    Values are rounded against the scale as stored, not as computed, so the scale's own rounding costs nothing.
+    Values are divided by the scale as stored, so that rounding the scale to float16 adds no error.
     """
     scale = (np.abs(weight).max(axis=1, keepdims=True) / 127).astype(np.float16)
     scale[scale == 0] = 1
@@ -123,13 +123,13 @@ def _mlp(build: _Build, x: Node, prefix: str) -> Node:
     if build.weights == "int8":
         gated = op.multiply(op.swish(gate), up)
     else:
-        # Spelt so that no activation is fused into the product: the fastest float32 kernel takes it alone.
+        # In this order no activation is fused into the matrix product, whose fastest float32 kernel allows none.
         gated = op.multiply(op.multiply(up, gate), op.sigmoid(gate))
     return _linear(build, gated, prefix + "down_proj", bias)
 
 
 def _heads(build: _Build, x: Node, heads: int, norm_name: str | None) -> Node:
-    """``[batch, length, heads * head_dim]`` to ``[batch, heads, length, head_dim]``, normed a head if asked."""
+    """``[batch, length, heads * head_dim]`` to ``[batch, heads, length, head_dim]``, each head normed if asked."""
     split = op.reshape(x, _integers(0, 0, heads, build.spec.head_dim), True)
     if build.spec.qk_norm and norm_name is not None:
         split = _rms_norm(split, build.checkpoint.tensor(norm_name), build.spec.rms_norm_eps)
@@ -137,7 +137,7 @@ def _heads(build: _Build, x: Node, heads: int, norm_name: str | None) -> Node:
 
 
 def _rotate(build: _Build, x: Node) -> Node:
-    """Rotary embedding in the halves layout: ``x * cos + rotate_half(x) * sin``."""
+    """The rotary embedding in the layout of halves: ``x * cos + rotate_half(x) * sin``."""
     half = build.spec.head_dim // 2
     upper = op.slice(x, _integers(half), _integers(_TO_THE_END), _integers(1), _integers(3))
     lower = op.slice(x, _integers(0), _integers(half), _integers(1), _integers(3))
@@ -163,13 +163,13 @@ def _rotary_tables(spec: ModelSpec, position_ids: Node, batch: Node) -> tuple[No
 
 
 def _additive_mask(attention_mask: Node) -> Node:
-    """0 where attended, very negative where not. The paged transformation drops it; the stateful graph needs it."""
+    """0 for attended positions, very negative for others. The stateful graph needs it; the paged form does without."""
     ignored = op.subtract(_scalar(1.0), op.convert(attention_mask, Type.f32))
     return op.unsqueeze(op.multiply(ignored, _scalar(_MASKED)), _integers(1, 2))
 
 
 def _cached(build: _Build, fresh: Node, name: str) -> Node:
-    """Appends to a state variable along the length; the pattern by which the transformation finds the cache."""
+    """Append to a state variable along the length: the pattern by which the paged transformation finds the cache."""
     spec = build.spec
     info = VariableInfo()
     info.data_shape = ov.PartialShape([-1, spec.num_kv_heads, -1, spec.head_dim])
@@ -184,7 +184,7 @@ def _cached(build: _Build, fresh: Node, name: str) -> Node:
 
 
 def _repeat_kv(build: _Build, x: Node) -> Node:
-    """Each KV head once for every query head that shares it."""
+    """Repeat each KV head for every query head that shares it."""
     spec = build.spec
     groups = spec.num_heads // spec.num_kv_heads
     if groups == 1:
@@ -205,7 +205,7 @@ def _linear(build: _Build, x: Node, name: str, bias: bool) -> Node:
 
 
 def _weight(weight: FloatArray, weights: str) -> Node:
-    """A constant ``[out, in]`` in the given format, followed by what turns it back into float32."""
+    """A constant ``[out, in]`` in the given format, followed by its conversion to float32."""
     if weights in ("int8", EXPANDED):
         values, scale = quantise_per_channel(weight)
         if weights == EXPANDED:

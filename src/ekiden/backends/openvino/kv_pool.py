@@ -1,10 +1,10 @@
-"""The memory of keys and values: the pool that the kernels use, and the swap space beside it.
+"""The memory of keys and values: the pool that the kernels use, and the swap space.
 
 Rules:
-- the pool is allocated once, as the tensors that stay bound to the model; block ids run from 0 to ``num_blocks - 1``,
-  and one more block, ``scratch_block``, belongs to the runner: padding rows write there;
+- the pool is allocated once, as tensors that stay bound to the model. Block ids run from 0 to ``num_blocks - 1``; one
+  more block, ``scratch_block``, belongs to the runner, whose padding rows write to it;
 - types and shapes come from the compiled model, never from an assumption about the kernel's layout;
-- a block moves between pool and swap space as raw bytes of every layer, so what comes back is what left.
+- a block moves between pool and swap space as the raw bytes of every layer, so its content does not change.
 """
 
 from dataclasses import dataclass, field
@@ -16,10 +16,10 @@ import openvino as ov
 from ekiden.config import ConfigError
 
 BLOCK_SIZE = 32
-"""Tokens in a block of the CPU kernel."""
+"""Tokens in a block, as the CPU kernel has it."""
 
 FEWEST_BLOCKS = 8
-"""What the self-test needs, and less than any use."""
+"""The self-test needs this many; a pool for real use has far more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class KVLayout:
 
 
 def read_layouts(compiled: ov.CompiledModel) -> list[KVLayout]:
-    """The cache inputs in the order of the model's inputs."""
+    """The model's cache inputs, in their order."""
     layouts = []
     for port in compiled.inputs:
         if port.any_name.startswith(("key_cache.", "value_cache.")):
@@ -47,7 +47,7 @@ def read_layouts(compiled: ov.CompiledModel) -> list[KVLayout]:
 
 @dataclass(slots=True)
 class KVPool:
-    """Pool and swap space of one runner."""
+    """The pool and the swap space of one runner."""
 
     num_blocks: int
     num_swap_blocks: int
@@ -61,19 +61,19 @@ class KVPool:
         return self.num_blocks
 
     def swap_out(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy pool blocks ``from`` to swap blocks ``to``."""
+        """Copy pool blocks to swap blocks; each pair is (pool block, swap block)."""
         _copy_blocks(self._pool, self._swap, pairs)
 
     def swap_in(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy swap blocks ``from`` to pool blocks ``to``."""
+        """Copy swap blocks to pool blocks; each pair is (swap block, pool block)."""
         _copy_blocks(self._swap, self._pool, pairs)
 
     def snapshot(self, blocks: list[int]) -> list[npt.NDArray[np.uint8]]:
-        """A copy of pool blocks, for :meth:`restore`."""
+        """A copy of the given pool blocks, for :meth:`restore`."""
         return [layer[blocks] for layer in self._pool]
 
     def restore(self, blocks: list[int], saved: list[npt.NDArray[np.uint8]]) -> None:
-        """Put back what :meth:`snapshot` of the same blocks saved."""
+        """Write back what :meth:`snapshot` of the same blocks saved."""
         for layer, content in zip(self._pool, saved, strict=True):
             layer[blocks] = content
 
@@ -81,8 +81,8 @@ class KVPool:
 def allocate(layouts: list[KVLayout], *, kv_cache_bytes: int, swap_bytes: int) -> KVPool:
     """A pool and swap space of at most the given sizes.
 
-    Neither touches its pages here: the system hands out memory as blocks are first written. Raises
-    :class:`ConfigError` when a size holds too few blocks to run anything or when the system refuses it.
+    No page is touched here: the system provides memory when a block is first written. Raises :class:`ConfigError` when
+    the pool would have too few blocks or the system refuses the memory.
     """
     bytes_per_block = sum(layout.bytes_per_block for layout in layouts)
     num_blocks = kv_cache_bytes // bytes_per_block
@@ -111,7 +111,6 @@ def _copy_blocks(
 ) -> None:
     if not pairs:
         return
-    from_blocks = [pair[0] for pair in pairs]
-    to_blocks = [pair[1] for pair in pairs]
+    from_blocks, to_blocks = map(list, zip(*pairs, strict=True))
     for source_layer, target_layer in zip(source, target, strict=True):
         target_layer[to_blocks] = source_layer[from_blocks]

@@ -1,17 +1,14 @@
-"""From a model's files to a runner that is ready: convert or read, transform, compile, allocate, self-test."""
+"""Makes a runner from a model's files: convert or read the graph, transform and compile it, allocate, self-test."""
 
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import openvino as ov
 
-from ekiden.backends.base import RunnerInfo
 from ekiden.backends.openvino import machine
 from ekiden.backends.openvino.conversion import constants_path, conversion_key, converted
 from ekiden.backends.openvino.graph import EXPANDED, build_model
@@ -19,26 +16,29 @@ from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
 from ekiden.backends.openvino.paged import to_paged
 from ekiden.backends.openvino.paged_model import CompiledPagedModel, PagedModel
 from ekiden.backends.openvino.reduction import OpenVINOReducer
-from ekiden.backends.openvino.runner import PROMPT_LOGITS_LIMIT, OpenVINORunner
+from ekiden.backends.openvino.runner import CHUNK_RULES, PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
 from ekiden.config import Config, ConfigError, parse_size
 from ekiden.models.errors import ModelError
+from ekiden.models.files import replace_file
 from ekiden.models.load import ModelDescription, open_checkpoint
 from ekiden.models.resolve import ModelFiles
+from ekiden.sampling.sampler import Sampler
+from ekiden.state.runner import RunnerInfo
 
 log = logging.getLogger(__name__)
 
 DYNAMIC_QUANTISATION_GROUP = 64
 
 EXPANDED_SHARE = 1 / 8
-"""Of the machine's memory: the most that expanded weights may take without being asked for."""
+"""The largest share of the machine's memory that weights are expanded into unless the user asks for it."""
 
 
 def load_runner(description: ModelDescription, files: ModelFiles, config: Config) -> OpenVINORunner:
     """Load the model that ``description`` and ``files`` name.
 
     Raises:
-        ModelError: the model's files are damaged or its graph is not one that works here.
+        ModelError: the model's files are damaged, or its graph cannot be used.
         ConfigError: a setting does not fit the model or this backend.
     """
     _check(description, config)
@@ -72,6 +72,7 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         num_blocks=pool.num_blocks,
         num_swap_blocks=pool.num_swap_blocks,
         bytes_per_block=pool.bytes_per_block,
+        chunks=CHUNK_RULES,
         details={
             **settings,
             "pass_limit": str(tested.limits.tokens or "none"),
@@ -80,12 +81,8 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
             "cpu_flags": machine.cpu_flags(),
         },
     )
-    return OpenVINORunner(model, info, limits=tested.limits)
-
-
-def load_reducer(config: Config) -> OpenVINOReducer:
-    """The sampler's reduction with as many threads as the model has."""
-    return OpenVINOReducer(ov.Core(), config.engine.threads or machine.usable_threads())
+    sampler = Sampler(OpenVINOReducer(core, threads), description.tokenizer.eos_token_ids)
+    return OpenVINORunner(model, info, sampler, limits=tested.limits)
 
 
 def _check(description: ModelDescription, config: Config) -> None:
@@ -100,7 +97,7 @@ def _check(description: ModelDescription, config: Config) -> None:
 
 
 def weight_format(config: Config, description: ModelDescription) -> str:
-    """The format in which weights are computed with; see :mod:`ekiden.backends.openvino.graph`."""
+    """The format that the weights are computed in; see :mod:`ekiden.backends.openvino.graph`."""
     weights, expand, spec = config.model.weights, config.model.expand_weights, description.spec
     if weights != "int8" or spec is None or expand == "never":
         return weights
@@ -109,15 +106,15 @@ def weight_format(config: Config, description: ModelDescription) -> str:
 
 
 def convert(core: ov.Core, description: ModelDescription, files: ModelFiles, weights: str) -> ov.Model:
-    """The graph with its weights in the given format, from the cache or built. Raises :class:`ModelError`."""
+    """The graph with its weights in the given format, from the cache or newly built. Raises :class:`ModelError`."""
     spec = description.spec
-    assert spec is not None, "an OpenVINO folder has its graph"
+    assert spec is not None, "an OpenVINO folder has its own graph"
     key = conversion_key(description.digests, weights)
     return converted(core, files.cache_dir, key, lambda: build_model(spec, open_checkpoint(files), weights))
 
 
 def _graph(core: ov.Core, description: ModelDescription, files: ModelFiles, weights: str) -> ov.Model:
-    """The graph in its paged form."""
+    """The model's graph in its paged form."""
     spec = description.spec
     if spec is not None:
         graph = convert(core, description, files, weights)
@@ -151,7 +148,7 @@ def _compile(
 def _self_test(
     model: PagedModel, description: ModelDescription, cache_dir: Path, config: Config, settings: dict[str, str]
 ) -> SelfTestResult:
-    """An earlier result on the same machine and settings, checked; otherwise a new one, kept for the next start."""
+    """An earlier result for this machine and these settings, if it still holds; otherwise a new one, which is kept."""
     strict = config.engine.determinism == "strict"
     most = {
         "most_tokens": config.scheduler.max_num_batched_tokens,
@@ -169,8 +166,8 @@ def _self_test(
         _write_result(path, result)
     elif strict:
         log.warning(
-            "the determinism self-test failed: %s. The same request may give other tokens beside other neighbours; "
-            "the lineage says so. --weights fp32 or another kv_dtype may pass",
+            "the determinism self-test failed: %s. A request's tokens may depend on the requests beside it, and the "
+            "lineage says so; try --weights fp32 or another --kv-dtype",
             result.failure,
         )
     return result
@@ -180,15 +177,11 @@ def _read_result(path: Path) -> SelfTestResult | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=SelfTestResult)
     except (OSError, msgspec.DecodeError):
-        return None  # never tested, or unreadable: test again
+        return None  # there is no earlier result, or it is unreadable
 
 
 def _write_result(path: Path, result: SelfTestResult) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(result))
-        Path(temporary).replace(path)
+        replace_file(path, msgspec.json.encode(result))
     except OSError as error:
         log.warning("the self-test's result cannot be kept in %s: %s; the next start tests again", path, error)

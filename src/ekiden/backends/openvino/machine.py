@@ -1,4 +1,4 @@
-"""The machine as the kernels see it: what a self-test's result depends on, how many threads to use, what fits."""
+"""Properties of the machine: its processor, on which a self-test's result depends, its cores and its memory."""
 
 import ctypes
 import os
@@ -14,28 +14,28 @@ _DONT_NEED = 4
 
 
 def usable_threads() -> int:
-    """The cores this process may use, by affinity and by the control group's quota."""
+    """The number of cores this process may use: its affinity, limited by the control group's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = _CPU_QUOTA.read_text().split()
         if quota != "max":
             cores = min(cores, max(1, round(int(quota) / int(period))))
     except (OSError, ValueError):
-        return cores  # no control group, or one that says something else: affinity alone decides
+        return cores  # there is no control group, or its file has another form
     return cores
 
 
 def memory_bytes() -> int:
-    """The memory this process may use: the machine's, or the control group's limit."""
+    """The bytes this process may use: the machine's memory, or the control group's limit if that is lower."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(memory, int(_MEMORY_LIMIT.read_text()))
     except (OSError, ValueError):
-        return memory  # no control group, or no limit
+        return memory  # there is no control group, or it sets no limit
 
 
 def lacks_integer_dot_products() -> bool:
-    """True for a processor known to have AVX2 and nothing that multiplies and adds bytes at once."""
+    """True for a processor that has AVX2 but no instruction to multiply and add bytes in one step."""
     flags = set(cpu_flags().split())
     return "avx2" in flags and not flags & {"avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8"}
 
@@ -45,14 +45,14 @@ def cpu_name(core: ov.Core) -> str:
 
 
 def instruction_set(compiled: ov.CompiledModel) -> str:
-    """The instruction set that the plugin chose, such as ``Intel AVX2``."""
+    """The instruction set that OpenVINO chose, such as ``Intel AVX2``."""
     requirements = str(compiled.get_property("RUNTIME_REQUIREMENTS"))
     parts = dict(part.split("=", 1) for part in requirements.split(";") if "=" in part)
     return parts.get("isa", "unknown")
 
 
 def cpu_flags() -> str:
-    """The first processor's flags, or an empty string where the system does not tell."""
+    """The flags of the first processor; empty where the system does not list them."""
     try:
         lines = _CPU_INFO.read_text().splitlines()
     except OSError:
@@ -61,10 +61,10 @@ def cpu_flags() -> str:
 
 
 def release_file_pages(path: Path) -> None:
-    """Tell the system that the mapped pages of ``path`` are not needed for now; a later read brings them back.
+    """Let the system free the mapped pages of ``path``; a later read brings them back.
 
-    The kernels keep weights in a layout of their own, so after the first passes the mapped originals only fill memory.
-    Where the system has no such call nothing happens.
+    The kernels copy weights into a layout of their own, so after the first passes the mapped originals only take up
+    memory. On systems without ``madvise`` this does nothing.
     """
     try:
         lines = _MEMORY_MAPS.read_text().splitlines()

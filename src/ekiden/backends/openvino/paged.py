@@ -1,10 +1,11 @@
-"""Turns a stateful decoder graph into the one the engine drives: paged attention, and logits only where asked.
+"""Turns a stateful decoder graph into the one that the runner uses: paged attention, and only the logits asked for.
 
-After :func:`to_paged` the graph's inputs are the plugin's own (``input_ids [tokens]``, ``position_ids [tokens]``,
-``past_lens [rows]``, ``subsequence_begins [rows + 1]``, ``block_indices``, ``block_indices_begins [rows + 1]``,
-``max_context_len`` and the caches) and one of ours: ``logit_rows [n]``, the positions in the flat token axis whose
-logits are wanted. The gather stands as early as the graph allows: behind the last attention, so that the cost of the
-last layer's other half and of the head follows ``n``; else before the head; else behind it.
+After :func:`to_paged` the graph has the inputs that OpenVINO's paged attention needs (``input_ids [tokens]``,
+``position_ids [tokens]``, ``past_lens [rows]``, ``subsequence_begins [rows + 1]``, ``block_indices``,
+``block_indices_begins [rows + 1]``, ``max_context_len`` and the caches) and one that we add: ``logit_rows [n]``, the
+positions in the flat token axis whose logits are wanted. A gather selects them as early as the graph allows: after the
+last attention, so that the rest of the last layer and the head compute only ``n`` tokens; otherwise before the head;
+otherwise after it.
 """
 
 from collections.abc import Iterable
@@ -20,11 +21,11 @@ from ekiden.models.errors import ModelError
 LOGIT_ROWS = "logit_rows"
 
 _PASSED_THROUGH = frozenset({"Convert", "Add", "Multiply", "Divide", "Tanh", "Subtract", "Clamp"})
-"""What may stand between the head and the result: element-wise, so it commutes with taking rows."""
+"""Operations that may lie between the head and the result: element-wise, so rows may be selected before them."""
 
 _ELEMENT_WISE = _PASSED_THROUGH | {"Power", "Sqrt", "Swish", "Sigmoid", "Gelu", "Relu", "Maximum", "Minimum"}
 _TOKENS_RANK = 3
-"""Hidden states are ``[tokens, 1, hidden]`` after the transformation, or ``[1, tokens, hidden]``."""
+"""After the transformation hidden states are ``[tokens, 1, hidden]`` or ``[1, tokens, hidden]``."""
 
 _SLIDING_WINDOW_PORT = 10
 _PAGED_ATTENTION = "PagedAttentionExtension"
@@ -41,12 +42,14 @@ def to_paged(model: ov.Model, sliding_window: int | None = None) -> None:
         paged_attention_transformation(model)
     except RuntimeError as error:
         raise ModelError(
-            f"the model's attention cannot be turned into paged attention: {_first_line(error)}; "
+            f"the model's attention cannot be turned into paged attention: {_last_line(error)}; "
             "only decoder-only models exported with key/value state work"
         ) from error
     attentions = [node for node in model.get_ops() if node.get_type_name() == _PAGED_ATTENTION]
     if not attentions:
-        raise ModelError("the model holds no attention that can be turned into paged attention")
+        raise ModelError(
+            "the model has no attention that can be turned into paged attention; give a decoder-only language model"
+        )
     if sliding_window is not None:
         for node in attentions:
             node.input(_SLIDING_WINDOW_PORT).replace_source_output(op.constant(sliding_window, Type.i32).output(0))
@@ -59,9 +62,10 @@ def _gather_logit_rows(model: ov.Model) -> None:
     rows = op.parameter([-1], Type.i32, name=LOGIT_ROWS)
     rows.output(0).set_names({LOGIT_ROWS})
     result = _logits_result(model)
-    head = _find_head(result)
+    weights = _weights(model)
+    head = _find_head(result, weights)
     target = result.input(0) if head is None else head.input(0)
-    entries = [target] if head is None else _entries_of_the_tail(model, target) or [target]
+    entries = [target] if head is None else _entries_of_the_tail(model, target, weights) or [target]
     gathered: dict[tuple[str, int], Output] = {}
     for entry in entries:
         source = entry.get_source_output()
@@ -72,11 +76,11 @@ def _gather_logit_rows(model: ov.Model) -> None:
     model.add_parameters([rows])
 
 
-def _entries_of_the_tail(model: ov.Model, head_input: Input) -> list[Input]:
-    """Where tokens enter what the last attention leaves to do: the last layer's output projection and MLP, the norm.
+def _entries_of_the_tail(model: ov.Model, head_input: Input, weights: set[str]) -> list[Input]:
+    """The inputs at which hidden states enter the graph's tail: what follows the last attention, up to the head.
 
-    None of it mixes tokens, so only those whose logits are wanted need it. Empty when the graph has something there
-    that is not known to treat each token by itself.
+    The tail (output projection, MLP, norm) does not mix tokens, so it need only compute those whose logits are wanted.
+    The result is empty if the tail has an operation that is not known to treat each token by itself.
     """
     earlier = _ancestors(node for node in model.get_ops() if node.get_type_name() == _PAGED_ATTENTION)
     tail: dict[str, Node] = {}
@@ -86,9 +90,9 @@ def _entries_of_the_tail(model: ov.Model, head_input: Input) -> list[Input]:
         entry = todo.pop()
         node = entry.get_source_output().get_node()
         name = node.get_friendly_name()
-        if name in tail or _is_weight(node):
+        if name in tail or name in weights:
             continue
-        if name not in earlier and _token_by_token(node):
+        if name not in earlier and _token_by_token(node, weights):
             tail[name] = node
             todo += node.inputs()
         elif len(entry.get_source_output().get_partial_shape()) == _TOKENS_RANK:
@@ -102,12 +106,12 @@ def _entries_of_the_tail(model: ov.Model, head_input: Input) -> list[Input]:
     return entries if all(consumer.get_friendly_name() in inside for consumer in consumers) else []
 
 
-def _token_by_token(node: Node) -> bool:
-    """Whether a node's output for a token depends on that token alone, whatever the others are."""
+def _token_by_token(node: Node, weights: set[str]) -> bool:
+    """Whether a node's output for a token depends on that token alone."""
     kind = node.get_type_name()
     if kind == "MatMul":
         attributes = node.get_attributes()
-        return _is_weight(node.input_value(1).get_node()) and not attributes.get("transpose_a", False)
+        return _source_name(node.input_value(1)) in weights and not attributes.get("transpose_a", False)
     if kind == "ReduceMean":
         axes = node.input_value(1).get_node()
         last = (-1, _TOKENS_RANK - 1)
@@ -115,16 +119,22 @@ def _token_by_token(node: Node) -> bool:
     return kind in _ELEMENT_WISE
 
 
-def _is_weight(node: Node) -> bool:
-    """A constant, or what is computed from constants alone."""
-    if node.get_type_name() == "Constant":
-        return True
-    values = node.input_values()
-    return bool(values) and all(_is_weight(value.get_node()) for value in values)
+def _source_name(value: Output) -> str:
+    return str(value.get_node().get_friendly_name())
+
+
+def _weights(model: ov.Model) -> set[str]:
+    """Names of the constants and of the nodes that are computed from constants alone."""
+    found: set[str] = set()
+    for node in model.get_ordered_ops():
+        inputs = [_source_name(value) for value in node.input_values()]
+        if node.get_type_name() == "Constant" or (inputs and found.issuperset(inputs)):
+            found.add(node.get_friendly_name())
+    return found
 
 
 def _ancestors(nodes: Iterable[Node]) -> set[str]:
-    """Names of the nodes and of all that they are computed from."""
+    """Names of the nodes and of all nodes that they are computed from."""
     found: set[str] = set()
     todo = list(nodes)
     while todo:
@@ -141,14 +151,14 @@ def _logits_result(model: ov.Model) -> Node:
             return result
     if len(model.get_results()) == 1:
         return model.get_results()[0]
-    raise ModelError("the OpenVINO model has no output named 'logits'")
+    raise ModelError("the OpenVINO model has no output named 'logits'; export it for text generation")
 
 
-def _find_head(result: Node) -> Node | None:
-    """The MatMul that makes the logits, or None when something other than element-wise work stands behind it."""
+def _find_head(result: Node, weights: set[str]) -> Node | None:
+    """The MatMul that computes the logits, or None if other than element-wise operations follow it."""
     node = result.input_value(0).get_node()
     while node.get_type_name() in _PASSED_THROUGH:
-        varying = [value for value in node.input_values() if not _is_constant(value)]
+        varying = [value for value in node.input_values() if _source_name(value) not in weights]
         if len(varying) != 1:
             return None
         node = varying[0].get_node()
@@ -157,22 +167,14 @@ def _find_head(result: Node) -> Node | None:
     return node if len(node.output(0).get_target_inputs()) == 1 else None
 
 
-def _is_constant(value: Output) -> bool:
-    """True for a constant and for a constant behind conversions."""
-    node = value.get_node()
-    while node.get_type_name() == "Convert":
-        node = node.input_value(0).get_node()
-    return bool(node.get_type_name() == "Constant")
-
-
 def _token_axis(source: Output) -> int:
-    """The transformation lays tokens along axis 0 (``[tokens, 1, hidden]``); a graph that kept a batch of 1 in front
-    has them along axis 1."""
+    """The axis of the tokens: 0 in ``[tokens, 1, hidden]``, 1 in a graph that kept a batch of 1 in front."""
     shape = source.get_partial_shape()
     batch_of_one = shape.rank.get_length() == 3 and shape[0].is_static and shape[0].get_length() == 1
     return 1 if batch_of_one else 0
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+def _last_line(error: Exception) -> str:
+    """The last line of OpenVINO's message holds the reason; those before it name its source files."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__

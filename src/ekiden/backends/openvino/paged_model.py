@@ -1,7 +1,7 @@
-"""A compiled model with its KV pool: one pass at a time, on flat inputs that are wrapped and not copied.
+"""A compiled model with its KV pool, which computes one pass at a time. Inputs are flat arrays that it does not copy.
 
-The head runs for the rows named in ``logit_rows`` only. Where any are wanted there are at least two (a lone one is
-named twice): a single row takes another kernel and rounds differently.
+The head runs only for the tokens named in ``logit_rows``, and always for at least two (a single one is named twice),
+because another kernel, which rounds differently, computes a single row.
 """
 
 import time
@@ -12,28 +12,29 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from ekiden.backends.base import FloatMatrix, RunnerError
 from ekiden.backends.openvino.kv_pool import KVPool
+from ekiden.sampling.reduction import FloatMatrix
+from ekiden.state.runner import RunnerError
 
 Inputs = dict[str, npt.NDArray[np.generic]]
 """Arrays by the model's input names."""
 
 
 class PagedModel(Protocol):
-    """What computes passes; tests put their own in its place."""
+    """The interface of a model that computes passes; tests have implementations of their own."""
 
     @property
     def pool(self) -> KVPool: ...
 
     def compute(self, inputs: Inputs) -> tuple[FloatMatrix, float]:
-        """One pass: the logits ``[logit rows, vocab]``, valid until the next pass, and the seconds it took."""
+        """Compute one pass: its logits ``[logit rows, vocab]``, valid until the next pass, and the seconds it took."""
         ...
 
     def close(self) -> None: ...
 
 
 class CompiledPagedModel:
-    """A :class:`PagedModel` on OpenVINO. ``infer`` releases the interpreter's lock."""
+    """A :class:`PagedModel` on OpenVINO. Its ``infer`` releases the GIL."""
 
     def __init__(self, compiled: ov.CompiledModel, pool: KVPool) -> None:
         self._pool = pool
@@ -48,7 +49,7 @@ class CompiledPagedModel:
         return self._pool
 
     def compute(self, inputs: Inputs) -> tuple[FloatMatrix, float]:
-        """See :class:`PagedModel`. Raises :class:`RunnerError` when the model refuses or fails."""
+        """See :class:`PagedModel`. Raises :class:`RunnerError` when the model fails."""
         request = self._request
         # The request reads these arrays in place, so they must outlive the pass.
         self._bound = [ov.Tensor(array, shared_memory=True) for array in inputs.values()]
@@ -78,9 +79,12 @@ def flat_inputs(
     wanted: list[int],
     places: Sequence[int] = (),
 ) -> Inputs:
-    """The inputs of one pass. Row ``i`` brings ``counts[i]`` of ``token_ids``, has ``starts[i]`` tokens behind it and
-    lies in the next ``block_counts[i]`` of ``blocks``; ``wanted`` are the rows whose last token needs logits, and
-    ``places`` further tokens that need them, by their place in ``token_ids``."""
+    """The inputs of one pass.
+
+    Row ``i`` has the next ``counts[i]`` of ``token_ids``, ``starts[i]`` tokens before them, and the next
+    ``block_counts[i]`` of ``blocks``. ``wanted`` are the rows whose last token needs logits; ``places`` are
+    the indices in ``token_ids`` of further tokens that need them.
+    """
     past = np.array(starts, np.int32)
     begins = _begins(counts)
     tokens = len(token_ids)
@@ -95,7 +99,7 @@ def flat_inputs(
     elif len(wanted) == len(counts) and len(counts) > 1:
         logit_rows = last
     else:
-        # Where no row wants logits the head must still run for one; where one does, it is named twice (see above).
+        # If one row wants logits it is named twice (see above); if none does, the head must still run for one.
         logit_rows = last[wanted if len(wanted) > 1 else wanted * 2 or [0]]
     return {
         "input_ids": np.array(token_ids, np.int64),

@@ -1,13 +1,12 @@
 """Divides a step into passes of the compiled model.
 
-Rules, each of them a condition for the same request to give the same bits whatever runs beside it:
-- a pass holds at most as many tokens, and computes the logits of at most as many rows, as :class:`PassLimits` says
-  (above that a kernel may round differently), and holds at least two, a dummy row filling up a lone token: one token
-  alone takes another kernel;
+Rules, each of which a request needs to get the same bits whatever runs beside it:
+- a pass has at most the tokens and the rows of logits that :class:`PassLimits` allows, since a kernel may round
+  differently above them. It has at least two tokens: a dummy row joins a single token, which would get another kernel;
 - a prefill chunk is cut only where the distance from the start of its sequence is a multiple of the block size;
-- no chunk of a longer prefill is a single token, because that row would take the decode kernel of attention.
+- no chunk of a longer prefill is a single token, because attention would compute that row with its decode kernel.
 
-Pure functions over lists; nothing here knows OpenVINO.
+These are pure functions over lists that know nothing of OpenVINO.
 """
 
 import itertools
@@ -15,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 DUMMY = -1
-"""The row of a padding token."""
+"""The row number of a padding token."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassLimits:
-    """The most ``tokens`` of a pass, and the most ``logits`` (rows of them); None where only the step sets a limit."""
+    """The most tokens and the most rows of logits of a pass; None where only the step sets a limit."""
 
     tokens: int | None = None
     logits: int | None = None
@@ -34,8 +33,11 @@ NO_LIMITS: Final = PassLimits()
 
 @dataclass(slots=True)
 class Pass:
-    """Rows of one pass in struct-of-arrays form: row ``rows[i]`` of the plan computes the tokens
-    ``[starts[i], starts[i] + counts[i])`` of its sequence. ``wanted`` holds the ``i`` whose logits are needed."""
+    """The rows of one pass, as a struct of arrays.
+
+    Row ``rows[i]`` of the plan computes the tokens ``[starts[i], starts[i] + counts[i])`` of its sequence. ``wanted``
+    has the indices ``i`` whose logits are needed.
+    """
 
     rows: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
@@ -45,7 +47,7 @@ class Pass:
     padding_rows: int = 0
 
     def add(self, row: int, start: int, count: int, wanted: bool) -> None:
-        """Append tokens; those that continue the last row lengthen it."""
+        """Add tokens of a row; if they continue the last row, that row grows."""
         if self.rows and self.rows[-1] == row and self.starts[-1] + self.counts[-1] == start:
             self.counts[-1] += count
         else:
@@ -57,11 +59,11 @@ class Pass:
         self.tokens += count
 
     def takes(self, count: int, wanted: bool, limits: PassLimits) -> bool:
-        """Whether there is room for ``count`` tokens more."""
+        """Whether ``count`` more tokens fit."""
         return limits.hold(self.tokens + count, len(self.wanted) + wanted)
 
     def pad(self) -> None:
-        """Bring a lone token's pass to two tokens."""
+        """Add a dummy row to a pass of one token."""
         if self.tokens == 1:
             self.add(DUMMY, 0, 1, wanted=False)
             self.padding_rows += 1
@@ -70,10 +72,10 @@ class Pass:
 def split(
     starts: list[int], counts: list[int], wanted: list[bool], *, limits: PassLimits, block_size: int
 ) -> list[Pass]:
-    """The fewest passes that a first fit finds; row ``i`` computes ``counts[i]`` tokens from ``starts[i]`` on.
+    """Divide rows into passes by first fit; row ``i`` computes ``counts[i]`` tokens from ``starts[i]`` on.
 
-    Prefill chunks are placed first, block by block, and decode rows fill what the blocks leave over, so that a limit
-    that is no multiple of the block size is still used in full. A limit of tokens must be at least :func:`least_limit`.
+    Prefill chunks are placed first, block by block, and decode rows fill the gaps, so that a limit which is not a
+    multiple of the block size is still used fully. A limit of tokens must be at least :func:`least_limit`.
     """
     if limits.hold(sum(counts), sum(wanted)):
         wanted_rows = [i for i, want in enumerate(wanted) if want]
@@ -94,7 +96,7 @@ def split(
 
 
 def least_limit(block_size: int) -> int:
-    """The longest piece of a prefill that cannot be cut: a block with a lone token before and one after it."""
+    """The longest piece of a prefill that cannot be cut: a block with a single token before and one after it."""
     return block_size + 2
 
 
@@ -112,7 +114,7 @@ def _pieces(start: int, count: int, block_size: int) -> list[tuple[int, int]]:
 def _place_prefill(
     passes: list[Pass], row: int, pieces: list[tuple[int, int]], wanted: bool, limits: PassLimits
 ) -> None:
-    """First fit, never before the pass that holds the row's previous piece: a chunk reads the keys before it."""
+    """First fit, but not before the pass of the row's previous piece, whose keys the next piece reads."""
     at = 0
     for index, (start, count) in enumerate(pieces):
         want = wanted and index == len(pieces) - 1

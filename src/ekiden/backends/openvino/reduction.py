@@ -1,6 +1,6 @@
-"""The sampler's reduction as a small compiled model of its own, which runs only when some row draws its token.
+"""The sampler's reduction as a small compiled model, which runs only when a row draws its token at random.
 
-It reads the logits where the language model left them. Its two outputs are small: maxima and sums by group.
+It reads the logits where the language model wrote them. Its two outputs are small: each group's maximum and sum.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from ekiden.sampling.reduction import GROUP_SIZE, FloatMatrix, Reduced
 
 
 class OpenVINOReducer:
-    """A :class:`ekiden.sampling.reduction.Reducer` on the CPU plugin with ``threads`` threads."""
+    """A :class:`ekiden.sampling.reduction.Reducer` on the CPU plugin, with ``threads`` threads."""
 
     def __init__(self, core: ov.Core, threads: int) -> None:
         properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads)}
@@ -30,12 +30,12 @@ class OpenVINOReducer:
 
 
 def _model() -> ov.Model:
-    """``[rows, groups, GROUP_SIZE]`` logits and ``[rows, 1, 1]`` inverse temperatures to two ``[rows, groups]``."""
+    """Maxima and sums ``[rows, groups]`` of logits ``[rows, groups, GROUP_SIZE]`` at temperatures ``[rows, 1, 1]``."""
     logits = op.parameter([-1, -1, GROUP_SIZE], Type.f32, name="logits")
     inverse = op.parameter([-1, 1, 1], Type.f32, name="inverse_temperatures")
-    inside, across = op.constant(np.array([2], np.int64)), op.constant(np.array([1], np.int64))
-    maxima = op.reduce_max(logits, inside, False)
-    highest = op.unsqueeze(op.reduce_max(maxima, across, True), op.constant(np.int64(2)))
+    within_groups, over_groups = op.constant(np.array([2], np.int64)), op.constant(np.array([1], np.int64))
+    maxima = op.reduce_max(logits, within_groups, False)
+    highest = op.unsqueeze(op.reduce_max(maxima, over_groups, True), op.constant(np.int64(2)))
     weights = op.exp(op.multiply(op.subtract(logits, highest), inverse))
-    outputs = [op.result(maxima), op.result(op.reduce_sum(weights, inside, False))]
+    outputs = [op.result(maxima), op.result(op.reduce_sum(weights, within_groups, False))]
     return ov.Model(outputs, [logits, inverse], "reduction")

@@ -1,15 +1,16 @@
-"""The start-up self-test: up to how many tokens and logits a pass gives the same bits, and whether it does at all.
+"""The start-up self-test: it finds up to how many tokens and logits in a pass a row's results keep the same bits.
 
-Kernels may change their order of summation with the number of tokens in a pass. Whether and where differs between
-machines, so it is looked for with the model and the settings at hand: two fixed rows, a decode and a prefill, are
-computed in passes of growing size, one at each end of the pass with filler between, and compared bit by bit with what
-they give almost alone. A border, where there is one, is closed in on in steps of eight tokens. The head may have a
-kernel of its own and so a border of its own, in rows of logits: one row's are asked for many times to find it.
+Kernels may change their order of summation with the number of tokens in a pass. Whether and where they do so differs
+between machines, so the test searches with the present model and settings. It computes two fixed rows, a decode and a
+prefill, in passes of growing size, one at each end of the pass with filler rows between them, and compares their logits
+bit by bit with those of the smallest passes. If a size changes the bits, a binary search finds the border to within
+eight tokens. The head may use another kernel with a border of its own, in rows of logits; to find it, the test asks for
+the logits of one token many times.
 
-A start with an earlier result at hand needs only two passes: with neighbours the fixed rows must give the very bits
-that they gave almost alone when that result was found.
+A start that finds an earlier result needs only two passes: among other rows, the fixed rows must give the same bits
+that they gave in the smallest passes of the earlier test.
 
-The filler rows all hold the same tokens in the same block: they write equal values, so the test needs few blocks.
+All filler rows hold the same tokens in the same block. They write equal values to it, so the test needs few blocks.
 """
 
 import hashlib
@@ -19,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ekiden.backends.base import FloatMatrix
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE
 from ekiden.backends.openvino.paged_model import PagedModel, flat_inputs
 from ekiden.backends.openvino.passes import NO_LIMITS, PassLimits, least_limit
+from ekiden.sampling.reduction import FloatMatrix
 
 SELF_TEST_VERSION = 3
 _STEP = 8
@@ -36,10 +37,10 @@ _LONGEST_LOOK = 96
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTestResult:
-    """Without a limit no size up to the largest that the engine plans changed a bit (or, relaxed, none is set).
+    """The largest passes that keep the bits; no limit means that the largest pass the engine plans does.
 
-    ``failure`` says what did not come out the same; then strict determinism does not hold on this machine.
-    ``bits`` is a digest of what the fixed rows gave almost alone.
+    ``failure`` says which comparison failed; strict determinism then does not hold on this machine. ``bits`` is a
+    digest of the fixed rows' logits in the smallest passes. Relaxed determinism may leave a limit out.
     """
 
     limits: PassLimits = NO_LIMITS
@@ -48,7 +49,7 @@ class SelfTestResult:
 
 
 class SelfTest:
-    """Runs on a fresh model, before the engine owns the pool. ``vocab_size`` bounds the tokens it uses.
+    """Tests a fresh model, before the engine uses the pool. ``vocab_size`` bounds the token ids.
 
     ``most_tokens`` and ``most_logits`` are the largest numbers that the engine plans for a pass.
     """
@@ -65,7 +66,7 @@ class SelfTest:
         self._alone = np.empty((0, 0), np.float32)
 
     def calibrate(self, *, strict: bool) -> SelfTestResult:
-        """Find the limits. Relaxed: that of tokens is kept only where larger passes were slower by the token."""
+        """Find the limits. Not ``strict``: a limit of tokens is kept only if larger passes take more time per token."""
         decode = self._run(decode=True, prefill=False, size=2)
         prefill = self._run(decode=False, prefill=True, size=_PREFILL)
         self._alone = np.concatenate([decode, prefill])
@@ -85,13 +86,13 @@ class SelfTest:
         return SelfTestResult(limits=limits, bits=_digest(self._alone), failure=self._check_between(tokens))
 
     def holds(self, known: SelfTestResult) -> bool:
-        """A quick look at an earlier result: a pass of the most it allows, but not more than a short one."""
+        """Check an earlier result quickly, with one pass of the size that it allows (at most :data:`_LONGEST_LOOK`)."""
         size = min(known.limits.tokens or self._most_tokens, _LONGEST_LOOK)
         logits = max(min(known.limits.logits or self._most_logits, size), _FIXED_ROWS)
         return _digest(self._together(size, logits)) == known.bits
 
     def _check_between(self, limit: int | None) -> str | None:
-        """Sizes that no search step has tried: the search takes for granted that there is one border."""
+        """Try two sizes that the search has not tried, since it assumes that there is only one border."""
         for size in (_PREFILL + 3, max((limit or self._most_tokens) - 5, _PREFILL + 2)):
             if not self._same(size):
                 return f"a pass of {size} tokens rounds differently from one of 2"
@@ -105,18 +106,18 @@ class SelfTest:
         return self._seconds[larger] / larger < self._seconds[limit] / limit
 
     def _same(self, size: int) -> bool:
-        """Whether both rows come out of a pass of ``size`` tokens as they did before."""
+        """Whether both fixed rows have the same bits in a pass of ``size`` tokens as in the smallest passes."""
         return np.array_equal(self._together(size), self._alone)
 
     def _same_logits(self, logits: int) -> bool:
-        """The same for a short pass that computes so many rows of logits."""
+        """As :meth:`_same`, for a short pass that computes ``logits`` rows of logits."""
         return np.array_equal(self._together(_PREFILL + 1, logits), self._alone)
 
     def _together(self, size: int, logits: int = _FIXED_ROWS) -> FloatMatrix:
         return self._run(decode=True, prefill=True, size=size, logits=logits)
 
     def _check_chunks(self) -> str | None:
-        """A prompt in two chunks, cut at a block border, must end as it does in one."""
+        """A prompt in two chunks, cut at a block border, must give the same logits as in one."""
         first = self._prompt[:BLOCK_SIZE]
         self._model.compute(flat_inputs(first, [0], [BLOCK_SIZE], _PREFILL_BLOCKS[:1], [1], []))
         rest = self._prompt[BLOCK_SIZE:]
@@ -124,15 +125,20 @@ class SelfTest:
         return None if np.array_equal(logits[0], self._alone[1]) else "a prompt in chunks rounds differently"
 
     def _prepare_context(self) -> list[npt.NDArray[np.uint8]]:
-        """Compute the context of the decode row in its blocks, and keep their bytes: with quantised keys a decode
-        changes the whole block it writes to, so each one must start from the same."""
+        """Compute the context of the decode row in its blocks and keep their bytes.
+
+        With quantised keys a decode changes the whole block that it writes to, so every decode must start from the
+        same bytes.
+        """
         context = self._prompt[:_DECODE_CONTEXT]
         self._model.compute(flat_inputs(context, [0], [_DECODE_CONTEXT], _DECODE_BLOCKS, [2], []))
         return self._model.pool.snapshot(_DECODE_BLOCKS)
 
     def _run(self, *, decode: bool, prefill: bool, size: int, logits: int = _FIXED_ROWS) -> FloatMatrix:
-        """A pass of ``size`` tokens: the decode row, filler, the prefill row. The logits of the fixed rows, copied;
-        more are made by asking for the first token's again."""
+        """Compute a pass of ``size`` tokens (decode row, filler, prefill row); returns the fixed rows' logits, copied.
+
+        ``logits`` above two asks for the first token's logits again until the pass computes so many rows.
+        """
         tokens: list[int] = []
         starts: list[int] = []
         counts: list[int] = []
@@ -166,8 +172,10 @@ class SelfTest:
 
 
 def _find_limit(same: Callable[[int], bool], good: int, most: int) -> int | None:
-    """The largest size, up to a step, below the first that changes something; None when none up to ``most`` does.
-    ``good`` is known to change nothing."""
+    """The largest size that keeps the bits, to within :data:`_STEP`; None if ``most`` keeps them too.
+
+    ``same`` tells whether a size keeps the bits; ``good`` is a size that does.
+    """
     size = min(_FIRST_SIZE, most)
     while same(size):
         if size == most:

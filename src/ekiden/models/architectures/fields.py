@@ -1,7 +1,7 @@
-"""Checked reading of numbers from a configuration or from metadata: each error names the file, the key and the value.
+"""Typed and checked reading of values from a configuration or from metadata.
 
-A configuration is input like any other: sizes are bounded, so that nonsense in it ends as a :class:`ModelError` and
-not as an allocation.
+Each error names the file, the key and the value. Sizes are bounded, so that a nonsensical number ends as a
+:class:`ModelError` and not as a huge allocation.
 """
 
 import math
@@ -16,7 +16,7 @@ MAX_LAYERS = 1024
 
 
 class Fields:
-    """A mapping with typed getters. A default of ``None`` makes the key necessary; JSON's ``null`` means absent."""
+    """A mapping with typed getters. A key without a default must be present; JSON's ``null`` counts as absent."""
 
     def __init__(self, source: str, values: Mapping[str, Any]) -> None:
         self.source = source
@@ -26,12 +26,16 @@ class Fields:
         return key in self._values
 
     def is_off(self, key: str) -> bool:
-        """Whether the key is absent, null or zero (some writers say 0 for "none")."""
+        """Whether the key is absent, null or zero (some converters write 0 for "none")."""
         value = self._values.get(key)
         return value is None or (isinstance(value, int | float) and value == 0)
 
     def get(self, key: str) -> Any:
         return self._values.get(key)
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self._values.get(key)
+        return default if value is None else value
 
     def _fail(self, key: str, value: object, wanted: str) -> ModelError:
         if value is None:
@@ -41,26 +45,20 @@ class Fields:
 
     def integer(self, key: str, default: int | None = None, *, limit: int = MAX_SIZE) -> int:
         """A whole number from 1 to ``limit``."""
-        value = self._values.get(key)
-        if value is None:
-            value = default
+        value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
             raise self._fail(key, value, f"a whole number from 1 to {limit:,}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive finite number."""
-        value = self._values.get(key)
-        if value is None:
-            value = default
+        value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             raise self._fail(key, value, "a positive number")
         return float(value)
 
     def boolean(self, key: str, default: bool) -> bool:
-        value = self._values.get(key)
-        if value is None:
-            return default
+        value = self._value(key, default)
         if not isinstance(value, bool):
             raise self._fail(key, value, "true or false")
         return value
@@ -72,16 +70,14 @@ class Fields:
         return value
 
     def mapping(self, key: str) -> Mapping[str, Any]:
-        value = self._values.get(key)
-        if value is None:
-            return {}
+        value = self._value(key, {})
         if not isinstance(value, dict):
             raise self._fail(key, value, "an object")
         return value
 
 
 def unsupported(source: str, family: object) -> ModelError:
-    """The refusal of an unknown architecture, with the way round it."""
+    """The error for an architecture that Ekiden does not build; it says how to run the model all the same."""
     return ModelError(
         f"{source}: architecture {family!r} is not supported ({', '.join(FAMILIES)} are); export the model with "
         "`optimum-cli export openvino --model ... FOLDER` and give that folder"
@@ -89,9 +85,9 @@ def unsupported(source: str, family: object) -> ModelError:
 
 
 def check_shape(source: str, spec: ModelSpec) -> ModelSpec:
-    """The spec itself, when its numbers fit together; otherwise a :class:`ModelError`."""
+    """Return ``spec`` if its numbers fit together; otherwise raise :class:`ModelError`."""
     if spec.num_heads % spec.num_kv_heads:
         raise ModelError(f"{source}: {spec.num_heads} attention heads cannot share {spec.num_kv_heads} key-value heads")
     if spec.head_dim % 2:
-        raise ModelError(f"{source}: a head of {spec.head_dim} cannot be rotated in halves; head_dim must be even")
+        raise ModelError(f"{source}: head_dim is {spec.head_dim}; it must be even for the rotary embedding")
     return spec

@@ -1,8 +1,7 @@
-"""GGUF metadata -> :class:`ModelSpec`, and GGUF tensor names -> Hugging Face names.
+"""Converts GGUF metadata to a :class:`ModelSpec` and GGUF tensor names to Hugging Face names.
 
-GGUF's ``llama`` architecture also carries Mistral. Optional keys have llama.cpp's defaults; needed ones that are
-missing are named. In ``llama`` files the rows of q and k are interleaved for rotation in adjacent pairs; in the Qwen
-files they are in halves already.
+GGUF's ``llama`` architecture also covers Mistral. Optional keys have llama.cpp's defaults. In ``llama`` files the rows
+of q and k are interleaved, for a rotary embedding over adjacent pairs; the Qwen files have them in halves already.
 """
 
 import re
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ekiden.models.architectures.fields import MAX_LAYERS, Fields, check_shape, unsupported
-from ekiden.models.architectures.rope import rope_spec
+from ekiden.models.architectures.rope import rope_spec, yarn_scale
 from ekiden.models.architectures.spec import ModelSpec
 from ekiden.models.errors import ModelError
 
@@ -39,7 +38,7 @@ _TOP_NAME = re.compile(r"([a-z_]+)\.(weight|bias)")
 
 
 def hf_name(name: str) -> str | None:
-    """``blk.0.attn_q.weight`` -> ``model.layers.0.self_attn.q_proj.weight``; None for what is not a weight of ours."""
+    """``blk.0.attn_q.weight`` -> ``model.layers.0.self_attn.q_proj.weight``; None for other tensors."""
     if match := _BLOCK_NAME.fullmatch(name):
         layer, part, kind = match.groups()
         return f"model.layers.{layer}.{_BLOCK[part]}.{kind}" if part in _BLOCK else None
@@ -64,13 +63,13 @@ def spec_from_metadata(
     """Describe the model of a GGUF file.
 
     Args:
-        source: the file, for messages.
+        source: the file that errors name.
         metadata: its keys.
-        shapes: Hugging Face name -> shape of each tensor; biases, tying and the vocabulary are read off it.
-        frequency_factors: the content of ``rope_freqs.weight``, when there.
+        shapes: Hugging Face name -> shape of each tensor; it tells the vocabulary's size and which biases exist.
+        frequency_factors: the content of ``rope_freqs.weight``, where the file has it.
 
     Raises:
-        ModelError: an architecture or a feature that is not built here, or a needed key or tensor missing.
+        ModelError: the architecture or a feature is not supported, or a key or tensor is missing.
     """
     fields = Fields(source, metadata)
     architecture = fields.text("general.architecture")
@@ -83,7 +82,7 @@ def spec_from_metadata(
     num_heads = _heads(fields, prefix + "attention.head_count", None)
     head_dim = fields.integer(prefix + "attention.key_length", max(hidden_size // num_heads, 1))
     if fields.integer(prefix + "attention.value_length", head_dim) != head_dim:
-        raise ModelError(f"{source}: values of another length than keys are not supported")
+        raise ModelError(f"{source}: keys and values of different head sizes are not supported")
     if fields.integer(prefix + "rope.dimension_count", head_dim) != head_dim:
         raise ModelError(f"{source}: a partial rotary embedding is not supported")
     embedding = shapes.get("model.embed_tokens.weight")
@@ -123,7 +122,7 @@ def spec_from_metadata(
 def _heads(fields: Fields, key: str, default: int | None) -> int:
     value = fields.get(key)
     if isinstance(value, np.ndarray | list):
-        raise ModelError(f"{fields.source}: {key!r} differs by layer, which is not supported")
+        raise ModelError(f"{fields.source}: {key!r} differs between layers, which is not supported")
     return fields.integer(key, default)
 
 
@@ -135,11 +134,11 @@ def _sliding_window(fields: Fields, prefix: str, context: int) -> int | None:
 
 
 def _rope_scaling(fields: Fields, prefix: str) -> dict[str, Any]:
-    """GGUF's keys in the words of a Hugging Face configuration."""
+    """GGUF's rope keys under the names that a Hugging Face configuration gives them."""
     kind = fields.text(prefix + "rope.scaling.type") or "none"
     key = prefix + "rope.scaling.factor"
     if not fields.has(key) and fields.has(prefix + "rope.scale_linear"):
-        kind, key = "linear", prefix + "rope.scale_linear"  # the older key, from before there were types
+        kind, key = "linear", prefix + "rope.scale_linear"  # older files have this key and no type
     if kind == "none" or fields.is_off(key):
         return {}
     factor = fields.number(key)
@@ -150,9 +149,7 @@ def _rope_scaling(fields: Fields, prefix: str) -> dict[str, Any]:
         scaling["original_max_position_embeddings"] = fields.get(prefix + "rope.scaling.original_context_length")
         scaling["beta_fast"] = fields.get(prefix + "rope.scaling.yarn_beta_fast")
         scaling["beta_slow"] = fields.get(prefix + "rope.scaling.yarn_beta_slow")
-        extra = fields.get(prefix + "rope.scaling.attn_factor")
-        if extra is not None:
+        if fields.get(prefix + "rope.scaling.attn_factor") is not None:
             # llama.cpp multiplies yarn's own factor by this one.
-            own = 1.0 if factor <= 1 else 0.1 * float(np.log(factor)) + 1.0
-            scaling["attention_factor"] = own * fields.number(prefix + "rope.scaling.attn_factor")
+            scaling["attention_factor"] = yarn_scale(factor) * fields.number(prefix + "rope.scaling.attn_factor")
     return scaling

@@ -1,7 +1,7 @@
-"""``config.json`` of a Hugging Face folder -> :class:`ModelSpec`, for each family we build.
+"""Converts the ``config.json`` of a Hugging Face folder to a :class:`ModelSpec`.
 
-Defaults are those of the family's configuration class in ``transformers``: a key that file leaves out has the same
-meaning here. Both spellings of rotary settings are read: ``rope_theta`` + ``rope_scaling`` and ``rope_parameters``.
+Defaults are those of the family's configuration class in ``transformers``, so that a key left out of the file means
+the same here. Both spellings of rotary settings are read: ``rope_theta`` + ``rope_scaling`` and ``rope_parameters``.
 """
 
 from collections.abc import Mapping
@@ -21,18 +21,17 @@ def spec_from_config(source: str, config: Mapping[str, Any]) -> ModelSpec:
     """Describe the model of a ``config.json``.
 
     Args:
-        source: the file, for messages.
+        source: the file that errors name.
         config: its parsed content.
 
     Raises:
-        ModelError: an architecture or a feature that is not built here, a needed key missing, or numbers that do not
-            fit together.
+        ModelError: the architecture or a feature is not supported, a key is missing, or numbers do not fit together.
     """
     fields = Fields(source, config)
     family = config.get("model_type")
     if family not in FAMILIES:
         raise unsupported(source, family)
-    _refuse_what_is_not_built(fields)
+    _refuse_unsupported(fields)
     hidden_size = fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", _DEFAULT_HEAD_DIM.get(family) or max(hidden_size // num_heads, 1))
@@ -63,16 +62,16 @@ def spec_from_config(source: str, config: Mapping[str, Any]) -> ModelSpec:
 
 
 def _kv_heads_default(family: str, config: Mapping[str, Any], num_heads: int) -> int:
-    # An explicit null means "as many as query heads"; an absent key means the class's own default.
+    # An explicit null means "as many as query heads"; an absent key means the family's default.
     return num_heads if "num_key_value_heads" in config else _DEFAULT_KV_HEADS.get(family, num_heads)
 
 
-def _refuse_what_is_not_built(fields: Fields) -> None:
+def _refuse_unsupported(fields: Fields) -> None:
     activation = fields.text("hidden_act") or "silu"
     if activation not in ("silu", "swish"):
         raise ModelError(f"{fields.source}: activation {activation!r} is not supported (silu is)")
-    method = fields.mapping("quantization_config").get("quant_method")
     if fields.get("quantization_config") is not None:
+        method = fields.mapping("quantization_config").get("quant_method")
         raise ModelError(
             f"{fields.source}: weights quantised with {method!r} are not supported; give the unquantised folder "
             "(Ekiden compresses to int8 itself), a .gguf file, or an OpenVINO folder"
@@ -90,20 +89,20 @@ def _rope_settings(fields: Fields) -> tuple[float, Mapping[str, Any]]:
 
 
 def _sliding_window(fields: Fields, family: str, num_layers: int, max_positions: int) -> int | None:
-    """The window where it is in force for every layer, and shorter than the context it would cut."""
+    """The window's length in tokens; None when no layer uses one, or when it is as long as the context."""
     if family == "llama":
         return None
     if family in ("qwen2", "qwen3") and not fields.boolean("use_sliding_window", False):
         return None
     if fields.has("sliding_window") and fields.get("sliding_window") is None:
-        return None  # written as null it is off; left out, the family's default holds
+        return None  # null turns the window off; an absent key means the family's default
     window = fields.integer("sliding_window", _DEFAULT_SLIDING_WINDOW)
     if window >= max_positions:
         return None
     layers = _windowed_layers(fields, family, num_layers)
     if layers not in (0, num_layers):
         raise ModelError(
-            f"{fields.source}: {layers} of {num_layers} layers use a sliding window, and a mixture is not supported; "
+            f"{fields.source}: {layers} of {num_layers} layers use a sliding window, which is not supported; "
             "export the model with Optimum-Intel and give the OpenVINO folder"
         )
     return window if layers else None

@@ -1,7 +1,7 @@
 """A decoder-only model as numbers: all that a graph builder needs besides the weights.
 
-Weights are asked for by their Hugging Face names (``model.layers.0.self_attn.q_proj.weight``), whatever file they
-come from, in Hugging Face's layout (rotary halves, ``[out_features, in_features]``), as float32.
+Weights have their Hugging Face names (``model.layers.0.self_attn.q_proj.weight``) and layout (rotary halves,
+``[out_features, in_features]``) and are float32, whatever file they come from.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,11 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSpec:
-    """Rotary embedding, already resolved: ``inverse_frequencies`` has ``head_dim / 2`` entries (radians a position);
-    cosine and sine are multiplied by ``attention_factor`` (1 except for yarn)."""
+    """A rotary embedding with its scaling applied.
+
+    ``inverse_frequencies`` has ``head_dim / 2`` entries (radians per position). Cosine and sine are multiplied by
+    ``attention_factor``, which is 1 except for yarn.
+    """
 
     inverse_frequencies: tuple[float, ...]
     attention_factor: float = 1.0
@@ -38,7 +41,7 @@ class ModelSpec:
     attention_bias: bool = False
     """Biases on q, k and v (Qwen2)."""
     output_bias: bool = False
-    """Bias on the attention's output projection as well (Llama with ``attention_bias``)."""
+    """A bias on the attention's output projection as well (Llama with ``attention_bias``)."""
     mlp_bias: bool = False
     qk_norm: bool = False
     """RMS norm over each head of q and k before the rotary embedding (Qwen3)."""
@@ -47,15 +50,19 @@ class ModelSpec:
 
     @property
     def layer_weights(self) -> int:
-        """Numbers in the layers' matrices, without embedding and head."""
+        """How many numbers the layers' matrices hold, without embedding and head."""
         attention = 2 * self.hidden_size * self.head_dim * (self.num_heads + self.num_kv_heads)
         return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
 
 
 class Checkpoint(Protocol):
-    """Lazily read weights."""
+    """The weights of a model, read from disk one tensor at a time."""
 
     def names(self) -> frozenset[str]: ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of tensor ``name``, which must be among :meth:`names`; the tensor itself is not read."""
+        ...
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """The dequantised tensor; raises :class:`ekiden.models.errors.ModelError` when it is absent or unreadable."""

@@ -1,22 +1,13 @@
-"""Which tensors a model of a given spec is made of, checked by name and shape before any is read."""
+"""The tensors that a model needs, checked by name and shape before any of them is read."""
 
 from collections.abc import Iterator
-from typing import Protocol
 
-from ekiden.models.architectures.spec import ModelSpec
+from ekiden.models.architectures.spec import Checkpoint, ModelSpec
 from ekiden.models.errors import ModelError
 
 
-class Shaped(Protocol):
-    """What can tell a tensor's shape without reading it."""
-
-    def names(self) -> frozenset[str]: ...
-
-    def shape(self, name: str) -> tuple[int, ...]: ...
-
-
 def expected_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Each tensor that the graph of ``spec`` asks for, with its shape ``[out_features, in_features]``."""
+    """The name and shape (``[out_features, in_features]``) of each tensor that the graph of ``spec`` needs."""
     hidden, inner, head = spec.hidden_size, spec.intermediate_size, spec.head_dim
     query, key_value = spec.num_heads * head, spec.num_kv_heads * head
     yield "model.embed_tokens.weight", (spec.vocab_size, hidden)
@@ -45,8 +36,8 @@ def expected_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield prefix + "self_attn.k_norm.weight", (head,)
 
 
-def check_weights(source: str, spec: ModelSpec, checkpoint: Shaped) -> None:
-    """Raise :class:`ModelError` for the first tensor that is missing or has another shape than ``spec`` says."""
+def check_weights(source: str, spec: ModelSpec, checkpoint: Checkpoint) -> None:
+    """Raise :class:`ModelError` for the first tensor that is missing or whose shape differs from what ``spec`` says."""
     names = checkpoint.names()
     for name, wanted in expected_shapes(spec):
         if name not in names:
@@ -54,6 +45,6 @@ def check_weights(source: str, spec: ModelSpec, checkpoint: Shaped) -> None:
         found = checkpoint.shape(name)
         if found != wanted:
             raise ModelError(
-                f"{source}: tensor {name!r} has the shape {list(found)}, and its configuration says {list(wanted)}; "
+                f"{source}: tensor {name!r} has the shape {list(found)}, but its configuration says {list(wanted)}; "
                 "fetch or convert the model again"
             )

@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry spans on a free loopback port: takes OTLP over HTTP and keeps what it got."""
+"""A collector of OpenTelemetry spans on a free loopback port, which keeps what it receives as OTLP over HTTP."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 class Collector:
     url: str = ""
     status: int = 200
-    """What it answers; anything but 200 means that it keeps nothing."""
+    """The status that it answers with; it keeps spans only with 200."""
     posts: int = 0
     paths: set[str] = field(default_factory=set)
     spans: list[Any] = field(default_factory=list)
@@ -22,7 +22,7 @@ class Collector:
     posted: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for(self, *, spans: int = 0, posts: int = 0) -> None:
-        """Until it got so much. Raises TimeoutError after ten seconds."""
+        """Wait until it has received so much. Raises TimeoutError after ten seconds."""
         with self.posted:
             if not self.posted.wait_for(lambda: len(self.spans) >= spans and self.posts >= posts, timeout=10):
                 raise TimeoutError(f"{len(self.spans)} spans in {self.posts} posts")
@@ -63,7 +63,7 @@ def collecting() -> Iterator[Collector]:
             self.end_headers()
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Nothing on the tests' output."""
+            """Keep the tests' output clean."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     collector.url = f"http://127.0.0.1:{server.server_port}"

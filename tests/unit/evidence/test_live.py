@@ -14,8 +14,8 @@ from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.store import LedgerWriter
 from ekiden.state.sequence import PauseReason, Sequence
-from tests.unit.ledger.directed import Directed
-from tests.unit.ledger.recorded import RecordedSimulation
+from tests.unit.evidence.directed import Directed
+from tests.unit.evidence.recorded import RecordedSimulation
 
 SEEDS = 40
 EVERY = 13

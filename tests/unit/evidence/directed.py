@@ -1,11 +1,10 @@
-"""A small recorded engine in virtual time whose steps cost what their load says, for planting one cause at a time."""
+"""A small recorded engine in virtual time; a step takes as long as its load says. Tests plant one cause at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ekiden.backends.base import PassOutput
-from ekiden.backends.fake import FakeRunner, GreedySampler
+from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.recording import controls_of, make_header
@@ -13,11 +12,11 @@ from ekiden.evidence.reader import LedgerReader
 from ekiden.guardrails.limits import Tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
-from ekiden.state.plan import BatchPlan
+from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import StopText
-from tests.unit.ledger.recorded import Kept
+from tests.unit.evidence.recorded import Kept
 
 BASE = 0.010
 PER_ROW = 0.001
@@ -31,9 +30,9 @@ class _TimedRunner(FakeRunner):
         super().__init__(**settings)
         self._world = world
 
-    def execute(self, plan: BatchPlan) -> Iterator[PassOutput]:
-        prefill = sum(n for s, n in zip(plan.sequences, plan.num_tokens, strict=True) if s.is_prefilling)
-        self._world.now += BASE + PER_ROW * len(plan.sequences) + PER_PREFILL_TOKEN * prefill
+    def execute(self, plan: BatchPlan) -> StepOutput:
+        prefill = sum(len(row.token_ids) for row in plan.rows if row.prefill)
+        self._world.now += BASE + PER_ROW * len(plan.rows) + PER_PREFILL_TOKEN * prefill
         return super().execute(plan)
 
 
@@ -67,7 +66,6 @@ class Directed:
         self.kept = Kept()
         self.core = EngineCore(
             runner=self.runner,
-            sampler=GreedySampler(),
             scheduler=self.config.scheduler,
             cache=self.config.cache,
             limits=self.config.limits,
@@ -114,7 +112,7 @@ class Directed:
                 self.now = max(self.now, result.next_change)
 
     def run(self) -> None:
-        """Until everything has ended, or only pauses hold what is left."""
+        """Step until everything has ended, or only paused sequences are left."""
         self.step()
         while self.core.has_work and not self.core.all_paused:
             self.step()
@@ -123,7 +121,7 @@ class Directed:
         self.now += seconds
 
     def stored(self, folder: Path) -> LedgerReader:
-        """The run so far as a ledger file, opened."""
+        """Write the run so far to a ledger file and open it."""
         path = folder / "directed.sqlite"
         writer = LedgerWriter(path, self.header)
         for rows in self.kept.turns:

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from ekiden.engine.build import EngineParts
+from ekiden.evidence.breakdown import Cause
+from ekiden.evidence.decision_difference import same_decisions
 from ekiden.evidence.decision_replay import Replay, ReplayError, replay
 from ekiden.evidence.explain import explain
-from ekiden.evidence.life import Cause
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_requests import decisions_of, same_decisions
+from ekiden.evidence.reader import LedgerReader, decisions_of
 from ekiden.evidence.token_replay import replay_tokens
 from ekiden.ledger.records import LEFT_OUT_CODES, EventKind
 from ekiden.policies.ordering import KeyedQueue
-from ekiden.state.plan import LeftOutReason
 from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sequence import StopText
+from ekiden.state.turn import LeftOutReason
 from tests.unit.engine.fake_parts import make_fake_parts
-from tests.unit.ledger.directed import Directed
-from tests.unit.ledger.recorded import RecordedSimulation, stored
+from tests.unit.evidence.directed import Directed
+from tests.unit.evidence.recorded import RecordedSimulation, stored
 
 SEEDS = 150
 

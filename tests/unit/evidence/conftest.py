@@ -1,4 +1,4 @@
-"""The command refuses variables that are no settings, and the simulation has one of its own."""
+"""Removes the simulation's own environment variable, since the command refuses variables that are no settings."""
 
 import pytest
 

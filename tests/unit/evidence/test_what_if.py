@@ -7,7 +7,7 @@ import pytest
 
 from ekiden.config import ConfigError
 from ekiden.evidence.what_if import WhatIf, what_if
-from tests.unit.ledger.directed import Directed
+from tests.unit.evidence.directed import Directed
 
 
 def served(**settings: Any) -> Directed:

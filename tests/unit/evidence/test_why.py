@@ -11,7 +11,7 @@ from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.why import Answer, Question, why
 from ekiden.guardrails.limits import TenantLimits, Tenants
 from ekiden.state.request import RefusalReason
-from tests.unit.ledger.directed import Directed
+from tests.unit.evidence.directed import Directed
 
 
 def ask(reader: LedgerReader, name: str, question: Question, other: str | None = None) -> Answer:
@@ -125,7 +125,7 @@ def test_why_an_answer_is_short(tmp_path: Path) -> None:
 
 
 def test_a_failed_step_is_why(tmp_path: Path) -> None:
-    from ekiden.backends.base import RunnerError
+    from ekiden.state.runner import RunnerError
 
     world = Directed()
 

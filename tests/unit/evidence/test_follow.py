@@ -15,8 +15,8 @@ from ekiden.evidence.follow import Follower
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.spans import BATCH, SpanMaker, export_spans, otlp_exporter, traces_endpoint
 from ekiden.ledger.store import LedgerWriter
-from tests.unit.ledger.collector import Collector, attributes_of, collecting
-from tests.unit.ledger.directed import Directed
+from tests.unit.evidence.collector import Collector, attributes_of, collecting
+from tests.unit.evidence.directed import Directed
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

@@ -13,8 +13,8 @@ from ekiden.evidence.export import export_parquet
 from ekiden.evidence.extras import ExportError
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.spans import export_spans
-from tests.unit.ledger.directed import Directed
-from tests.unit.ledger.recorded import RecordedSimulation, stored
+from tests.unit.evidence.directed import Directed
+from tests.unit.evidence.recorded import RecordedSimulation, stored
 
 
 def run(folder: Path) -> LedgerReader:
@@ -54,6 +54,13 @@ def test_any_run_can_be_exported(tmp_path: Path, seed: int) -> None:
         counts = export_parquet(reader, tmp_path / "out")
         assert counts["requests"] == len(reader.all_requests())
         assert export_spans(reader, InMemorySpanExporter()) == len(reader.all_ends())
+
+
+def test_a_run_without_a_turn_gives_empty_tables_with_all_columns(tmp_path: Path) -> None:
+    with Directed().stored(tmp_path) as reader:
+        assert set(export_parquet(reader, tmp_path / "out").values()) == {0}
+    for name, column in {"turns": "victims", "events": "words", "requests": "first_token", "controls": "who"}.items():
+        assert column in pyarrow.parquet.read_table(tmp_path / "out" / f"{name}.parquet").column_names
 
 
 def test_a_span_for_each_request_with_its_stages(tmp_path: Path) -> None:

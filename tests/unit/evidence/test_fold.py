@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ekiden.evidence.recorded_requests import decisions_of, inputs_of
+from ekiden.evidence.reader import decisions_of, inputs_of
 from ekiden.ledger.records import EventKind, Rows
-from tests.unit.ledger.recorded import RecordedSimulation
+from tests.unit.evidence.recorded import RecordedSimulation
 
 SEEDS = 250
 
@@ -74,6 +74,9 @@ class Fold:
         match kind:
             case EventKind.ENDED:
                 del self.live[number]
+            case EventKind.TOKENS:  # one of them is counted with the decode rows
+                row.computed, row.length = row.computed + value - 1, row.length + value - 1
+                row.blocks = -(-row.computed // self.block_size)
             case EventKind.PREEMPTED:
                 row.status, row.blocks = "preempted", 0
                 row.computed = row.computed if value else 0

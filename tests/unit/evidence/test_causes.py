@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from ekiden.config import LimitsConfig
+from ekiden.evidence.breakdown import Cause
 from ekiden.evidence.explain import Explanation, explain
-from ekiden.evidence.life import Cause
 from ekiden.evidence.words import OWN_WORK
 from ekiden.state.sequence import PauseReason
-from tests.unit.ledger.directed import Directed
+from tests.unit.evidence.directed import Directed
 
 
 def explained(world: Directed, folder: Path, name: str) -> Explanation:

@@ -1,0 +1,71 @@
+"""The port through which the engine reaches a model, and nothing else of it.
+
+A runner owns the weights, the KV pool and the choice of tokens: logits never leave the device on which it made them.
+Plans and results are values, so a runner may live in another process.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ekiden.state.plan import BatchPlan, StepOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRules:
+    """How the engine may divide work for a backend, so that the same request gives the same bits however it is divided.
+
+    ``border``: a chunk that does not end its prompt ends at a multiple of this many tokens. ``least``: no chunk of a
+    longer prompt has fewer tokens; where a backend computes a lone token with other rounding, this is 2.
+    ``least_rows``: the backend fills its passes up to so many rows by itself.
+    """
+
+    border: int
+    least: int = 1
+    least_rows: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerInfo:
+    """What the engine must know about a loaded model. ``details`` goes to the lineage as it is."""
+
+    backend: str
+    vocab_size: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    num_swap_blocks: int
+    bytes_per_block: int
+    chunks: ChunkRules
+    max_drafts: int = 0
+    """The most drafts that a row may hold; 0 for a backend that takes none."""
+    details: dict[str, str] = field(default_factory=dict)
+
+
+class ModelRunner(Protocol):
+    """A loaded model with its KV pool. Block ids run from 0 to ``num_blocks - 1``; all are the engine's to give out."""
+
+    @property
+    def info(self) -> RunnerInfo: ...
+
+    def execute(self, plan: BatchPlan) -> StepOutput:
+        """Apply the plan's copies of blocks, compute its rows and choose their tokens.
+
+        A row's tokens depend on the row alone, never on those beside it. Of ``timing`` the runner fills in ``model``
+        and ``sampling``. Raises :class:`RunnerError` when the step failed and nothing of it may be used.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class RunnerError(RuntimeError):
+    """The model could not compute a step."""
+
+
+class Drafter(Protocol):
+    """Guesses how a sequence goes on. A wrong guess costs time and never changes a token."""
+
+    def propose(self, request_id: str, token_ids: Sequence[int], limit: int) -> Sequence[int]:
+        """At most ``limit`` tokens that may follow ``token_ids`` (prompt, then output); none when nothing is known."""
+        ...
