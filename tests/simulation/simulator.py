@@ -245,6 +245,7 @@ class Simulation:
             self._take(update)
         self._check_work_conservation()
         self._check_patience(started)
+        self._check_tables()
 
     def _pause_and_resume(self, *, resume_all: bool = False) -> None:
         if not resume_all and self.rng.random() < self.world.pause_rate:
@@ -299,6 +300,13 @@ class Simulation:
             assert sequence.num_overtaken <= self.world.max_overtakes, f"{sequence!r} was overtaken too often"
             deadline = sequence.request.deadline
             assert deadline is None or deadline > started, f"{sequence!r} lives beyond its deadline"
+
+    @checking(Invariant.GIVEN_BACK)
+    def _check_tables(self) -> None:
+        """No block is held for drafts between steps."""
+        for sequence in self.core.population.running:
+            most = self.core.kv.blocks_for(len(sequence.token_ids))
+            assert len(sequence.block_table) <= most, f"{sequence!r} needs {most} blocks"
 
     @checking(Invariant.WORK_CONSERVATION)
     def _check_work_conservation(self) -> None:
@@ -361,7 +369,7 @@ class Simulation:
         with checking(Invariant.ONE_END):
             assert ends == len(self.requests), "the counters disagree with the events"
 
-    @checking(Invariant.DRAINED)
+    @checking(Invariant.GIVEN_BACK)
     def _check_given_back(self) -> None:
         population, kv = self.core.population, self.core.kv
         assert not [*population.running, *population.preempted, *population.padding, *population.paused]

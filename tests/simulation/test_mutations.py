@@ -19,7 +19,7 @@ from ekiden.stages.retirement import Retirement
 from ekiden.state.invariants import Invariant, InvariantBreach
 from ekiden.state.policy import BatchView
 from ekiden.state.population import Population
-from ekiden.state.runner import ChunkRules
+from ekiden.state.runner import ChunkRules, Drafter
 from ekiden.state.sequence import Sequence
 from tests.simulation.simulator import shrink, simulate
 
@@ -186,7 +186,7 @@ def whoever_is_paused_keeps_its_slot(patch: Patch) -> None:
     patch.setattr(Population, "free_slot", keep)
 
 
-@breaks(Invariant.DRAINED)
+@breaks(Invariant.GIVEN_BACK)
 def blocks_outlive_their_deadline(patch: Patch) -> None:
     release = KVCacheManager.release
 
@@ -195,6 +195,23 @@ def blocks_outlive_their_deadline(patch: Patch) -> None:
             release(self, sequence)
 
     patch.setattr(KVCacheManager, "release", keep)
+
+
+@breaks(Invariant.GIVEN_BACK)
+def rejected_drafts_keep_their_blocks(patch: Patch) -> None:
+    patch.setattr(KVCacheManager, "trim", lambda self, sequence, num_tokens: None)
+
+
+@breaks(Invariant.BUDGET)
+def drafts_ignore_what_others_took_of_the_budget(patch: Patch) -> None:
+    add_drafts = Formation._add_drafts
+
+    def generous(self: Formation, step: formation._Forming, drafter: Drafter) -> None:
+        taken, step.total_tokens = step.total_tokens, 0
+        add_drafts(self, step, drafter)
+        step.total_tokens += taken
+
+    patch.setattr(Formation, "_add_drafts", generous)
 
 
 def breach_of(seed: int) -> Invariant | None:

@@ -15,7 +15,7 @@ class Invariant(Enum):
     BUDGET = "scheduled tokens and rows stay within their limits, and memory suffices for every plan made"
     PROGRESS = "unfinished work is scheduled or waits for something named; nobody is overtaken or kept without bound"
     WORK_CONSERVATION = "under continuous batching the first in line waits only while it does not fit"
-    DRAINED = "whatever ends gives back its blocks and its slot"
+    GIVEN_BACK = "whatever ends gives back its blocks and its slot, and a rejected draft its block"
     SAME_TOKENS = "a request's tokens depend on its prompt and settings alone, so prompts are cut at block borders only"
     RIGHT_END = "an answer ends where its stop tokens, its length or its deadline say"
 
