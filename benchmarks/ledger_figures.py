@@ -14,9 +14,9 @@ import statistics
 import time
 from pathlib import Path
 
+from ekiden.build.recording import controls_of, make_header
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.recording import controls_of, make_header
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain, worst
 from ekiden.evidence.reader import LedgerReader
@@ -138,9 +138,7 @@ def main() -> None:
     path = on.writer.path
     figures |= {"dropped": on.writer.dropped, "tokens": on.tokens, "file_bytes": path.stat().st_size}
     with LedgerReader(path) as reader:
-        figures["bytes_per_token"] = path.stat().st_size / sum(
-            row[0] for row in reader._all("SELECT sum(tokens) FROM turns")
-        )
+        figures["bytes_per_token"] = path.stat().st_size / sum(turn.tokens for turn in reader.all_turns())
         ids = random.Random(2).choices(range(1, on.sent - 3 * arguments.rows), k=arguments.explain)
         times = []
         for number in ids:

@@ -10,10 +10,11 @@ import tempfile
 import time
 from dataclasses import replace
 
-from ekiden.cli.compose import load_model
+from ekiden.build.core import build_core
+from ekiden.build.model import load_model
+from ekiden.build.recording import recorded_core
 from ekiden.config import Config, LedgerConfig
-from ekiden.engine.build import EngineParts, build_core
-from ekiden.engine.recording import recorded_core
+from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.bench import Shape, requests_for, sized
 from ekiden.evaluation.offline import run_batch
 

@@ -11,9 +11,9 @@ import json
 import statistics
 import time
 
-from ekiden.cli.compose import load_model
+from ekiden.build.engines import build_llm
+from ekiden.build.model import load_model
 from ekiden.config import Config, SchedulerConfig
-from ekiden.engine.llm import LLM
 from ekiden.evaluation.workload import synthetic_prompts
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--grammar", choices=("json", "regex"), default="json")
     asked = parser.parse_args()
     grammar = GRAMMARS[asked.grammar]
-    llm = LLM(load_model(Config()), Config(scheduler=SchedulerConfig(max_num_seqs=asked.rows)))
+    llm = build_llm(load_model(Config()), Config(scheduler=SchedulerConfig(max_num_seqs=asked.rows)))
     free = SamplingParams(temperature=0.0, max_tokens=asked.output_tokens, ignore_eos=True)
     constrained = SamplingParams(temperature=0.0, max_tokens=asked.output_tokens, grammar=grammar)
     samplings = {

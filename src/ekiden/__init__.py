@@ -3,17 +3,14 @@
 As a library: ``ekiden.load().generate(["Once upon a time"])``.
 """
 
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
+
+from ekiden.version import __version__
 
 if TYPE_CHECKING:
     from ekiden.engine.llm import LLM
 
-try:
-    __version__ = version("ekiden")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+source"
+__all__ = ["__version__", "load"]
 
 
 def load(model: str = "smollm2-135m", **settings: str | int | float | bool) -> "LLM":
@@ -22,6 +19,6 @@ def load(model: str = "smollm2-135m", **settings: str | int | float | bool) -> "
     Settings are those of ``ekiden config show``, such as ``max_num_seqs=32``. Raises
     :class:`ekiden.config.ConfigError` and :class:`ekiden.models.errors.ModelError`.
     """
-    # By name, so that importing the package costs nothing and knows no backend.
-    llm: LLM = import_module("ekiden.cli.compose").load_llm(model, settings)
-    return llm
+    from ekiden.build.engines import load_llm  # here, so that importing the package costs nothing
+
+    return load_llm(model, settings)

@@ -2,7 +2,7 @@
 
 Each field's metadata carries its help text and its bounds. Flag, TOML key and variable follow from the field's name:
 ``scheduler.max_num_seqs`` is ``--max-num-seqs``, ``max_num_seqs`` under ``[scheduler]`` and ``EKIDEN_MAX_NUM_SEQS``.
-A field may name another flag. `cli/config_sources.py` reads the values (flag > variable > file > default). Whatever can
+A field may name another flag. `build/config_sources.py` reads the values (flag > variable > file > default). What can
 be checked without a model is checked when a section is created, and raises :class:`ConfigError`.
 """
 
@@ -10,8 +10,10 @@ import re
 from dataclasses import Field, dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from ekiden.errors import UserError
 
-class ConfigError(ValueError):
+
+class ConfigError(UserError, ValueError):
     """A configuration value that cannot work; the message names the setting, the value and what to do."""
 
 
@@ -149,9 +151,11 @@ class LimitsConfig:
 class EngineConfig:
     seed: int = setting(0, "seed from which requests without one draw theirs")
     determinism: str = setting(
-        "strict", "strict: same request, same tokens, whatever its neighbours", choices=("strict", "relaxed")
+        "strict", "strict: same request, same tokens, whatever runs beside it", choices=("strict", "relaxed")
     )
     threads: int | None = setting(None, "threads of the model; default: all cores this process may use")
+    backend: str = setting("openvino", "what computes: openvino, or fake (no weights: tokens are hashes, for tests)")
+    device: str = setting("CPU", "where the backend computes, as it names its devices; only the CPU is tested")
 
     def __post_init__(self) -> None:
         _check_bounds(self)

@@ -13,10 +13,11 @@ from ekiden.api.app import create_app
 from ekiden.api.binding import bind, url_of
 from ekiden.api.server import make_server
 from ekiden.backends.fake import FakeRunner
+from ekiden.build.engines import build_engine
 from ekiden.config import Config
 from ekiden.engine.async_engine import AsyncEngine
-from ekiden.engine.build import EngineParts
 from ekiden.engine.interface import ModelCard
+from ekiden.engine.parts import BuiltEngine, EngineParts
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.sampling.sampler import Sampler
 from ekiden.sampling.structured import GrammarCompiler
@@ -31,6 +32,7 @@ CONTEXT = 1024
 @dataclass
 class RealCore:
     engine: AsyncEngine
+    built: BuiltEngine
     runner: FakeRunner
     app: FastAPI
     http: httpx.AsyncClient
@@ -90,19 +92,20 @@ async def real_core(
     config = config or Config()
     runner = make_runner(num_blocks, before_step=before_step)
     parts = make_parts(runner)
-    async with AsyncEngine(parts, config, record=record) as engine:
+    built = build_engine(parts, config, record=record)
+    async with AsyncEngine(built) as engine:
         assert parts.tokenizer is not None
         app = create_app(engine, parts.tokenizer, ChatTemplate(TEMPLATE), config)
         if not live:
             async with memory_client(app) as http:
-                yield RealCore(engine, runner, app, http, "http://test")
+                yield RealCore(engine, built, runner, app, http, "http://test")
             return
         listener = bind("127.0.0.1", 0)
         server = make_server(app, shutdown_timeout=1.0, log_level="warning")
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             async with httpx.AsyncClient(base_url=url_of(listener), timeout=30) as http:
-                yield RealCore(engine, runner, app, http, url_of(listener))
+                yield RealCore(engine, built, runner, app, http, url_of(listener))
         finally:
             server.ask_to_stop()
             await task

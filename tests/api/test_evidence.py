@@ -147,7 +147,7 @@ async def test_another_engines_run_in_the_same_folder_is_not_shown(keyed: Keyed,
     writer = LedgerWriter(folder / "99990101-000000-ffff.sqlite", other.header)
     try:
         assert (await keyed.get("boss", "/admin/live")).json()["model"] == MODEL
-        keyed.core.engine.ledger.close()  # type: ignore[union-attr]
+        keyed.core.built.close_ledger()
         assert_error(await keyed.get("boss", "/admin/live"), 503, code="ledger_unavailable")
     finally:
         writer.close()

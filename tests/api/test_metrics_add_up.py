@@ -246,9 +246,9 @@ async def test_the_ledger_adds_up_to_the_metrics(tmp_path: Path):
             gate.open.set()
         await core.clean()
         values = await scraped(core)
-        ledger = core.engine.ledger
-        assert ledger is not None
-    with LedgerReader(ledger.path) as reader:
+        path = core.engine.ledger_path
+        assert path is not None
+    with LedgerReader(path) as reader:
         expected = added_up(reader)
         ends = reader.all_ends()
     happened(expected)

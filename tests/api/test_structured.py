@@ -127,6 +127,8 @@ async def test_a_recursive_tree_and_huge_bounds_are_legal(memory: Memory) -> Non
         ({"guided_json": 5}, "guided_json"),
         ({"guided_json": "["}, "guided_json"),
         ({"guided_json": "[]"}, "guided_json"),
+        ({"guided_json": '{"type": "number", "multipleOf": 1e999}'}, "guided_json"),
+        ({"guided_json": '{"type": "integer", "multipleOf": 1' + "0" * 400 + "}"}, "guided_json"),
         ({"guided_regex": "(("}, "guided_regex"),
         ({"guided_regex": ""}, "guided_regex"),
         ({"guided_regex": 5}, "guided_regex"),

@@ -11,7 +11,7 @@ from ekiden.evidence.follow import Follower
 from ekiden.evidence.spans import otlp_exporter
 from tests.api.conftest import Memory
 from tests.api.real_core import BLOCK, real_core
-from tests.unit.engine.fake_parts import make_fake_parts, make_request
+from tests.unit.engine.fake_parts import make_fake_engine, make_request
 from tests.unit.evidence.collector import Collector, attributes_of, collecting
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -33,9 +33,7 @@ def config(tmp_path: Path) -> Config:
 
 async def test_a_call_with_a_trace_becomes_spans_of_it(tmp_path: Path, collector: Collector):
     async with real_core(config(tmp_path), record=True) as core:
-        ledger = core.engine.ledger
-        assert ledger is not None
-        follower = Follower(lambda: ledger.path, otlp_exporter(collector.url), poll_seconds=0.02)
+        follower = Follower(lambda: core.engine.ledger_path, otlp_exporter(collector.url), poll_seconds=0.02)
         follower.start()
         core.http.headers["traceparent"] = f"00-{TRACE}-{PARENT}-01"
         core.http.headers["x-request-id"] = "client-7"
@@ -72,7 +70,7 @@ async def test_only_a_valid_trace_context_is_taken(memory: Memory, header: str, 
 
 
 async def test_an_engine_in_its_own_process_says_where_its_run_is_recorded(tmp_path: Path, collector: Collector):
-    client = EngineClient(make_fake_parts, config(tmp_path))
+    client = EngineClient(make_fake_engine, config(tmp_path))
     follower = Follower(lambda: client.ledger_path, otlp_exporter(collector.url), poll_seconds=0.02)
     before = client.ledger_path
     follower.start()

@@ -4,11 +4,13 @@ import logging
 from pathlib import Path
 
 import numpy as np
+import openvino as ov
 import pytest
 
 from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.backends.openvino.self_test import SelfTest, SelfTestResult
 from ekiden.config import ConfigError
+from ekiden.models.errors import ModelError
 from tests.backends.driving import load_folder, sequence, step
 
 SMALL = {"kv_cache_size": "8MiB", "weights": "fp32", "kv_dtype": "f32"}
@@ -49,6 +51,22 @@ def test_info_tells_the_engine_and_the_lineage(reference_dir: Path, tmp_path: Pa
         "pass_limit",
         "logit_limit",
     }
+
+
+@pytest.mark.parametrize("device", ["CPU", "GPU.1"])
+def test_the_device_reaches_openvino_and_threads_are_the_cpus_only(
+    device: str, reference_dir: Path, tmp_path: Path, monkeypatch
+):
+    compiled: list[tuple[str, bool]] = []
+
+    def compile_model(self: ov.Core, graph: ov.Model, device: str, properties: dict[str, str]) -> None:
+        compiled.append((device, "INFERENCE_NUM_THREADS" in properties))
+        raise RuntimeError("far enough")
+
+    monkeypatch.setattr(ov.Core, "compile_model", compile_model)
+    with pytest.raises(ModelError, match="far enough"):
+        load_folder(reference_dir / "llama", tmp_path, device=device, **SMALL)
+    assert compiled == [(device, device == "CPU")]
 
 
 def test_the_second_start_looks_only_briefly(reference_dir: Path, tmp_path: Path, monkeypatch):

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ekiden.cli.compose import load_model
+from ekiden.build.model import load_model
 from ekiden.cli.prompting import chat_token_ids
 from ekiden.config import CacheConfig, Config
-from ekiden.engine.build import EngineParts
+from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.workload import demo_prompts
 from ekiden.models.load import describe
 from ekiden.models.resolve import ModelFiles

@@ -8,9 +8,10 @@ from typing import Any
 import httpx
 
 from ekiden.api.app import create_app
+from ekiden.build.engines import build_engine
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.async_engine import AsyncEngine
-from ekiden.engine.build import EngineParts
+from ekiden.engine.parts import EngineParts
 from ekiden.models.load import describe
 from ekiden.models.resolve import ModelFiles
 
@@ -23,7 +24,7 @@ async def server(parts: EngineParts, files: ModelFiles, config: Config | None = 
         limits=LimitsConfig(max_num_queued_reqs=1000),
     )
     description = describe(files)
-    async with AsyncEngine(parts, config) as engine:
+    async with AsyncEngine(build_engine(parts, config)) as engine:
         app = create_app(engine, description.tokenizer, description.chat_template, config)
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=120) as http:

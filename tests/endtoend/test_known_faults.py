@@ -2,9 +2,10 @@
 
 import pytest
 
+from ekiden.build.engines import build_llm
 from ekiden.config import CacheConfig, Config, SchedulerConfig
-from ekiden.engine.build import EngineParts
 from ekiden.engine.llm import LLM
+from ekiden.engine.parts import EngineParts
 from ekiden.kv_cache.prefix_cache import reusable_blocks
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
@@ -42,7 +43,7 @@ def test_pb_01_penalties_touch_their_own_row_only(parts: EngineParts, penalty: d
     prompt = tuple(parts.tokenizer.encode("one two one two one two", add_special_tokens=False))
     penalised = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, **penalty)  # type: ignore[arg-type]
     plain = SamplingParams(temperature=1.0, top_k=1, seed=7, max_tokens=20, ignore_eos=True)
-    llm = LLM(parts, CONFIG)
+    llm = build_llm(parts, CONFIG)
     alone = {
         "P": tokens(run(llm, [(0, "P", prompt, penalised)])["P"]),
         "Q": tokens(run(llm, [(0, "Q", prompt, plain)])["Q"]),
@@ -57,7 +58,7 @@ def test_pb_01_penalties_touch_their_own_row_only(parts: EngineParts, penalty: d
 
 
 def test_pb_05_a_prompt_that_the_cache_covers_whole_answers_the_same(parts: EngineParts) -> None:
-    llm = LLM(parts, CONFIG)
+    llm = build_llm(parts, CONFIG)
     sampling = SamplingParams(temperature=0.0, max_tokens=8, logprobs=1, ignore_eos=True)
     near = SamplingParams(temperature=0.0, max_tokens=1)
     least = parts.runner.info.chunks.least
@@ -82,7 +83,7 @@ def test_pb_05_a_prompt_that_the_cache_covers_whole_answers_the_same(parts: Engi
 
 
 def test_r_09_every_token_has_its_logprob_also_where_a_stop_ends_it(parts: EngineParts) -> None:
-    llm = LLM(parts, CONFIG)
+    llm = build_llm(parts, CONFIG)
     assert parts.tokenizer is not None
     prompt = tuple(parts.tokenizer.encode("The capital of France is", add_special_tokens=False))
     free = SamplingParams(temperature=0.0, max_tokens=12, logprobs=2)

@@ -11,13 +11,15 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ekiden.build.core import build_core
+from ekiden.build.recording import recorded_core
 from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
-from ekiden.engine.build import EngineParts
-from ekiden.engine.recording import recorded_core
+from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.offline import Answer, run_batch
 from ekiden.evidence.breakdown import Cause
 from ekiden.evidence.explain import explain
@@ -116,7 +118,7 @@ def test_it_replays_identically_in_another_process(run: Run) -> None:
 def test_without_the_ledger_the_tokens_are_the_same(run: Run, parts: EngineParts) -> None:
     with LedgerReader(run.path) as reader:
         config = replace(run.config, ledger=LedgerConfig(ledger=False))
-        result = replay_tokens(reader, parts, config, limit=AGAIN)
+        result = replay_tokens(reader, partial(build_core, parts), config, limit=AGAIN)
     assert result.different == []
     assert result.not_kept == 0
     assert result.same == sum(bool(answer.token_ids) for answer in run.answers[:AGAIN])

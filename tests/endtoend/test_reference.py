@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ekiden.cli.compose import load_model
+from ekiden.build.engines import build_llm
+from ekiden.build.model import load_model
 from ekiden.config import CacheConfig, Config, ModelConfig
-from ekiden.engine.build import EngineParts
-from ekiden.engine.llm import LLM
+from ekiden.engine.parts import EngineParts
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
 
@@ -25,7 +25,7 @@ def test_fp16_weights_and_f32_kv_give_the_reference_tokens(reference: dict[str, 
     config = Config(model=ModelConfig(weights="fp16"), cache=CacheConfig(kv_dtype="f32", kv_cache_size="256MiB"))
     rows = reference["greedy"]
     sampling = SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True)
-    with LLM(load_model(config), config) as llm:
+    with build_llm(load_model(config), config) as llm:
         completions = llm.generate([row["prompt"] for row in rows], sampling)
     assert [list(completion.token_ids) for completion in completions] == [row["fp32"] for row in rows]
 
@@ -33,7 +33,7 @@ def test_fp16_weights_and_f32_kv_give_the_reference_tokens(reference: dict[str, 
 def test_perplexity_of_the_default_configuration_is_within_two_percent(
     parts: EngineParts, reference: dict[str, Any]
 ) -> None:
-    core = LLM(parts, Config()).core
+    core = build_llm(parts, Config()).core
     for index, passage in enumerate(reference["passages"]):
         core.add_request(
             Request(

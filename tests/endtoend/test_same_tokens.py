@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from ekiden.build.engines import build_llm
 from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, SchedulerConfig
-from ekiden.engine.build import EngineParts
-from ekiden.engine.llm import LLM
+from ekiden.engine.parts import EngineParts
 from ekiden.state.sampling_params import SamplingParams
 from tests.endtoend.conftest import SmallPool
 
@@ -37,7 +37,7 @@ def run(
 ) -> Tokens:
     """The tokens of each prompt by its own number, when they are submitted in ``order``."""
     order = range(len(prompts)) if order is None else order
-    llm = LLM(parts, config)
+    llm = build_llm(parts, config)
     completions = llm.generate([prompts[i] for i in order], [sampling(i, output) for i in order])
     llm.core.check_integrity()
     assert llm.core.stats().kv_blocks_used == 0
@@ -102,7 +102,7 @@ def test_with_prompts_found_in_the_prefix_cache(
     parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens
 ) -> None:
     config = settings(prefix_caching=True, max_num_seqs=12)
-    llm = LLM(parts, config)
+    llm = build_llm(parts, config)
     for _ in range(2):
         completions = llm.generate(chat_prompts, [sampling(i) for i in range(24)])
         assert [completion.token_ids for completion in completions] == alone
@@ -117,7 +117,7 @@ def test_with_a_pool_so_small_that_sequences_are_preempted(
     prompts = chat_prompts[:LONG]
     blocks = sum(-(-len(prompt) // 32) for prompt in prompts) + LONG - 1  # just enough to admit them all
     pool = SmallPool(parts.runner, num_blocks=blocks, num_swap_blocks=swap_blocks)
-    llm = LLM(replace(parts, runner=pool), settings(max_num_seqs=LONG))
+    llm = build_llm(replace(parts, runner=pool), settings(max_num_seqs=LONG))
     completions = llm.generate(prompts, [sampling(i, LONG_OUTPUT) for i in range(LONG)])
     assert [completion.token_ids for completion in completions] == long_alone
     preempted = sum(completion.finish.num_preemptions > 0 for completion in completions if completion.finish)
@@ -128,7 +128,7 @@ def test_with_a_pool_so_small_that_sequences_are_preempted(
 def test_while_neighbours_are_aborted_and_paused(
     parts: EngineParts, chat_prompts: list[list[int]], alone: Tokens
 ) -> None:
-    llm = LLM(parts, settings(max_num_seqs=16))
+    llm = build_llm(parts, settings(max_num_seqs=16))
     core = llm.core
     rng = random.Random(3)
     victims = {f"offline-{number}" for number in rng.sample(range(24), 8)}

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from ekiden.build.engines import build_llm
 from ekiden.config import Config, SchedulerConfig
-from ekiden.engine.build import EngineParts
-from ekiden.engine.llm import LLM
+from ekiden.engine.parts import EngineParts
 from ekiden.models.resolve import ModelFiles
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 from tests.endtoend.conftest import SmallPool
@@ -186,14 +186,14 @@ def sampling(index: int) -> SamplingParams:
 
 @pytest.fixture(scope="module")
 def alone(parts: EngineParts, chat_prompts: list[list[int]]) -> list[tuple[int, ...]]:
-    llm = LLM(parts, Config(scheduler=SchedulerConfig(batching="sequential")))
+    llm = build_llm(parts, Config(scheduler=SchedulerConfig(batching="sequential")))
     return [each.token_ids for each in llm.generate(chat_prompts[:12], [sampling(i) for i in range(12)])]
 
 
 def test_free_and_constrained_rows_get_the_same_tokens_together(
     parts: EngineParts, chat_prompts: list[list[int]], alone: list[tuple[int, ...]]
 ) -> None:
-    llm = LLM(parts, Config(scheduler=SchedulerConfig(max_num_seqs=24, max_num_batched_tokens=512)))
+    llm = build_llm(parts, Config(scheduler=SchedulerConfig(max_num_seqs=24, max_num_batched_tokens=512)))
     completions = llm.generate(chat_prompts[:12], [sampling(i) for i in range(12)])
     assert [each.token_ids for each in completions] == alone
     for completion in completions[3::4]:
@@ -208,7 +208,7 @@ def test_preemption_leaves_a_grammar_where_it_was(
     prompts = chat_prompts[:LONG]
     blocks = sum(-(-len(prompt) // 32) for prompt in prompts) + LONG - 1  # just enough to admit them all
     pool = SmallPool(parts.runner, num_blocks=blocks, num_swap_blocks=swap_blocks)
-    llm = LLM(replace(parts, runner=pool), Config(scheduler=SchedulerConfig(max_num_seqs=LONG)))
+    llm = build_llm(replace(parts, runner=pool), Config(scheduler=SchedulerConfig(max_num_seqs=LONG)))
     completions = llm.generate(prompts, [sampling(i) for i in range(LONG)])
     assert [each.token_ids for each in completions] == alone[:LONG]
     preempted = [index for index, each in enumerate(completions) if each.finish and each.finish.num_preemptions]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ekiden.engine.build import EngineParts
+from ekiden.engine.parts import EngineParts
 from ekiden.models.resolve import ModelFiles
 from tests.endtoend.serving import Client, server
 

@@ -3,8 +3,9 @@
 import os
 import time
 
+from ekiden.build.engines import build_engine
 from ekiden.config import Config
-from ekiden.engine.build import EngineParts
+from ekiden.engine.parts import BuiltEngine, EngineParts
 from tests.api.real_core import make_parts, make_runner
 
 FAULT_FILE = "EKIDEN_TEST_FAULT"
@@ -21,3 +22,7 @@ def make_engine_parts(config: Config) -> EngineParts:
             raise ZeroDivisionError("a fault of the test's")
 
     return make_parts(make_runner(before_step=before_step))
+
+
+def make_engine(config: Config) -> BuiltEngine:
+    return build_engine(make_engine_parts(config), config, record=config.ledger.ledger)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ekiden.build.core import build_core
+from ekiden.build.engines import build_engine, build_llm
 from ekiden.engine.async_engine import AsyncEngine
-from ekiden.engine.build import build_core
-from ekiden.engine.llm import LLM
 from ekiden.kv_cache.prefix_cache import reusable_blocks
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
@@ -177,8 +177,7 @@ def test_r_04_what_was_given_out_does_not_change_later() -> None:
 
 
 def test_r_05_batches_one_after_another_keep_to_their_own() -> None:
-    runner = make_runner()
-    with LLM(make_parts(runner), small()) as llm:
+    with build_llm(make_parts(make_runner()), small()) as llm:
         batches = [[[7 * batch + index + 1] * 3 for index in range(size)] for batch, size in enumerate((4, 3, 4))]
         together = [llm.generate(batch, GREEDY) for batch in batches]
         for batch, answers in zip(batches, together, strict=True):
@@ -188,8 +187,7 @@ def test_r_05_batches_one_after_another_keep_to_their_own() -> None:
 
 async def test_r_13_readers_do_not_take_from_one_another() -> None:
     """Four readers, one of them idle and one with a time limit of its own: each gets its own, and each ends."""
-    runner = make_runner()
-    async with AsyncEngine(make_parts(runner), small()) as engine:
+    async with AsyncEngine(build_engine(make_parts(make_runner()), small())) as engine:
 
         async def read(name: str) -> int:
             return sum([len(update.token_ids) async for update in engine.generate(asked(name, 3, 40))])

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ekiden.api import prompts
 from ekiden.api.app import create_app
+from ekiden.build.engines import build_engine
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.interface import EngineDied
 from ekiden.engine.process import EngineClient
@@ -27,7 +28,7 @@ from tests.api.conftest import Memory, memory_client
 from tests.api.real_core import CONTEXT, real_core
 from tests.api.scripted import MODEL, TEMPLATE, ScriptedEngine, make_app, make_tokenizer
 from tests.known_faults.conftest import CHAT, TEXT, request_of, small, streamed, whole
-from tests.known_faults.engine_parts import FAULT_FILE, make_engine_parts
+from tests.known_faults.engine_parts import FAULT_FILE, make_engine, make_engine_parts
 
 
 @dataclass
@@ -58,7 +59,7 @@ async def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
     fault = tmp_path / "fault"
     monkeypatch.setenv(FAULT_FILE, str(fault))
     config = small()
-    engine = EngineClient(make_engine_parts, config, stall_timeout=0.3)
+    engine = EngineClient(make_engine, config, stall_timeout=0.3)
     await engine.start()
     app = create_app(engine, make_tokenizer(), ChatTemplate(TEMPLATE), config)
     try:
@@ -221,13 +222,13 @@ def request(request_id: str) -> Request:
 
 
 async def test_r_28_starting_idle_stopping_and_starting_again() -> None:
-    engine = AsyncEngine(make_engine_parts(small()), small())
+    engine = AsyncEngine(build_engine(make_engine_parts(small()), small()))
     for _ in range(2):
         async with engine:
             await asyncio.sleep(0.05)  # nothing to do yet
             updates = [update async for update in engine.generate(request("first"))]
             assert sum(len(update.token_ids) for update in updates) == 3
-    async with AsyncEngine(make_engine_parts(small()), small()):
+    async with AsyncEngine(build_engine(make_engine_parts(small()), small())):
         pass  # stopped with nothing ever asked
     with pytest.raises(EngineDied, match="not running"):
         engine.generate(request("late"))

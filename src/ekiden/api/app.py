@@ -15,7 +15,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-import ekiden
 from ekiden.api import admin, docs_page, evidence_routes, models_routes, status_routes
 from ekiden.api.auth import ApiKeyMiddleware
 from ekiden.api.chat import chat_completions
@@ -41,6 +40,7 @@ from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.sampling_params import SamplingParams
+from ekiden.version import __version__
 
 Handler = Callable[[ApiContext, Scope, Receive, Send], Awaitable[None]]
 
@@ -85,7 +85,7 @@ def create_app(
     ``chat_template`` is None for models without one. ``generation_defaults`` are the sampling values for what requests
     leave out (the model's ``generation_config``). ``app.state.context`` is the :class:`ApiContext`.
     """
-    app = FastAPI(title="Ekiden", version=ekiden.__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Ekiden", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
     server = config.server
     context = ApiContext(
         engine=engine,

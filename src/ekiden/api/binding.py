@@ -6,9 +6,10 @@ import ssl
 from dataclasses import dataclass
 
 from ekiden.config import ConfigError
+from ekiden.errors import UserError
 
 
-class BindError(OSError):
+class BindError(UserError, OSError):
     """The address cannot be bound; the message says why and what to do."""
 
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse, Response
 
-import ekiden
 from ekiden.api.context import ApiContext
 from ekiden.api.metrics import CONTENT_TYPE
 from ekiden.api.responses import JsonBytes
 from ekiden.engine.interface import Health
+from ekiden.version import __version__
 
 _STATUS: Final = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
 
@@ -50,7 +50,7 @@ def add_routes(app: FastAPI, context: ApiContext) -> None:
     async def version() -> Response:
         card = context.engine.card
         return JsonBytes(
-            {"version": ekiden.__version__, "model": card.model_id, "system_fingerprint": card.fingerprint}
+            {"version": __version__, "model": card.model_id, "system_fingerprint": card.fingerprint}
             | {"details": card.details}
         )
 

@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ekiden.config import Config
+from ekiden.models.load import ModelDescription
+from ekiden.models.resolve import ModelFiles
 from ekiden.sampling.reduction import FloatMatrix
 from ekiden.sampling.sampler import Sampler, num_accepted, prompt_logprobs
 from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, RowResult, StepOutput
@@ -20,6 +23,7 @@ from ekiden.state.runner import ChunkRules, RunnerError, RunnerInfo
 
 _MASK = (1 << 64) - 1
 _SEED = 0x9E3779B97F4A7C15
+_SERVED_BLOCKS = 4096
 
 
 def _mix(state: int, token: int) -> int:
@@ -130,3 +134,22 @@ class FakeRunner:
 
     def close(self) -> None:
         self._pool.clear()
+
+
+# --- what the registry of backends asks of a module
+
+
+def devices() -> tuple[str, ...]:
+    return ("CPU",)
+
+
+def load_runner(description: ModelDescription, files: ModelFiles, config: Config) -> FakeRunner:
+    """A runner with the model's vocabulary and context, and none of its weights."""
+    return FakeRunner(
+        vocab_size=description.vocab_size,
+        num_blocks=_SERVED_BLOCKS,
+        num_swap_blocks=_SERVED_BLOCKS,
+        block_size=config.cache.block_size,
+        max_model_len=config.model.max_model_len or description.max_position_embeddings,
+        sampler=Sampler(None, description.tokenizer.eos_token_ids),
+    )

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
-from ekiden.cli.terminal import UserError, out, print_json, progress
+from ekiden.cli.terminal import out, print_json, progress
 from ekiden.config import ORDERS
+from ekiden.errors import UserError
 from ekiden.evaluation.bench import Figures, Shape
 
 if TYPE_CHECKING:
     from ekiden.config import Config
-    from ekiden.engine.build import EngineParts
+    from ekiden.engine.parts import EngineParts
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 ABOVE_ZERO = click.IntRange(min=1)
@@ -83,7 +84,7 @@ def _report(title: str, figures: Figures, as_json: bool) -> None:
 @_shape_options
 def raw(resolved: Resolved, rows: int, prompt_tokens: int, output_tokens: int, as_json: bool) -> None:
     """The backend's bare loop: prefill, then greedy decode passes of all rows, with no engine around them."""
-    from ekiden.cli.compose import load_model
+    from ekiden.cli.loading import load_model
     from ekiden.evaluation.bench import lineage, sized
     from ekiden.evaluation.bench_raw import TooManyRows, bench_raw
 
@@ -105,7 +106,7 @@ def raw(resolved: Resolved, rows: int, prompt_tokens: int, output_tokens: int, a
 @_sampling_options
 def engine(resolved: Resolved, as_json: bool, **shape_options: Any) -> None:
     """The whole engine in this process: what scheduling and sampling add to the bare loop."""
-    from ekiden.cli.compose import load_model
+    from ekiden.cli.loading import load_model
     from ekiden.evaluation.bench import bench_engine, sized
 
     shape = _shape(resolved, **shape_options)
@@ -190,7 +191,7 @@ def _refuse_server_settings(resolved: Resolved) -> None:
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def scheduler(running: int, waiting: int, steps: int, order: str, tenants: int, seed: int, as_json: bool) -> None:
     """Our own work per step, on the fake model; a hundredth of the queue is shown beside it: it must cost the same."""
-    from ekiden.cli.compose import fake_core
+    from ekiden.build.core import fake_core
     from ekiden.evaluation.bench import bench_scheduler
 
     few, many = (
@@ -226,7 +227,9 @@ def peer(
     """OpenVINO GenAI's continuous batching on the same weights, in turns with ours."""
     from rich.table import Table
 
-    from ekiden.cli.compose import describe_model, genai_peer, load_described
+    from ekiden.backends.openvino.genai_peer import GenAIPeer
+    from ekiden.build.model import load_described
+    from ekiden.cli.loading import describe_model
     from ekiden.evaluation.bench import sized
     from ekiden.evaluation.bench_peer import bench_peer, pair_rows
 
@@ -235,7 +238,7 @@ def peer(
     model = describe_model(config)
     parts = load_described(config, model, resolved.sources)
     with (
-        genai_peer(config, model, tuned=peer_settings == "ours") as other,
+        GenAIPeer(model.description, model.files, config, tuned=peer_settings == "ours") as other,
         progress("bench peer", 4 * rounds, "runs") as meter,
     ):
         figures = bench_peer(parts, config, shape, other.generate, rounds=rounds, on_run=meter.advance)
@@ -268,7 +271,7 @@ def pressure(resolved: Resolved, kinds: tuple[str, ...], as_json: bool) -> None:
     """Long prompts beside a stream, a flooding tenant, five times the capacity, a shared beginning. Takes minutes."""
     from rich.table import Table
 
-    from ekiden.cli.compose import load_model
+    from ekiden.cli.loading import load_model
     from ekiden.evaluation import pressure as benches
 
     run: dict[str, Callable[[EngineParts, Config], Figures]] = {

@@ -1,4 +1,4 @@
-"""``ekiden chat``: a conversation in the terminal, with a model in this process or a server behind ``--url``.
+"""``ekiden chat``: a conversation in the terminal, with the server behind ``--url`` or one of our own.
 
 Ctrl-C ends an answer, and at the prompt the chat. What was said of a stopped answer stays in the conversation.
 """
@@ -6,32 +6,29 @@ Ctrl-C ends an answer, and at the prompt the chat. What was said of a stopped an
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import click
 
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
-from ekiden.cli.terminal import UserError
+from ekiden.config import LedgerConfig
+from ekiden.errors import UserError
 
 HELP = "/exit leaves, /clear starts afresh, Ctrl-C stops an answer"
 
 
-class Answerer(Protocol):
-    """Where answers come from."""
-
-    def answer(self, messages: list[dict[str, str]]) -> AsyncIterator[str]:
-        """The answer's text, piece by piece; closing the iterator stops it. Raises :class:`UserError`."""
-        ...
+Answer = Callable[[list[dict[str, str]]], AsyncIterator[str]]
+"""The text of an answer, piece by piece; closing the iterator stops it. Raises :class:`UserError`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ChatSession:
     """The turns of one conversation. ``read`` gives a line or raises EOFError; ``write`` shows text at once."""
 
-    answerer: Answerer
+    answer: Answer
     read: Callable[[], str]
     write: Callable[[str], None]
     note: Callable[[str], None]
@@ -79,7 +76,7 @@ class ChatSession:
         self.messages.append({"role": "assistant", "content": "".join(said)})
 
     async def _say(self, said: list[str]) -> None:
-        async for piece in self.answerer.answer(self.messages):
+        async for piece in self.answer(self.messages):
             said.append(piece)
             self.write(piece)
 
@@ -95,17 +92,29 @@ def command(
     resolved: Resolved, url: str | None, key: str | None, system: str | None, max_tokens: int, temperature: float | None
 ) -> None:
     """Talk to a model in the terminal."""
+    from ekiden.cli.loading import find_model
+    from ekiden.cli.own_server import own_server
+    from ekiden.cli.remote_chat import RemoteAnswerer
+
     options = {"max_tokens": max_tokens, "temperature": temperature}
     options = {name: value for name, value in options.items() if value is not None}
-    with asyncio.Runner() as runner, _answerer(runner, resolved, url, key, options) as answerer:
-        watched = sys.stdin.isatty()
-        note = _note_quietly if not watched else _note
+    watched = sys.stdin.isatty()
+    note = _note if watched else _note_quietly
+    with ExitStack() as stack:
+        if url is None:
+            find_model(resolved.config)  # here, where a fetch shows its progress
+            unrecorded = replace(resolved.config, ledger=LedgerConfig(ledger=False))
+            url, key = stack.enter_context(own_server(unrecorded)), None
+        runner = stack.enter_context(asyncio.Runner())
+        answerer = RemoteAnswerer(url, key, options)
+        stack.callback(lambda: runner.run(answerer.close()))
+        runner.run(answerer.open())
         if watched:
             import readline  # noqa: F401 - gives input() its line editing
 
             note(HELP)
         ChatSession(
-            answerer=answerer,
+            answer=answerer.answer,
             read=lambda: input("> " if watched else ""),
             write=_write,
             note=note,
@@ -123,29 +132,5 @@ def _note(text: str) -> None:
 
 
 def _note_quietly(text: str) -> None:
-    if not text.endswith(" s"):  # timings are for people; what went wrong is for all
+    if not text.endswith(" s"):  # errors are shown, timings are not
         click.echo(text, err=True)
-
-
-@contextmanager
-def _answerer(
-    runner: asyncio.Runner, resolved: Resolved, url: str | None, key: str | None, options: dict[str, Any]
-) -> Iterator[Answerer]:
-    if url is not None:
-        from ekiden.cli.remote_chat import RemoteAnswerer
-
-        remote = RemoteAnswerer(url, key, options)
-        runner.run(remote.open())
-        try:
-            yield remote
-        finally:
-            runner.run(remote.close())
-        return
-    from ekiden.cli.local_chat import LocalAnswerer
-
-    local = LocalAnswerer(resolved.config, options)
-    runner.run(local.open())
-    try:
-        yield local
-    finally:
-        runner.run(local.close())

@@ -2,7 +2,7 @@
 
 import click
 
-from ekiden.cli.config_sources import SECRET_SETTINGS, Resolved, Value, all_settings
+from ekiden.build.config_sources import SECRET_SETTINGS, Resolved, Value, all_settings
 from ekiden.cli.options import ALL_ROOMS, settings_options
 from ekiden.cli.terminal import print_json
 

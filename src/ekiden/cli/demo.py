@@ -16,10 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ekiden.build.core import build_core
 from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out, progress
+from ekiden.cli.terminal import out, progress
 from ekiden.config import Config
-from ekiden.engine.build import EngineParts, build_core
+from ekiden.engine.parts import EngineParts
+from ekiden.errors import UserError
 from ekiden.evaluation.bench import answer_figures
 from ekiden.evaluation.offline import Answer, run_batch
 from ekiden.evaluation.slot_chart import axis, chart_rows, coloured, colours
@@ -59,7 +61,8 @@ class ArmRun:
 @click.option("--show-text", is_flag=True, help="also print the answers")
 def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> None:
     """Show static against continuous batching on 24 real prompts."""
-    from ekiden.cli.compose import describe_model, load_described
+    from ekiden.build.model import load_described
+    from ekiden.cli.loading import describe_model
     from ekiden.cli.prompting import chat_token_ids
     from ekiden.evaluation.bench import sized
 

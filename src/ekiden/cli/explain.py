@@ -2,31 +2,29 @@
 
 import re
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.cli.options import Resolved
+from ekiden.cli.runs import folder_of, folder_options, open_run
+from ekiden.cli.terminal import out, plain_table, print_json, say
 from ekiden.evidence.explain import CauseShare, Explanation, explain, worst
-from ekiden.evidence.reader import LedgerReader, LedgerReadError, find_request, run_named
+from ekiden.evidence.reader import LedgerReader, LedgerReadError, find_request
 from ekiden.evidence.why import Answer, Question, why
 from ekiden.evidence.words import seconds
 from ekiden.ledger.records import RequestRow
-from ekiden.ledger.retention import ledger_folder
 
-ONLY_THE_FOLDER = ("ledger", "ledger_max_age_days", "ledger_max_size", "ledger_keep_prompts", "otlp_endpoint")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LIFE_LINES = 40
 
 
 @click.command()
 @click.argument("request_id", metavar="[REQUEST]", required=False)
-@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@folder_options
 @click.option(
     "--why",
     "question",
@@ -54,65 +52,37 @@ def command(
     """
     if (request_id is None) == (worst_count is None):
         raise click.UsageError("give either REQUEST or --worst N")
-    folder = ledger_folder(resolved.config.ledger)
-    try:
-        if worst_count is not None:
-            _worst(folder, run, worst_count, last, as_json)
-        else:
-            assert request_id is not None
-            _one(folder, run, request_id, question, than, as_json)
-    except LedgerReadError as error:
-        raise UserError(str(error)) from error
-
-
-def _one(folder: Path, run: str | None, request_id: str, question: str | None, than: str | None, as_json: bool) -> None:
-    reader, rows = _find(folder, run, request_id)
+    if worst_count is not None:
+        with open_run(resolved, run) as reader:
+            _worst(reader, worst_count, last, as_json)
+        return
+    assert request_id is not None
+    reader = find_request(folder_of(resolved), request_id)[0] if run is None else open_run(resolved, run)
     with reader:
+        rows = _named(reader, request_id)
+        told: Sequence[Explanation | Answer]
         if question is None:
             told = [explain(reader, row) for row in rows]
-            if as_json:
-                _print_all(told)
-            else:
-                for one in told:
-                    print_explanation(out(), one)
-            return
-        other = _other(reader, than)
-        answers = [why(reader, row, Question(question), other) for row in rows]
-        if as_json:
-            _print_all(answers)
-            return
-        for answer in answers:
-            _print_answer(out(), answer)
+        else:
+            other = None if than is None else _named(reader, than)[0]
+            told = [why(reader, row, Question(question), other) for row in rows]
+    if as_json:  # one object for one request; a list where a call had several answers
+        plain = [msgspec.to_builtins(one) for one in told]
+        print_json(plain[0] if len(plain) == 1 else plain)
+        return
+    for one in told:
+        print_explanation(out(), one) if isinstance(one, Explanation) else _print_answer(out(), one)
 
 
-def _find(folder: Path, run: str | None, request_id: str) -> tuple[LedgerReader, list[RequestRow]]:
-    if run is None:
-        return find_request(folder, request_id)
-    reader = LedgerReader(run_named(folder, run))
+def _named(reader: LedgerReader, request_id: str) -> list[RequestRow]:
     rows = reader.requests_named(request_id)
     if not rows:
-        reader.close()
         raise LedgerReadError(f"no request {request_id!r} in {reader.path}")
-    return reader, rows
-
-
-def _other(reader: LedgerReader, than: str | None) -> RequestRow | None:
-    if than is None:
-        return None
-    rows = reader.requests_named(than)
-    if not rows:
-        raise LedgerReadError(f"no request {than!r} in {reader.path}")
-    return rows[0]
-
-
-def _print_all(found: list[Any]) -> None:
-    """One object for one request; a list where a call had several answers."""
-    plain = [msgspec.to_builtins(one) for one in found]
-    print_json(plain[0] if len(plain) == 1 else plain)
+    return rows
 
 
 def print_explanation(console: Console, told: Explanation) -> None:
-    """Plain words first, then the causes, then the life."""
+    """The summary in words, then the causes, then the events."""
     console.print(f"[bold]{told.request_id}[/bold]  tenant {told.tenant}, run {told.run_id}", soft_wrap=True)
     console.print(told.headline, soft_wrap=True)
     if told.expected_output is not None and told.status == "finished":
@@ -132,8 +102,7 @@ def print_explanation(console: Console, told: Explanation) -> None:
 
 
 def _causes_table(told: Explanation) -> Table:
-    table = Table("cause", "time", "share", "turns", "what", box=None, pad_edge=False)
-    table.columns[1].justify = table.columns[2].justify = "right"
+    table = plain_table("cause", "time", "share", "turns", "what", right=(1, 2))
     for cause in told.causes:
         turns = f"{cause.turns[0]}-{cause.turns[1]}"
         table.add_row(cause.cause, seconds(cause.seconds), f"{cause.share:.1%}", turns, cause.words)
@@ -142,7 +111,7 @@ def _causes_table(told: Explanation) -> Table:
 
 
 def _linked(cause: CauseShare) -> str:
-    """The decision, the control, who else, and what would have been."""
+    """Where it was decided, because of whom, under which control, and what another setting would have done."""
     parts = [f"decided in {cause.stage}, turn {cause.decision['turn']}"] if cause.otherwise or cause.control else []
     if cause.named:
         parts.append("because of " + ", ".join(cause.named))
@@ -157,8 +126,7 @@ def _linked(cause: CauseShare) -> str:
 
 
 def _life_table(told: Explanation) -> Table:
-    table = Table("after", "turn", "what happened", box=None, pad_edge=False)
-    table.columns[0].justify = table.columns[1].justify = "right"
+    table = plain_table("after", "turn", "what happened", right=(0, 1))
     events = told.life
     cut = len(events) - _LIFE_LINES
     shown = events if cut <= 0 else [*events[: _LIFE_LINES // 2], *events[-_LIFE_LINES // 2 :]]
@@ -174,28 +142,24 @@ def _print_answer(console: Console, answer: Answer) -> None:
     console.print(answer.words, soft_wrap=True)
     if answer.facts:
         console.print()
-        table = Table("recorded", "", box=None, pad_edge=False, show_header=False)
-        for name, value in answer.facts.items():
-            table.add_row(name, "-" if value is None else str(value))
-        console.print(table)
+        facts = ((name, "-" if value is None else str(value)) for name, value in answer.facts.items())
+        console.print(plain_table("recorded", "", rows=facts, header=False))
 
 
-def _worst(folder: Path, run: str | None, count: int, last: str | None, as_json: bool) -> None:
-    with LedgerReader(run_named(folder, run or "last")) as reader:
-        since = 0 if last is None else round((time.time() - reader.header.started - _duration(last)) * 1e6)
-        found = worst(reader, count, since=since)
-        if as_json:
-            print_json({"run_id": reader.header.run_id, "requests": msgspec.to_builtins(found)})
-            return
-        console = out()
-        console.print(f"The {len(found)} slowest requests of run {reader.header.run_id}:", soft_wrap=True)
-        table = Table("request", "tenant", "ended", "took", "first token", "tokens", "mostly", box=None, pad_edge=False)
-        for one in found:
-            ttft = "-" if one.ttft_seconds is None else seconds(one.ttft_seconds)
-            mostly = f"{seconds(one.cause_seconds)} {one.words}"
-            row = (one.request_id, one.tenant, one.reason, seconds(one.e2e_seconds), ttft, str(one.output_tokens))
-            table.add_row(*row, mostly)
-        console.print(table)
+def _worst(reader: LedgerReader, count: int, last: str | None, as_json: bool) -> None:
+    since = 0 if last is None else round((time.time() - reader.header.started - _duration(last)) * 1e6)
+    found = worst(reader, count, since=since)
+    if as_json:
+        print_json({"run_id": reader.header.run_id, "requests": msgspec.to_builtins(found)})
+        return
+    say(f"The {len(found)} slowest requests of run {reader.header.run_id}:")
+    table = plain_table("request", "tenant", "ended", "took", "first token", "tokens", "mostly")
+    for one in found:
+        ttft = "-" if one.ttft_seconds is None else seconds(one.ttft_seconds)
+        mostly = f"{seconds(one.cause_seconds)} {one.words}"
+        row = (one.request_id, one.tenant, one.reason, seconds(one.e2e_seconds), ttft, str(one.output_tokens))
+        table.add_row(*row, mostly)
+    out().print(table)
 
 
 def _duration(text: str) -> float:

@@ -5,21 +5,19 @@ from pathlib import Path
 
 import click
 
-from ekiden.cli.explain import ONLY_THE_FOLDER
-from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out
+from ekiden.cli.options import Resolved
+from ekiden.cli.runs import folder_options, open_run
+from ekiden.cli.terminal import say
+from ekiden.errors import UserError
 from ekiden.evidence.export import export_parquet
-from ekiden.evidence.extras import ExportError
-from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named
 from ekiden.evidence.spans import export_spans, otlp_exporter, traces_endpoint
-from ekiden.ledger.retention import ledger_folder
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False)
-@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@folder_options
 @click.option("--parquet", "parquet", metavar="DIR", help="write turns, events, requests and controls into this folder")
 @click.option("--otel", is_flag=True, help="send one span for each request to --endpoint")
 @click.option(
@@ -34,24 +32,21 @@ def command(resolved: Resolved, run: str | None, parquet: str | None, otel: bool
     """
     if parquet is None and not otel:
         raise click.UsageError("give --parquet DIR, --otel, or both")
-    try:
-        with LedgerReader(run_named(ledger_folder(resolved.config.ledger), run or "last")) as reader:
-            if parquet is not None:
+    with open_run(resolved, run) as reader:
+        if parquet is not None:
+            try:
                 counts = export_parquet(reader, Path(parquet))
-                told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-                out().print(f"{parquet}: {told}", soft_wrap=True)
-            if otel:
-                target = traces_endpoint(endpoint or resolved.config.ledger.otlp_endpoint or _endpoint())
-                count = export_spans(reader, otlp_exporter(target))
-                out().print(f"{target}: {count:,} spans", soft_wrap=True)
-    except (LedgerReadError, ExportError) as error:
-        raise UserError(str(error)) from error
-    except OSError as error:
-        raise UserError(f"cannot write {parquet}: {error.strerror or error}") from error
+            except OSError as error:
+                raise UserError(f"cannot write {parquet}: {error.strerror or error}") from error
+            say(f"{parquet}: {', '.join(f'{count:,} {name}' for name, count in counts.items())}")
+        if otel:
+            target = traces_endpoint(endpoint or resolved.config.ledger.otlp_endpoint or _endpoint())
+            count = export_spans(reader, otlp_exporter(target))
+            say(f"{target}: {count:,} spans")
 
 
 def _endpoint() -> str:
-    """Where spans go by the variables that OpenTelemetry's own tools read."""
+    """The endpoint that the variables of OpenTelemetry's own tools name."""
     traces, base = (os.environ.get(name) for name in ENDPOINT_VARIABLES)
     if traces:
         return traces

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from ekiden.cli.terminal import UserError
+from ekiden.errors import UserError
 
 SCOPES = ("inference", "admin")
 

@@ -4,17 +4,15 @@ import json
 from pathlib import Path
 
 import click
-from rich.table import Table
 
-from ekiden.cli.explain import ONLY_THE_FOLDER
-from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.cli.options import Resolved
+from ekiden.cli.runs import folder_options, open_run
+from ekiden.cli.terminal import out, plain_table, print_json, say
+from ekiden.errors import UserError
 from ekiden.evaluation.bench import WHOLE
 from ekiden.evaluation.bench_serve import get_json
-from ekiden.evaluation.sse_client import Target, TargetError
+from ekiden.evaluation.sse_client import Target
 from ekiden.evidence.lineage import changes, lineage_of
-from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named
-from ekiden.ledger.retention import ledger_folder
 from ekiden.state.lineage import SECTIONS, Lineage, Value
 
 _SHOW = "show"
@@ -40,7 +38,7 @@ def command() -> None:
 
 @command.command(_SHOW, help=f"Show what made WHAT: {_OF}. Default: the newest run.")
 @click.argument("what", metavar="[WHAT]", default="last")
-@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@folder_options
 @click.option("--api-key", "key", envvar="EKIDEN_API_KEY", help="bearer token of a server")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def show(resolved: Resolved, what: str, key: str | None, as_json: bool) -> None:
@@ -48,24 +46,23 @@ def show(resolved: Resolved, what: str, key: str | None, as_json: bool) -> None:
     if as_json:
         print_json(lineage.as_object())
         return
-    console = out()
-    console.print(f"lineage [bold]{lineage.digest[:8]}[/bold] of {what} ({lineage.digest})", soft_wrap=True)
+    say(f"lineage [bold]{lineage.digest[:8]}[/bold] of {what} ({lineage.digest})")
     for section in (*SECTIONS, "apart"):
         values: dict[str, Value] = getattr(lineage, section)
         if not values:
             continue
         title = "apart (not in the digest)" if section == "apart" else section
-        table = Table(f"\n{title}", "", "", box=None, pad_edge=False)
+        table = plain_table(f"\n{title}", "", "")
         for name, value in values.items():
             source = lineage.sources.get(name, "")
             table.add_row(name, _shown(value), "" if source == "default" else source)
-        console.print(table)
+        out().print(table)
 
 
 @command.command(help=f"Say what changed from A to B, each of them {_OF}. Exit status 1 when something did.")
 @click.argument("a")
 @click.argument("b")
-@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@folder_options
 @click.option("--api-key", "key", envvar="EKIDEN_API_KEY", help="bearer token of a server")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def diff(resolved: Resolved, a: str, b: str, key: str | None, as_json: bool) -> int:
@@ -77,16 +74,10 @@ def diff(resolved: Resolved, a: str, b: str, key: str | None, as_json: bool) -> 
             {"a": before.digest, "b": after.digest, "same": not deciding, "changes": [c._asdict() for c in found]}
         )
         return int(deciding)
-    console = out()
-    if not deciding:
-        console.print(f"Made by the same: lineage {before.digest[:8]}.", soft_wrap=True)
-    else:
-        console.print(f"{before.digest[:8]} -> {after.digest[:8]}", soft_wrap=True)
+    say(f"{before.digest[:8]} -> {after.digest[:8]}" if deciding else f"Made by the same: lineage {before.digest[:8]}.")
     if found:
-        table = Table("section", "what", a, b, box=None, pad_edge=False)
-        for change in found:
-            table.add_row(change.section, change.name, _shown(change.before), _shown(change.after))
-        console.print(table)
+        rows = ((change.section, change.name, _shown(change.before), _shown(change.after)) for change in found)
+        out().print(plain_table("section", "what", a, b, rows=rows))
     return int(deciding)
 
 
@@ -99,9 +90,9 @@ def _find(resolved: Resolved, what: str, key: str | None) -> Lineage:
             report = json.loads(Path(what).read_text(encoding="utf-8"))
             told = report.get("lineage") if isinstance(report, dict) else None
             return lineage_of(told.get(WHOLE, told) if isinstance(told, dict) else report)
-        with LedgerReader(run_named(ledger_folder(resolved.config.ledger), what)) as reader:
+        with open_run(resolved, what) as reader:
             return reader.header.lineage
-    except (OSError, ValueError, TargetError, LedgerReadError) as error:
+    except (OSError, ValueError) as error:  # the errors of servers and ledgers among them
         raise UserError(f"{what}: {error}" if what not in str(error) else str(error)) from error
 
 

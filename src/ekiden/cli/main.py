@@ -13,11 +13,9 @@ import traceback
 
 import click
 
-from ekiden import __version__
-from ekiden.cli.config_sources import DEBUG_VARIABLE, nearest
-from ekiden.cli.terminal import UserError
-from ekiden.config import ConfigError
-from ekiden.models.errors import ModelError
+from ekiden.build.config_sources import DEBUG_VARIABLE, nearest
+from ekiden.errors import UserError
+from ekiden.version import __version__
 
 # command -> (module with a `command`, one line of help); a module is imported when its command runs.
 COMMANDS = {
@@ -91,15 +89,15 @@ def main(argv: list[str] | None = None) -> int:
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "ekiden"
         return _say(f"{_lower(error.format_message())} (see {where} --help)", 2)
-    except (ConfigError, ModelError, UserError) as error:
+    except UserError as error:
         return _say(str(error), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone, as `head` does. Python would complain again while it shuts down.
+        # The reader of our output has ended, as `head` does. Without this Python would complain again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except Exception as error:  # noqa: BLE001 - the last resort: whatever went wrong is told in one line
+    except Exception as error:  # noqa: BLE001 - the last resort: every error is one line
         if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
             traceback.print_exc()
         return _say(f"{type(error).__name__}: {error} ({DEBUG_VARIABLE}=1 shows where)", 1)
@@ -115,7 +113,7 @@ def _one_line(message: str) -> str:
 
 
 def _lower(message: str) -> str:
-    """Click's sentences in the form of our own messages."""
+    """A sentence of click's in the form of our own messages."""
     return message[:1].lower() + message[1:].rstrip(".")
 
 

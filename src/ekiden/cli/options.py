@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ekiden.cli.config_sources import CONFIG_VARIABLE, Resolved, Setting, all_settings, resolve
+from ekiden.build.config_sources import CONFIG_VARIABLE, Resolved, Setting, all_settings, resolve
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

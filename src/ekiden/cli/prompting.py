@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from ekiden.cli.terminal import UserError
+from ekiden.errors import UserError
 from ekiden.models.chat_template import ChatTemplate, ChatTemplateError
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
@@ -62,7 +62,7 @@ _NOT_SAMPLING = frozenset({"id", *_KINDS})
 
 
 def read_line(text: bytes) -> PromptLine:
-    """One line, checked as far as can be done without a model. Raises ValueError saying what is wrong."""
+    """One line, with all checks that need no model. Raises ValueError saying what is wrong."""
     try:
         line = msgspec.json.decode(text, type=PromptLine)
     except msgspec.DecodeError as error:

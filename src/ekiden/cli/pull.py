@@ -3,15 +3,16 @@
 import click
 
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
-from ekiden.cli.terminal import out
+from ekiden.cli.terminal import say
 
 
 @click.command()
 @settings_options(*ENGINE_ROOMS)
 def command(resolved: Resolved) -> None:
     """Fetch and convert a model, so that serving it starts at once."""
-    from ekiden.cli.compose import describe_model, load_described
+    from ekiden.build.model import load_described
+    from ekiden.cli.loading import describe_model
 
     model = describe_model(resolved.config)
     load_described(resolved.config, model).runner.close()
-    out().print(f"{model.description.name} is ready in {model.files.cache_dir}", soft_wrap=True)
+    say(f"{model.description.name} is ready in {model.files.cache_dir}")

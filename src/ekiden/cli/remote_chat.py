@@ -6,20 +6,17 @@ from typing import Any
 
 import httpx
 
-from ekiden.cli.terminal import UserError
-from ekiden.evaluation.sse_client import Target, TargetError
+from ekiden.errors import UserError
+from ekiden.evaluation.sse_client import Target
 
 CONNECT_SECONDS = 10.0
 
 
 class RemoteAnswerer:
-    """An :class:`ekiden.cli.chat.Answerer` over ``/v1/chat/completions`` of any OpenAI-compatible server."""
+    """Answers a chat with ``/v1/chat/completions`` of any OpenAI-compatible server."""
 
     def __init__(self, url: str, api_key: str | None, options: dict[str, Any]) -> None:
-        try:
-            self._target = Target.parse(url, api_key=api_key)
-        except TargetError as error:
-            raise UserError(str(error)) from error
+        self._target = Target.parse(url, api_key=api_key)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(None, connect=CONNECT_SECONDS))
         self._options = options

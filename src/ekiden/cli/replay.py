@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
-from ekiden.cli.explain import ONLY_THE_FOLDER
-from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.cli.options import Resolved
+from ekiden.cli.runs import folder_of, folder_options, open_run
+from ekiden.cli.terminal import out, plain_table, print_json, say
 from ekiden.config import BATCHING, ORDERS
-from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named
+from ekiden.errors import UserError
+from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.words import seconds
-from ekiden.ledger.retention import ledger_folder, runs_in
+from ekiden.ledger.retention import runs_in
 
 _CHANGES = (
     ("--batching", click.Choice(BATCHING), "what if the batching policy had been this one"),
@@ -30,6 +30,14 @@ _CHANGES = (
     ("--target-itl-ms", float, "what if the inter-token target had been this one (0: none)"),
 )
 
+_TIMES = {
+    "first token p50": "ttft_p50",
+    "first token p99": "ttft_p99",
+    "end to end p50": "e2e_p50",
+    "end to end p99": "e2e_p99",
+    "whole run": "duration",
+}
+
 
 def _with_changes(command: Any) -> Any:
     for flag, kind, text in reversed(_CHANGES):
@@ -39,7 +47,7 @@ def _with_changes(command: Any) -> Any:
 
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False)
-@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@folder_options
 @_with_changes
 @click.option("--num-blocks", type=click.IntRange(min=1), help="what if the KV pool had held so many blocks")
 @click.option("--with-model", metavar="MODEL", help="make the tokens again with this model (prompts must be kept)")
@@ -59,19 +67,15 @@ def command(
     RUN is its id, the beginning of it, a file, or `last` (the default). With no settings changed the recorded times and
     outcomes stand in for the model. With one changed, the recorded load is served again in simulated time.
     """
-    folder = ledger_folder(resolved.config.ledger)
     changed = {name: value for name, value in changes.items() if value is not None}
-    try:
-        if list_runs:
-            return _list(folder, as_json)
-        with LedgerReader(run_named(folder, run or "last")) as reader:
-            if with_model is not None:
-                return _tokens(reader, resolved, with_model, as_json)
-            if changed or num_blocks is not None:
-                return _what_if(reader, changed, num_blocks, as_json)
-            return _decisions(reader, as_json)
-    except LedgerReadError as error:
-        raise UserError(str(error)) from error
+    if list_runs:
+        return _list(folder_of(resolved), as_json)
+    with open_run(resolved, run) as reader:
+        if with_model is not None:
+            return _tokens(reader, resolved, with_model, as_json)
+        if changed or num_blocks is not None:
+            return _what_if(reader, changed, num_blocks, as_json)
+        return _decisions(reader, as_json)
 
 
 def _list(folder: Path, as_json: bool) -> int:
@@ -87,7 +91,7 @@ def _list(folder: Path, as_json: bool) -> int:
     if as_json:
         print_json(found)
         return 0
-    table = Table("run", "started", "model", "turns", "policy", box=None, pad_edge=False)
+    table = plain_table("run", "started", "model", "turns", "policy")
     for one in found:
         policy = f"{one['batching']}, {one['scheduling_policy']}"
         table.add_row(*(str(one[name]) for name in ("run", "started", "model", "turns")), policy)
@@ -96,13 +100,10 @@ def _list(folder: Path, as_json: bool) -> int:
 
 
 def _decisions(reader: LedgerReader, as_json: bool) -> int:
-    from ekiden.evidence.decision_replay import ReplayError, replay
+    from ekiden.evidence.decision_replay import replay
 
     began = time.perf_counter()
-    try:
-        result = replay(reader.header, reader.everything())
-    except ReplayError as error:
-        raise UserError(str(error)) from error
+    result = replay(reader.header, reader.everything())
     took = time.perf_counter() - began
     speed = result.seconds / took if took else 0.0
     found = result.difference
@@ -113,16 +114,13 @@ def _decisions(reader: LedgerReader, as_json: bool) -> int:
             | {"first_difference": None if found is None else asdict(found)}
         )
         return 0 if found is None else 1
-    console = out()
     if found is None:
-        console.print(f"Run {reader.header.run_id}: all {result.turns:,} turns decided as recorded.", soft_wrap=True)
+        say(f"Run {reader.header.run_id}: all {result.turns:,} turns decided as recorded.")
     else:
-        console.print(f"Run {reader.header.run_id}: turn {found.turn} was decided differently.", soft_wrap=True)
-        table = Table("what", "recorded", "replayed", box=None, pad_edge=False)
-        for name, old, new in found.fields:
-            table.add_row(name, str(old), str(new))
-        console.print(table)
-    console.print(f"{seconds(result.seconds)} of the run in {seconds(took)}: {speed:,.0f} times as fast.")
+        say(f"Run {reader.header.run_id}: turn {found.turn} was decided differently.")
+        rows = ((name, str(old), str(new)) for name, old, new in found.fields)
+        out().print(plain_table("what", "recorded", "replayed", rows=rows))
+    say(f"{seconds(result.seconds)} of the run in {seconds(took)}: {speed:,.0f} times as fast.")
     return 0 if found is None else 1
 
 
@@ -134,31 +132,29 @@ def _what_if(reader: LedgerReader, changed: dict[str, Any], num_blocks: int | No
     if as_json:
         print_json({"run_id": reader.header.run_id, "changed": settings, **asdict(told)})
         return 0
-    console = out()
     words = ", ".join(f"{name}={value}" for name, value in settings.items())
-    console.print(f"Run {reader.header.run_id}, had it been {words}:\n", soft_wrap=True)
-    table = Table("", "recorded", "simulated as recorded", "simulated otherwise", box=None, pad_edge=False)
+    say(f"Run {reader.header.run_id}, had it been {words}:\n")
+    table = plain_table("", "recorded", "simulated as recorded", "simulated otherwise")
     columns = (told.recorded, told.same, told.other)
-    for label, name in (("first token p50", "ttft_p50"), ("first token p99", "ttft_p99")):
-        table.add_row(label, *(seconds(getattr(figures, name)) for figures in columns))
-    for label, name in (("end to end p50", "e2e_p50"), ("end to end p99", "e2e_p99"), ("whole run", "duration")):
+    for label, name in _TIMES.items():
         table.add_row(label, *(seconds(getattr(figures, name)) for figures in columns))
     for name in ("finished", "refused", "cut"):
         table.add_row(name, *(f"{getattr(figures, name):,}" for figures in columns))
-    console.print(table)
-    console.print(
+    out().print(table)
+    say(
         f"\nError: simulating the recorded policy misses the recorded figures by up to {told.error:.0%}; the step-time "
         f"model is off by {told.step_error:.0%} (median) on single steps. {told.unknown_lengths} answers have an "
-        "assumed length.",
-        soft_wrap=True,
+        "assumed length."
     )
     return 0
 
 
 def _tokens(reader: LedgerReader, resolved: Resolved, model: str, as_json: bool) -> int:
     from dataclasses import replace
+    from functools import partial
 
-    from ekiden.cli.compose import load_model
+    from ekiden.build.core import build_core
+    from ekiden.cli.loading import load_model
     from ekiden.config import CacheConfig, SchedulerConfig
     from ekiden.evidence.token_replay import replay_tokens
 
@@ -173,17 +169,16 @@ def _tokens(reader: LedgerReader, resolved: Resolved, model: str, as_json: bool)
     )
     parts = load_model(config)
     if parts.card.fingerprint != header.fingerprint:
-        out().print(f"This is {parts.card.fingerprint}; the run was made by {header.fingerprint}.", soft_wrap=True)
-    result = replay_tokens(reader, parts, config)
+        say(f"This is {parts.card.fingerprint}; the run was made by {header.fingerprint}.")
+    result = replay_tokens(reader, partial(build_core, parts), config)
     parts.runner.close()
     if as_json:
         print_json({"run_id": header.run_id, "identical": not result.different, **asdict(result)})
     else:
-        out().print(
+        say(
             f"Run {header.run_id}: {result.same} answers have the recorded tokens, {len(result.different)} have "
-            f"others, {result.not_kept} were not kept.",
-            soft_wrap=True,
+            f"others, {result.not_kept} were not kept."
         )
         for name in result.different:
-            out().print(f"  different: {name}")
+            say(f"  different: {name}")
     return 1 if result.different else 0

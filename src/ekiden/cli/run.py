@@ -16,8 +16,9 @@ import msgspec
 
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.cli.prompting import PromptLine, line_token_ids, read_line, sampling_of
-from ekiden.cli.terminal import UserError, err, progress
+from ekiden.cli.terminal import err, progress
 from ekiden.engine.llm import LLM, Completion
+from ekiden.errors import UserError
 from ekiden.models.load import ModelDescription
 from ekiden.state.sampling_params import SamplingParams
 
@@ -44,7 +45,9 @@ def command(resolved: Resolved, prompts: str, output: str | None) -> None:
     Each line of PROMPTS.jsonl ("-" is stdin) is an object with one of "prompt", "messages" and "prompt_token_ids", an
     "id" if you like, and sampling fields such as "max_tokens" and "temperature".
     """
-    from ekiden.cli.compose import describe_model, load_described
+    from ekiden.build.engines import build_llm
+    from ekiden.build.model import load_described
+    from ekiden.cli.loading import describe_model
 
     lines = read_lines(prompts)
     model = describe_model(resolved.config)
@@ -52,7 +55,7 @@ def command(resolved: Resolved, prompts: str, output: str | None) -> None:
     jobs = prepare(lines, model.description, limit, prompts)
     partial = Path(output + ".partial") if output else None
     opened = partial.open("wb") if partial else nullcontext(sys.stdout.buffer)
-    with opened as sink, LLM(load_described(resolved.config, model), resolved.config) as llm:
+    with opened as sink, build_llm(load_described(resolved.config, model), resolved.config) as llm:
         failures = answer(llm, jobs, sink)
     if partial is not None and output is not None:
         partial.replace(output)

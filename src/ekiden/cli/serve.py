@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ekiden.build.early import spawn_early
 from ekiden.cli.options import ALL_ROOMS, Resolved, settings_options
-from ekiden.cli.terminal import UserError
-from ekiden.engine.spawn import spawn_engine
+from ekiden.errors import UserError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -21,30 +21,29 @@ if TYPE_CHECKING:
 @settings_options(*ALL_ROOMS)
 def command(resolved: Resolved) -> None:
     """Serve a model over an OpenAI-compatible HTTP API."""
-    # The engine's process imports what it needs while this one looks at what it was asked for.
-    spawned = spawn_engine(needed=["ekiden.cli.compose", "ekiden.backends.openvino.loader"])
+    # The engine's process imports what it needs while this one checks the settings.
+    spawned = spawn_early(resolved.config)
     from ekiden.api.auth import check_bind
-    from ekiden.api.binding import BindError, Tls, bind
+    from ekiden.api.binding import Tls, bind
     from ekiden.api.keys import KeyStore
-    from ekiden.cli.compose import Described, default_sampling, describe_files, find_model, load_model
+    from ekiden.build.engines import load_engine
+    from ekiden.build.model import Described, default_sampling, describe_model
+    from ekiden.cli.loading import find_model
     from ekiden.engine.process import EngineClient
 
     config = resolved.config
     server = config.server
     logging.basicConfig(level=server.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    # Mistakes in the settings are told before a model is fetched.
     check_bind(server)
-    KeyStore.of(server)  # a file of keys that cannot be used is told before anything is fetched
+    KeyStore.of(server)
     tls = None if server.ssl_certfile is None else Tls(server.ssl_certfile, server.ssl_keyfile)
     if tls is not None:
         tls.check()
-    try:
-        # A port in use is told before anything is fetched.
-        bind(server.host, server.port).close()
-    except BindError as error:
-        raise UserError(str(error)) from error
+    bind(server.host, server.port).close()
     exporter = _span_exporter(config.ledger)
     files = find_model(config)
-    engine = EngineClient(functools.partial(load_model, sources=resolved.sources), config, spawned=spawned)
+    engine = EngineClient(functools.partial(load_engine, sources=resolved.sources), config, spawned=spawned)
     follower = None
     if exporter is not None:
         from ekiden.evidence.follow import Follower
@@ -57,7 +56,7 @@ def command(resolved: Resolved) -> None:
 
     async def start() -> None:
         # The engine's process loads the model while this one reads what the API needs of it.
-        _, model = await asyncio.gather(engine.start(), asyncio.to_thread(describe_files, config, files))
+        _, model = await asyncio.gather(engine.start(), asyncio.to_thread(describe_model, config, files))
         described.append(model)
         if follower is not None:
             follower.start()
@@ -87,7 +86,7 @@ def command(resolved: Resolved) -> None:
 
 
 def _span_exporter(settings: "LedgerConfig") -> Any | None:
-    """What sends spans, if they are to be sent."""
+    """Sends spans to the endpoint of the settings; None when there is none."""
     from ekiden.evidence.extras import ExportError
     from ekiden.evidence.spans import otlp_exporter
 

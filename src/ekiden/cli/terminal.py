@@ -1,8 +1,8 @@
-"""How commands speak: results on stdout, everything else on stderr, progress bars only where a person watches."""
+"""Output of commands: results on stdout, everything else on stderr, progress bars only on a terminal."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -17,13 +17,10 @@ from rich.progress import (
     TimeElapsedColumn,
     TransferSpeedColumn,
 )
+from rich.table import Table
 
 PLAIN_LINES = 4
-"""How many progress lines a log gets for a whole job."""
-
-
-class UserError(Exception):
-    """Something the caller can mend: one line on stderr, exit status 2."""
+"""How many progress lines a whole job writes where stderr is no terminal."""
 
 
 def out() -> Console:
@@ -32,6 +29,23 @@ def out() -> Console:
 
 def err() -> Console:
     return Console(stderr=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """Print a line of the result, without breaking it."""
+    out().print(text, soft_wrap=True)
+
+
+def plain_table(
+    *columns: str, rows: Iterable[Iterable[str]] = (), right: Iterable[int] = (), header: bool = True
+) -> Table:
+    """A table without a frame; the columns ``right`` are aligned to the right."""
+    table = Table(*columns, box=None, pad_edge=False, show_header=header)
+    for row in rows:
+        table.add_row(*row)
+    for column in right:
+        table.columns[column].justify = "right"
+    return table
 
 
 def print_json(value: object) -> None:
@@ -96,34 +110,23 @@ def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
     Nothing is printed until it is called for the first time.
     """
     console = err()
-    if console.is_terminal:
-        with _ByteBars(console) as bars:
-            yield bars.report
-    else:
+    if not console.is_terminal:
         yield _ByteLines(console).report
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bars = Progress(*columns, console=console)
+    tasks: dict[str, TaskID] = {}
 
+    def report(what: str, done: int, total: int) -> None:
+        bars.start()
+        if what not in tasks:
+            tasks[what] = bars.add_task(what, total=None)
+        bars.update(tasks[what], completed=done, total=total or None)
 
-class _ByteBars:
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "_ByteBars":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def report(self, what: str, done: int, total: int) -> None:
-        if self._progress is None:
-            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            self._progress = Progress(*columns, console=self._console)
-            self._progress.start()
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total or None)
-        self._progress.update(self._tasks[what], completed=done, total=total or None)
+    try:
+        yield report
+    finally:
+        bars.stop()
 
 
 class _ByteLines:

@@ -6,7 +6,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -17,14 +17,14 @@ import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 
-from ekiden.cli.explain import ONLY_THE_FOLDER
-from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import UserError, out, print_json
+from ekiden.cli.options import Resolved
+from ekiden.cli.runs import folder_of, folder_options
+from ekiden.cli.terminal import out, print_json
 from ekiden.cli.top_page import page, printable
+from ekiden.errors import UserError
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
-from ekiden.evidence.reader import LedgerReader, LedgerReadError, run_named
-from ekiden.ledger.retention import ledger_folder
+from ekiden.evidence.reader import LedgerReader, run_named
 
 _KEYS = "q quits"
 _PATIENCE = 10.0
@@ -43,7 +43,7 @@ class Source(Protocol):
 
 @click.command()
 @click.argument("run", metavar="[RUN]", default="last")
-@settings_options("ledger", skip=ONLY_THE_FOLDER)
+@folder_options
 @click.option("--url", metavar="URL", help="ask this server instead of the ledger; needs a key of scope admin")
 @click.option("--api-key", "key", envvar="EKIDEN_API_KEY", help="bearer token of that server")
 @click.option(
@@ -72,8 +72,7 @@ def command(
 
     RUN is a recorded run (its id, the beginning of it, a path); without it the newest run is followed.
     """
-    folder = ledger_folder(resolved.config.ledger)
-    source: Source = RemoteSource(url, key, window) if url else LedgerSource(folder, run, window)
+    source: Source = RemoteSource(url, key, window) if url else LedgerSource(folder_of(resolved), run, window)
     try:
         first = source.view()
         console = out()
@@ -89,21 +88,18 @@ def command(
 
 
 class LedgerSource:
-    """Reads the run's file; ``last`` goes on to the newest one when another begins."""
+    """Reads the run's file; for ``last``, always the newest run's."""
 
     def __init__(self, folder: Path, run: str, window: float) -> None:
         self._folder, self._run, self._window = folder, run, window
         self._reader: LedgerReader | None = None
 
     def view(self) -> LiveView:
-        try:
-            path = run_named(self._folder, self._run)
-            if self._reader is None or self._reader.path != path:
-                self.close()
-                self._reader = LedgerReader(path)
-            return live_view(self._reader, now=time.time(), window_seconds=self._window)
-        except LedgerReadError as error:
-            raise UserError(str(error)) from error
+        path = run_named(self._folder, self._run)
+        if self._reader is None or self._reader.path != path:
+            self.close()
+            self._reader = LedgerReader(path)
+        return live_view(self._reader, now=time.time(), window_seconds=self._window)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -138,7 +134,7 @@ class RemoteSource:
 
 
 def _told(answer: httpx.Response) -> str:
-    """The server's own words, and the way out."""
+    """The server's error message, and what to do."""
     try:
         told = str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -149,7 +145,7 @@ def _told(answer: httpx.Response) -> str:
 
 
 def _follow(console: Console, source: Source, first: LiveView, interval: float) -> None:
-    """Draw until q or Ctrl-C. What goes wrong on the way is shown; a server may be on its way back."""
+    """Draw until q or Ctrl-C. An error is shown and tried again: the server may be restarting."""
     view, trouble = first, ""
     try:
         with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
@@ -171,12 +167,8 @@ def _drawn(console: Console, view: LiveView, trouble: str) -> Group:
     return Group(*page(view, width=width, height=max(height, _LOWEST), keys=keys)[:height])
 
 
-class Pressed(Protocol):
-    def __call__(self, seconds: float) -> str: ...
-
-
 @contextmanager
-def _keys() -> Iterator[Pressed]:
+def _keys() -> Iterator[Callable[[float], str]]:
     """A callable that waits for a key and returns what was pressed, or nothing after so many seconds."""
     if not sys.stdin.isatty():
 

@@ -1,37 +1,25 @@
-"""An engine on a thread of this process: for libraries, tests and the terminal chat. The server runs
+"""An engine on a thread of this process: for libraries and tests. The server runs
 :class:`ekiden.engine.process.EngineClient` instead, so that its HTTP work never holds up a step."""
 
 import asyncio
 import threading
 
-from ekiden.config import Config
-from ekiden.engine.build import EngineParts, build_core
-from ekiden.engine.engine_core import StepObserver
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Abort, Drain, EngineLoop, Pause, Stop
-from ekiden.engine.recording import recorded_core
-from ekiden.engine.streams import Stream, Streams
-from ekiden.ledger.store import LedgerWriter
-from ekiden.state.request import Request, RequestUpdate
-from ekiden.state.sequence import PauseReason
+from ekiden.engine.loop import Command, EngineLoop, Stop
+from ekiden.engine.parts import BuiltEngine
+from ekiden.engine.streaming import StreamingEngine
+from ekiden.state.request import RequestUpdate
 
 
-class AsyncEngine:
-    """Use as ``async with AsyncEngine(parts, config) as engine``."""
+class AsyncEngine(StreamingEngine):
+    """Use as ``async with AsyncEngine(built) as engine``. The runner stays open; its owner closes it."""
 
-    def __init__(
-        self, parts: EngineParts, config: Config, *, observer: StepObserver | None = None, record: bool = False
-    ) -> None:
-        self._card = parts.card
-        self.ledger: LedgerWriter | None = None
-        """Where the run is recorded, if it is to be."""
-        if record:
-            self._core, self.ledger = recorded_core(parts, config, observer=observer)
-        else:
-            self._core = build_core(parts, config, observer=observer)
-        self._loop = EngineLoop(self._core, self._deliver_from_engine, parts.grammars)
-        self._streams = Streams(self._loop.inbox.put)
-        self._stats = self._core.stats()
+    def __init__(self, built: BuiltEngine) -> None:
+        super().__init__()
+        self._built = built
+        self._loop = EngineLoop(built.core, self._deliver_from_engine, built.parts.grammars)
+        self._ledger_path = built.ledger_path
+        self._stats = built.core.stats()
         self._thread: threading.Thread | None = None
         self._error: str | None = None
         self._events: asyncio.AbstractEventLoop | None = None
@@ -48,15 +36,14 @@ class AsyncEngine:
     async def stop(self, drain_seconds: float = 0.0) -> None:
         """Refuse newcomers, let what runs finish for ``drain_seconds``, abort the rest. Harmless when repeated."""
         if self._thread is not None:
-            self._loop.inbox.put(Stop(drain_seconds))
+            self._send(Stop(drain_seconds))
             await asyncio.to_thread(self._thread.join)
             self._thread = None
-        if self.ledger is not None:
-            await asyncio.to_thread(self.ledger.close)
+        await asyncio.to_thread(self._built.close_ledger)
 
     @property
     def card(self) -> ModelCard:
-        return self._card
+        return self._built.parts.card
 
     @property
     def health(self) -> Health:
@@ -64,25 +51,12 @@ class AsyncEngine:
             return Health.DEAD
         return Health.STOPPED if self._thread is None else Health.OK
 
-    def stats(self) -> EngineStats:
-        return self._stats
-
-    def generate(self, request: Request) -> Stream:
+    def _check_running(self) -> None:
         if self._error is not None or self._thread is None:
             raise EngineDied(self._error or "the engine is not running")
-        return self._streams.open(request)
 
-    async def abort(self, request_id: str) -> None:
-        self._loop.inbox.put(Abort(request_id))
-
-    async def pause(self, request_id: str, by: str | None = None) -> None:
-        self._loop.inbox.put(Pause(request_id, PauseReason.OPERATOR, True, by))
-
-    async def resume(self, request_id: str, by: str | None = None) -> None:
-        self._loop.inbox.put(Pause(request_id, PauseReason.OPERATOR, False, by))
-
-    async def drain(self, draining: bool) -> None:
-        self._loop.inbox.put(Drain(draining))
+    def _send(self, command: Command) -> None:
+        self._loop.inbox.put(command)
 
     def _run(self) -> None:
         error = None
@@ -99,7 +73,8 @@ class AsyncEngine:
         self._error = error
         self._streams.fail_all(error or "the engine was stopped")
 
-    def _deliver_from_engine(self, updates: list[RequestUpdate], stats: EngineStats) -> None:
-        self._stats = stats
+    def _deliver_from_engine(self, updates: list[RequestUpdate], stats: EngineStats | None) -> None:
+        if stats is not None:
+            self._stats = stats
         if updates and self._events is not None and not self._events.is_closed():
             self._events.call_soon_threadsafe(self._streams.deliver, updates)

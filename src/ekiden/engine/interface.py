@@ -1,4 +1,4 @@
-"""What the doors (HTTP, the terminal chat, load tools) may ask of a running engine.
+"""What the API, benches and tests may ask of a running engine.
 
 Two things implement it: :class:`ekiden.engine.async_engine.AsyncEngine` (the engine on a thread of this process) and
 :class:`ekiden.engine.process.EngineClient` (the engine in its own process, with a supervisor).
@@ -47,14 +47,18 @@ OTHER_TENANTS: Final = "(others)"
 
 
 class Distribution(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds: how many values are at most each bound (and beyond those before it), how many more, and their sum."""
+    """A histogram of seconds.
+
+    ``counts[i]`` values were greater than bound ``i - 1`` and at most bound ``i``; the last count is of the values
+    above all bounds. ``total`` is the sum of all values.
+    """
 
     counts: tuple[int, ...]
     total: float
 
 
 class TenantTotals(msgspec.Struct, frozen=True, array_like=True):
-    """What one tenant's ended requests used. ``prompt_tokens``: as sent, those found in the prefix cache included."""
+    """What the ended requests of one tenant used. ``prompt_tokens`` includes those found in the prefix cache."""
 
     requests: int = 0
     refused: int = 0
@@ -86,16 +90,16 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     host_seconds_total: float = 0.0
     last_step_tokens: int = 0
     steps_by_tokens: tuple[int, ...] = ()
-    """How many steps computed at most so many tokens, by the bounds of :data:`STEP_TOKEN_BOUNDS`, and more than all."""
+    """How many steps computed how many tokens: counted as in :class:`Distribution`, by :data:`STEP_TOKEN_BOUNDS`."""
     step_tokens_total: int = 0
     latencies: tuple[Distribution, ...] = ()
-    """Of ended requests, by :data:`LATENCIES`."""
+    """Of the requests that have ended, one distribution for each of :data:`LATENCIES`."""
     tenants: dict[str, TenantTotals] = {}
-    """Of the configured tenants and of all others together; empty when none is configured."""
+    """One entry for each configured tenant, and one for all others; empty when no tenant is configured."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What the doors need to know of the model that the engine runs."""
+    """What the API and the command line tell about the model that the engine runs."""
 
     model_id: str
     max_model_len: int
@@ -107,7 +111,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     """``system_fingerprint`` of every response."""
     lineage: Lineage = Lineage()
-    """What made it; ``fingerprint`` ends with the beginning of its digest."""
+    """What made the run; ``fingerprint`` ends with the first characters of its digest."""
     details: dict[str, str] = {}
 
 

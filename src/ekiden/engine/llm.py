@@ -2,16 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import count
 
 import msgspec
 
-from ekiden.config import Config, LimitsConfig
-from ekiden.engine.build import EngineParts, build_core
-from ekiden.engine.engine_core import StepObserver
-from ekiden.engine.recording import recorded_core
-from ekiden.ledger.store import LedgerWriter
+from ekiden.engine.parts import BuiltEngine
 from ekiden.models.text import IncrementalText
 from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
@@ -20,7 +15,7 @@ Prompt = str | Sequence[int]
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one prompt: tokens and text with their finish, or the refusal."""
+    """The result of one prompt: its tokens and text and how it finished, or why it was refused."""
 
     index: int
     token_ids: tuple[int, ...] = ()
@@ -29,31 +24,19 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     refusal: Refusal | None = None
 
 
-# The caller's list is in memory already, so queueing it costs nothing that a limit could save.
-_NO_LIMITS = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)
-
-
 _DEFAULT_SAMPLING = SamplingParams()
 
 
 class LLM:
     """An offline engine. May be used any number of times; each call runs its batch to the end.
 
-    Prompts are computed before answers go on, since nobody watches the streams: full batches decode fastest.
-    ``parts`` is a loaded model (:func:`ekiden.load` makes one from a name); its runner stays open until :meth:`close`.
+    ``built`` comes from :mod:`ekiden.build` (:func:`ekiden.load` does it all); its runner is open until :meth:`close`.
     """
 
-    def __init__(
-        self, parts: EngineParts, config: Config, *, observer: StepObserver | None = None, record: bool = False
-    ) -> None:
-        self.parts = parts
-        self.ledger: LedgerWriter | None = None
-        """Where the run is recorded, if it is to be."""
-        config = replace(config, limits=_NO_LIMITS, scheduler=replace(config.scheduler, prefill_first=True))
-        if record:
-            self.core, self.ledger = recorded_core(parts, config, observer=observer)
-        else:
-            self.core = build_core(parts, config, observer=observer)
+    def __init__(self, built: BuiltEngine) -> None:
+        self.core = built.core
+        self._built = built
+        self._tokenizer = built.parts.tokenizer
         self._ids = count()
 
     def generate(
@@ -99,9 +82,8 @@ class LLM:
         return [done[index] for index in range(len(requests))]
 
     def close(self) -> None:
-        if self.ledger is not None:
-            self.ledger.close()
-        self.parts.runner.close()
+        self._built.close_ledger()
+        self._built.parts.runner.close()
 
     def __enter__(self) -> "LLM":
         return self
@@ -111,9 +93,9 @@ class LLM:
 
     def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
         if isinstance(prompt, str):
-            if self.parts.tokenizer is None:
+            if self._tokenizer is None:
                 raise ValueError("this model has no tokenizer; give prompts as lists of token ids")
-            prompt = self.parts.tokenizer.encode(prompt, add_special_tokens=True)
+            prompt = self._tokenizer.encode(prompt, add_special_tokens=True)
         return Request(
             request_id=f"offline-{next(self._ids)}",
             prompt_token_ids=tuple(prompt),
@@ -123,10 +105,10 @@ class LLM:
 
     def _completion(self, index: int, request: Request, token_ids: list[int], update: RequestUpdate) -> Completion:
         text = None
-        if self.parts.tokenizer is not None:
+        if self._tokenizer is not None:
             sampling = request.sampling
             pieces = IncrementalText(
-                self.parts.tokenizer,
+                self._tokenizer,
                 sampling.stop,
                 sampling.include_stop_str_in_output,
                 min_tokens=sampling.min_tokens,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from ekiden.engine.engine_core import EngineCore
+from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.preparing import Prepared, Preparing
 from ekiden.sampling.structured import GrammarCompiler
@@ -50,17 +50,30 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 Command = Submit | Abort | Pause | Drain | Stop
-Deliver = Callable[[list[RequestUpdate], EngineStats], None]
+Deliver = Callable[[list[RequestUpdate], EngineStats | None], None]
+"""Takes what a step brought, and the statistics where they are due."""
 
 
 class EngineLoop:
-    """``grammars`` compiles what requests with a grammar need before the core sees them."""
+    """``grammars`` compiles what requests with a grammar need before the core sees them.
 
-    def __init__(self, core: EngineCore, deliver: Deliver, grammars: GrammarCompiler | None = None) -> None:
+    Statistics are delivered after steps that are ``stats_seconds`` apart, and whenever no work is left.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        deliver: Deliver,
+        grammars: GrammarCompiler | None = None,
+        *,
+        stats_seconds: float = 0.0,
+    ) -> None:
         self._core = core
         self._deliver = deliver
         self._stop_at: float | None = None
         self._draining = False
+        self._stats_seconds = stats_seconds
+        self._stats_due = 0.0
         self.inbox: queue.SimpleQueue[Command | Prepared] = queue.SimpleQueue()
         self._preparing = Preparing(grammars, self.inbox.put)
 
@@ -76,13 +89,20 @@ class EngineLoop:
             if self._stop_at is None:
                 # Only now: requests that were sent before the door was closed are inside.
                 self._core.intake.draining = self._draining
-            self._deliver(result.updates, self._core.stats())
+            self._report(result)
             wait = 0.0 if result.computed else self._idle_seconds(result.next_change)
         for request_id in list(self._core.population.by_id):
             self._core.abort(request_id)
         for request in self._preparing.give_up():
             self._core.add_request(request)  # to be refused
         self._deliver(self._core.step().updates, self._core.stats())
+
+    def _report(self, result: StepResult) -> None:
+        now = time.monotonic()
+        stats = None
+        if now >= self._stats_due or not (result.computed and self._core.has_work):
+            stats, self._stats_due = self._core.stats(), now + self._stats_seconds
+        self._deliver(result.updates, stats)
 
     def _begin(self) -> None:
         """A loop may have run, and stopped, before."""

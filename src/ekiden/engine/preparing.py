@@ -1,6 +1,6 @@
-"""Requests whose grammar is still being compiled: held outside the core, so that no step waits for a compiler.
+"""Requests whose grammar is still being compiled. They are held outside the core, so that no step waits for that.
 
-All methods run on the thread that drives the engine; only ``notify`` is called from the compiler's.
+All methods run on the thread that drives the engine; only ``notify`` is called from the compiler's thread.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from ekiden.state.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A held request may go on; whether its grammar can be used is for intake to find."""
+    """The grammar of a held request has been compiled, or refused; intake finds out which."""
 
     request: Request
 
@@ -27,7 +27,7 @@ class Preparing:
         self._aborted: set[str] = set()
 
     def hold(self, request: Request) -> bool:
-        """True when the request must wait; :class:`Prepared` then comes through ``notify``."""
+        """True when the request must wait; ``notify`` is then called once with :class:`Prepared`."""
         grammar = request.sampling.grammar
         if grammar is None or self._grammars is None:
             return False
@@ -43,14 +43,14 @@ class Preparing:
         return True
 
     def abort(self, request_id: str) -> bool:
-        """True when the request is held; it is then ended as soon as it is released."""
+        """True when the request is held; :meth:`release` then tells that it was aborted."""
         if request_id not in self._held:
             return False
         self._aborted.add(request_id)
         return True
 
     def release(self, prepared: Prepared) -> bool:
-        """The request is no longer held; True when it was aborted meanwhile."""
+        """Stop holding the request; True when it was aborted meanwhile."""
         request_id = prepared.request.request_id
         self._held.pop(request_id, None)
         if request_id in self._aborted:
@@ -59,7 +59,7 @@ class Preparing:
         return False
 
     def give_up(self) -> list[Request]:
-        """All that are held, which nobody waits for any longer."""
+        """Stop holding all requests, and return them."""
         held = list(self._held.values())
         self._held.clear()
         self._aborted.clear()

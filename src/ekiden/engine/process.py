@@ -3,38 +3,40 @@
 Parent and child talk in msgpack messages over one pipe, each end with a reader and a writer thread, so that neither a
 stopped child can block the parent's event loop nor a busy parent a step. The child ends when the pipe does.
 
-The supervisor restarts an engine that died, with a growing pause, and one that is wedged: no message for
-``wedge_timeout`` seconds while requests are in flight. Requests in flight then end with :class:`EngineDied`.
-``health`` is STALLED from ``stall_timeout`` seconds on, and OK again as soon as tokens move.
+The child reports every step. The parent's reader thread hands a report straight to the streams, on the event loop; the
+supervisor only waits for the child's end. It restarts an engine that died, with a growing pause, and one that is
+wedged: no report for ``wedge_timeout`` seconds while requests are in flight. Requests in flight then end with
+:class:`EngineDied`. ``health`` is STALLED from ``stall_timeout`` seconds on, and OK again as soon as tokens move.
 """
 
 import asyncio
 import contextlib
+import functools
 import gc
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
 
 from ekiden.config import Config
-from ekiden.engine.build import EngineParts, build_core
-from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Abort, Command, Drain, EngineLoop, Pause, Stop
-from ekiden.engine.recording import LedgerError, recorded_core
-from ekiden.engine.spawn import Spawned, spawn_engine
-from ekiden.engine.streams import Stream, Streams
-from ekiden.ledger.store import LedgerWriter
+from ekiden.engine.loop import Command, Drain, EngineLoop, Stop
+from ekiden.engine.parts import BuiltEngine
+from ekiden.engine.spawn import Spawned, spawn
+from ekiden.engine.streaming import StreamingEngine
+from ekiden.errors import UserError
 from ekiden.models.errors import ModelError
-from ekiden.state.request import Request, RequestUpdate
-from ekiden.state.sequence import PauseReason
+from ekiden.state.request import RequestUpdate
 
-MakeParts = Callable[[Config], EngineParts]
-"""Loads the model inside the engine's process; must be importable by name there."""
+STATS_SECONDS = 0.2
+"""How far apart a busy engine's statistics are: nobody reads them as often as steps are taken."""
+
+MakeEngine = Callable[[Config], BuiltEngine]
+"""Loads the model and builds the engine inside the engine's process; must be importable by name there."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -52,8 +54,10 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stepped(msgspec.Struct, frozen=True, tag=True):
+    """What a step brought; the statistics are left out of most."""
+
     updates: list[RequestUpdate]
-    stats: EngineStats
+    stats: EngineStats | None
 
 
 Report = Ready | Failed | Stepped
@@ -62,41 +66,41 @@ Report = Ready | Failed | Stepped
 # --- the child
 
 
-def engine_main(connection: Connection, make_parts: MakeParts, config: Config) -> None:
-    """The child process: load the model, then run the loop until told to stop or the parent is gone."""
+def engine_main(connection: Connection) -> None:
+    """The child process: receive what to load, load it, then run the loop until told to stop or the parent is gone."""
+    try:
+        make_engine, config = connection.recv()
+    except EOFError:
+        return  # the parent ended before it had anything to load
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     writer = threading.Thread(target=_write_all, args=(connection, outbox), name="ekiden-writer", daemon=True)
     writer.start()
     encode = msgspec.msgpack.Encoder().encode
-    ledger: LedgerWriter | None = None
+    built: BuiltEngine | None = None
     try:
-        parts = make_parts(config)
-        core, ledger = _core(parts, config)
+        built = make_engine(config)
         loop = EngineLoop(
-            core,
+            built.core,
             lambda updates, stats: outbox.put(encode(Stepped(updates, stats))),
-            parts.grammars,
+            built.parts.grammars,
+            stats_seconds=STATS_SECONDS,
         )
         reader = threading.Thread(target=_read_commands, args=(connection, loop), name="ekiden-reader", daemon=True)
         reader.start()
         gc.collect()
-        gc.freeze()  # what is loaded stays: a full collection walking over it would hold up a step
-        outbox.put(encode(Ready(parts.card, None if ledger is None else str(ledger.path))))
+        gc.freeze()  # all that is loaded stays, so full collections need not visit it and hold up a step
+        outbox.put(encode(Ready(built.parts.card, None if built.ledger is None else str(built.ledger.path))))
         loop.run()
-    except (ModelError, LedgerError) as error:
+    except UserError as error:
         outbox.put(encode(Failed(str(error), permanent=True)))
     except Exception as error:
         outbox.put(encode(Failed(f"{type(error).__name__}: {error}", permanent=False)))
         raise
     finally:
-        if ledger is not None:
-            ledger.close()
+        if built is not None:
+            built.close_ledger()
         outbox.put(None)
         writer.join(timeout=5.0)
-
-
-def _core(parts: EngineParts, config: Config) -> tuple[EngineCore, LedgerWriter | None]:
-    return recorded_core(parts, config) if config.ledger.ledger else (build_core(parts, config), None)
 
 
 def _read_commands(connection: Connection, loop: EngineLoop) -> None:
@@ -119,7 +123,7 @@ def _write_all(connection: Connection, outbox: "queue.SimpleQueue[bytes | None]"
 # --- the parent
 
 
-class EngineClient:
+class EngineClient(StreamingEngine):
     """Implements :class:`ekiden.engine.interface.Engine` over a supervised child process.
 
     The first child is ``spawned`` where that is given, and begins to load at once; else :meth:`start` spawns it.
@@ -127,7 +131,7 @@ class EngineClient:
 
     def __init__(
         self,
-        make_parts: MakeParts,
+        make_engine: MakeEngine,
         config: Config,
         *,
         spawned: Spawned | None = None,
@@ -135,19 +139,16 @@ class EngineClient:
         wedge_timeout: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._make_parts = make_parts
+        super().__init__()
+        self._make_engine = make_engine
         self._config = config
         self._stall_timeout = stall_timeout
         self._wedge_timeout = wedge_timeout
         self._clock = clock
-        self._streams = Streams(self._send)
         self._encode = msgspec.msgpack.Encoder().encode
         self._spawned = None if spawned is None else self._begin(spawned)
         self._child: _Child | None = None
         self._card: ModelCard | None = None
-        self.ledger_path: Path | None = None
-        """Where the newest run is recorded; None when none is."""
-        self._stats = EngineStats()
         self._last_report = 0.0
         self._supervisor: asyncio.Task[None] | None = None
         self._failure: str | None = None
@@ -198,31 +199,18 @@ class EngineClient:
             return Health.STALLED
         return Health.OK
 
-    def stats(self) -> EngineStats:
-        return self._stats
+    async def drain(self, draining: bool) -> None:
+        self._draining = draining
+        await super().drain(draining)
 
-    def generate(self, request: Request) -> Stream:
+    def _check_running(self) -> None:
         if self._child is None or not self._child.ready or self._stopping:
             raise EngineDied("the engine is not running; try again shortly")
         if len(self._streams) == 0:
-            self._last_report = self._clock()  # an idle engine is silent by right
-        return self._streams.open(request)
-
-    async def abort(self, request_id: str) -> None:
-        self._send(Abort(request_id))
-
-    async def pause(self, request_id: str, by: str | None = None) -> None:
-        self._send(Pause(request_id, PauseReason.OPERATOR, True, by))
-
-    async def resume(self, request_id: str, by: str | None = None) -> None:
-        self._send(Pause(request_id, PauseReason.OPERATOR, False, by))
-
-    async def drain(self, draining: bool) -> None:
-        self._draining = draining
-        self._send(Drain(draining))
+            self._last_report = self._clock()  # an idle engine sends nothing, so its silence is counted from now on
 
     def _silent_for(self) -> float:
-        """Seconds without a sign of life while there is work."""
+        """Seconds without a report while there is work."""
         return self._clock() - self._last_report if len(self._streams) else 0.0
 
     def _send(self, command: Command) -> None:
@@ -247,11 +235,14 @@ class EngineClient:
 
     async def _run_child(self, first: "asyncio.Future[ModelCard]") -> None:
         """One child from start to end; every stream it leaves open fails."""
-        spawned, self._spawned = self._spawned or self._begin(spawn_engine()), None
-        child = self._child = _Child(spawned)
+        spawned, self._spawned = self._spawned or self._begin(spawn(engine_main)), None
+        child = self._child = _Child(spawned, functools.partial(self._take, first))
         try:
-            async for report in child.reports(wedged=lambda: self._silent_for() > self._wedge_timeout):
-                self._take(child, report, first)
+            while not child.closed.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(child.closed.wait(), timeout=1.0)
+                if self._silent_for() > self._wedge_timeout:
+                    child.process.kill()
         finally:
             self._child = None
             await child.end()
@@ -261,22 +252,24 @@ class EngineClient:
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
-        with contextlib.suppress(OSError):  # it died already; whoever reads from it will notice
-            spawned.connection.send((self._make_parts, self._config))
+        with contextlib.suppress(OSError):  # the process has died already, which the reader notices
+            spawned.connection.send((self._make_engine, self._config))
         return spawned
 
-    def _take(self, child: "_Child", report: Report, first: "asyncio.Future[ModelCard]") -> None:
+    def _take(self, first: "asyncio.Future[ModelCard]", child: "_Child", report: Report) -> None:
+        """A report of the child, on the event loop."""
         self._last_report = self._clock()
         match report:
             case Stepped(updates, stats):
-                self._stats = stats
+                if stats is not None:
+                    self._stats = stats
                 self._streams.deliver(updates)
             case Ready(card, ledger):
                 child.ready = True
                 self._card = card
-                self.ledger_path = None if ledger is None else Path(ledger)
+                self._ledger_path = None if ledger is None else Path(ledger)
                 if self._draining:
-                    self._send(Drain(True))  # an engine that was restarted is told again
+                    self._send(Drain(True))  # a restarted engine does not know of the drain
                 if not first.done():
                     first.set_result(card)
             case Failed(message, permanent):
@@ -287,16 +280,18 @@ class EngineClient:
 
 
 class _Child:
-    """One engine process with the two threads that serve its pipe."""
+    """One engine process with the two threads that serve its pipe. ``take`` is called on the event loop."""
 
-    def __init__(self, spawned: Spawned) -> None:
+    def __init__(self, spawned: Spawned, take: "Callable[[_Child, Report], None]") -> None:
         self._connection, self.process = spawned
+        self._take = take
+        self._events = asyncio.get_running_loop()
         self.ready = False
         self.failed = False
-        """Whether it said why it ends."""
+        """True once it has reported why it ends."""
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._events = asyncio.get_running_loop()
-        self._incoming: asyncio.Queue[Report | None] = asyncio.Queue()
+        self.closed = asyncio.Event()
+        """Set after its last report was taken."""
         self.gone = asyncio.Event()
         threading.Thread(
             target=_write_all, args=(self._connection, self.outbox), name="ekiden-to-engine", daemon=True
@@ -304,34 +299,16 @@ class _Child:
         threading.Thread(target=self._read, name="ekiden-from-engine", daemon=True).start()
 
     def _read(self) -> None:
-        decoder = msgspec.msgpack.Decoder(Report)
-        try:
-            while True:
-                self._post(decoder.decode(self._connection.recv_bytes()))
-        except (EOFError, OSError):
-            self._post(None)
-
-    def _post(self, report: Report | None) -> None:
-        try:
-            self._events.call_soon_threadsafe(self._incoming.put_nowait, report)
-        except RuntimeError:
-            return  # the event loop has closed; nobody is left to tell
-
-    async def reports(self, *, wedged: Callable[[], bool]) -> AsyncIterator[Report]:
-        """What the child says, until its end of the pipe closes. Kills it when ``wedged()`` says so."""
-        while True:
+        decoder, post = msgspec.msgpack.Decoder(Report), self._events.call_soon_threadsafe
+        with contextlib.suppress(RuntimeError):  # the event loop has closed; nobody is left to tell
             try:
-                report = await asyncio.wait_for(self._incoming.get(), timeout=1.0)
-            except TimeoutError:
-                if wedged():
-                    self.process.kill()
-                continue
-            if report is None:
-                return
-            yield report
+                while True:
+                    post(self._take, self, decoder.decode(self._connection.recv_bytes()))
+            except (EOFError, OSError):
+                post(self.closed.set)
 
     async def end(self) -> None:
-        """See the process off; it is killed when it does not go by itself."""
+        """Wait for the process to end, and kill it when it does not."""
         self.outbox.put(None)
         await asyncio.to_thread(self.process.join, 5.0)
         if self.process.is_alive():

@@ -1,43 +1,30 @@
-"""Starts the engine's process before its work is known, so that it can import what it will need meanwhile.
+"""Starts the engine's process. The main function is handed in by reference, so this module imports no engine."""
 
-This module is imported before all others of a start, so it imports none of them.
-"""
-
-import contextlib
-import importlib
 import multiprocessing
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
 
 class Spawned(NamedTuple):
-    """A process that waits for what :func:`ekiden.engine.process.engine_main` takes, and our end of its pipe."""
+    """A process in which :func:`ekiden.engine.process.engine_main` waits for its work, and our end of its pipe."""
 
     connection: Connection
     process: BaseProcess
 
 
-def spawn_engine(needed: Iterable[str] = ()) -> Spawned:
-    """``needed``: modules to import meanwhile. The process ends when the pipe does."""
+def spawn(main: Callable[[Connection], None]) -> Spawned:
+    """``main`` must be importable by name in the child. The process ends when the pipe does."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_wait_for_work, args=(theirs, tuple(needed)), name="ekiden-engine", daemon=True)
+    process = context.Process(target=_run, args=(main, theirs), name="ekiden-engine", daemon=True)
     process.start()
     theirs.close()
     return Spawned(ours, process)
 
 
-def _wait_for_work(connection: Connection, needed: tuple[str, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
-    engine = importlib.import_module("ekiden.engine.process")
-    with contextlib.suppress(Exception):  # loading meets it again, and tells
-        for module in needed:
-            importlib.import_module(module)
-    try:
-        make_parts, config = connection.recv()
-    except EOFError:
-        return  # the parent found that there is nothing to serve
-    engine.engine_main(connection, make_parts, config)
+def _run(main: Callable[[Connection], None], connection: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the whole group; the parent decides when to stop
+    main(connection)

@@ -1,4 +1,4 @@
-"""The open streams of one event loop: updates come in by the step, readers take them out one by one.
+"""The open streams of one event loop: the engine delivers updates after each step, readers take them one by one.
 
 A stream's buffer is bounded: when a reader falls ``HIGH_WATER`` updates behind, its sequence, not the engine, is paused
 until the reader is down to ``LOW_WATER``.
@@ -43,7 +43,7 @@ class Stream:
             await self.waiter
         update = self.buffer.popleft()
         if update.terminal:
-            self.error = None  # an engine that ended after this request did does not make it a failure
+            self.error = None  # the request has ended; that the engine ended after it is no failure
             self._streams.forget(self)
         elif self.lagging and len(self.buffer) <= LOW_WATER:
             self._streams.caught_up(self)
@@ -82,20 +82,20 @@ class Streams:
         self._open.pop(stream.request_id, None)
 
     def close(self, stream: Stream) -> None:
-        """Abort the request if it is still in flight, and end the iteration of whoever reads it."""
+        """Abort the request if it is still in flight, and end its reader's iteration."""
         if self.is_open(stream):
             self.forget(stream)
             self._send(Abort(stream.request_id))
             stream.wake()
 
     def caught_up(self, stream: Stream) -> None:
-        """A reader that had fallen behind has room again."""
+        """The stream's reader had fallen behind and has room again: let its sequence go on."""
         stream.lagging = False
         if self.is_open(stream):
             self._send(Pause(stream.request_id, PauseReason.SLOW_READER, False))
 
     def deliver(self, updates: list[RequestUpdate]) -> None:
-        """Hand updates to their readers; those of streams that were closed meanwhile are dropped."""
+        """Put updates into their streams' buffers; updates of streams that were closed meanwhile are dropped."""
         for update in updates:
             stream = self._open.get(update.request_id)
             if stream is not None:

@@ -10,17 +10,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ekiden import __version__
+from ekiden.build.core import build_core
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
-from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import ModelCard
+from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.metrics import quantiles, step_figures, throughput
 from ekiden.evaluation.offline import Answer, run_batch
 from ekiden.evaluation.trace import StepRecorder
 from ekiden.evaluation.workload import poisson_arrivals, synthetic_prompts
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
+from ekiden.version import __version__
 
 Figures = dict[str, object]
 WARM_UP_TOKENS = 4

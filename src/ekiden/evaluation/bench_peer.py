@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ekiden.build.core import build_core
 from ekiden.config import Config
-from ekiden.engine.build import EngineParts, build_core
+from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.bench import WARM_UP_TOKENS, Figures, Shape, answer_figures, lineage, prompts_first, requests_for
 from ekiden.evaluation.metrics import throughput
 from ekiden.evaluation.offline import run_batch

@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from ekiden.build.core import build_core
 from ekiden.config import Config
-from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import EngineCore
+from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.workload import poisson_arrivals, synthetic_prompts
 from ekiden.state.request import Finish, Refusal, Request
 from ekiden.state.sampling_params import SamplingParams

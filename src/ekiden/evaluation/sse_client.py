@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from ekiden.errors import UserError
 from ekiden.evaluation.metrics import RequestRecord
 
 # Unescaped quotes, so that the same words inside generated text do not match.
@@ -27,7 +28,7 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _TAIL_BYTES = 4096
 
 
-class TargetError(ValueError):
+class TargetError(UserError, ValueError):
     """The address of the server under test cannot be used, or nobody answers there."""
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from ekiden.data import prompts
+
 LOWEST_SYNTHETIC_ID = 1_000
 """Below this, byte-level vocabularies keep control tokens and single bytes."""
 HIGHEST_SYNTHETIC_ID = 20_000
@@ -46,5 +48,5 @@ def demo_prompts() -> list[DemoPrompt]:
 
 
 def _rows(name: str) -> Iterator[dict[str, Any]]:
-    text = files("ekiden.data.prompts").joinpath(name).read_text(encoding="utf-8")
+    text = files(prompts).joinpath(name).read_text(encoding="utf-8")
     return (json.loads(line) for line in text.splitlines() if line)

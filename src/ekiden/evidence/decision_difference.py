@@ -1,38 +1,49 @@
-"""Whether a replayed turn holds the decisions of the recorded one, and where they differ first."""
+"""Where the decisions of a replayed turn differ from the recorded ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any
+from itertools import repeat, zip_longest
+
+import msgspec
 
 from ekiden.evidence.reader import decisions_of, end_detail_of, request_detail_of
 from ekiden.ledger.records import EndRow, RequestRow, Rows, TurnDecisions, TurnRow
 
+_COLUMNS = TurnRow._fields[:-2]
+"""All but the blobs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first turn whose decisions differ: for each differing field what was recorded and what the replay did."""
+    """A turn whose decisions differ: for each differing field what was recorded and what the replay did."""
 
     turn: int
     fields: list[tuple[str, object, object]]
 
 
-def same_decisions(recorded: Rows, replayed: Rows) -> bool:
-    """Whether two turns hold the same decisions.
+def difference(recorded: Rows, replayed: Rows) -> Difference | None:
+    """Where the decisions of one turn differ, field by field; None where they are the same.
 
     The inputs (times, cancellations, how answers ended) are no decisions. Events repeat decisions, so they count only
-    where they were read. Equal bytes are equal decisions; an earlier version wrote the same ones in other bytes.
+    where they were read.
     """
-    return (
-        (
-            recorded.turn.decisions == replayed.turn.decisions
-            or decisions_of(recorded.turn) == decisions_of(replayed.turn)
-        )
-        and recorded.turn[:-2] == replayed.turn[:-2]
-        and recorded.events in ([], replayed.events)
-        and list(map(_of_request, recorded.requests)) == list(map(_of_request, replayed.requests))
-        and list(map(_of_end, recorded.ends)) == list(map(_of_end, replayed.ends))
-    )
+    old, new = recorded.turn, replayed.turn
+    found = _differing(_COLUMNS, old[:-2], new[:-2])
+    if old.decisions != new.decisions:  # an earlier version wrote the same ones in other bytes
+        before, after = (msgspec.structs.astuple(decisions_of(turn)) for turn in (old, new))
+        found += _differing(TurnDecisions.__struct_fields__, before, after)
+    if recorded.events:
+        found += _differing(repeat("event"), recorded.events, replayed.events)
+    found += _differing(repeat("request"), map(_of_request, recorded.requests), map(_of_request, replayed.requests))
+    found += _differing(repeat("end"), map(_of_end, recorded.ends), map(_of_end, replayed.ends))
+    return Difference(old.turn, found) if found else None
+
+
+def _differing(
+    names: Iterable[str], recorded: Iterable[object], replayed: Iterable[object]
+) -> list[tuple[str, object, object]]:
+    pairs = zip_longest(recorded, replayed)
+    return [(name, old, new) for name, (old, new) in zip(names, pairs, strict=False) if old != new]
 
 
 def _of_request(row: RequestRow) -> tuple[object, ...]:
@@ -43,29 +54,4 @@ def _of_request(row: RequestRow) -> tuple[object, ...]:
 
 
 def _of_end(row: EndRow) -> tuple[object, ...]:
-    detail = end_detail_of(row)
-    return (*row[:-1], detail.stop_reason)
-
-
-def difference(recorded: Rows, replayed: Rows) -> Difference:
-    """Where the decisions of one turn differ, field by field."""
-    found: list[tuple[str, object, object]] = [
-        (name, old, new)
-        for name, old, new in zip(TurnRow._fields[:-2], recorded.turn[:-2], replayed.turn[:-2], strict=True)
-        if old != new
-    ]
-    old_decisions, new_decisions = decisions_of(recorded.turn), decisions_of(replayed.turn)
-    for name in TurnDecisions.__struct_fields__:
-        old, new = getattr(old_decisions, name), getattr(new_decisions, name)
-        if old != new:
-            found.append((name, old, new))
-    found += _differing("event", recorded.events, replayed.events if recorded.events else [])
-    found += _differing("request", map(_of_request, recorded.requests), map(_of_request, replayed.requests))
-    found += _differing("end", map(_of_end, recorded.ends), map(_of_end, replayed.ends))
-    return Difference(recorded.turn.turn, found)
-
-
-def _differing(name: str, recorded: Any, replayed: Any) -> Iterator[tuple[str, object, object]]:
-    for old, new in zip_longest(recorded, replayed):
-        if old != new:
-            yield name, old, new
+    return (*row[:-1], end_detail_of(row).stop_reason)

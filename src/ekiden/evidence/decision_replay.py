@@ -4,15 +4,18 @@ The core gets the recorded inbox, the recorded readings of the clock and, for ea
 Everything else it must decide again, and its decisions are compared with the stored ones turn by turn.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.evidence.decision_difference import Difference, difference, same_decisions
+from ekiden.errors import UserError
+from ekiden.evidence.decision_difference import Difference, difference
 from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.guardrails.limits import TenantLimits, Tenants
@@ -29,6 +32,7 @@ from ekiden.state.sequence import Sequence, StopText
 
 _PAUSE_REASONS = {bit: reason for reason, bit in PAUSE_BITS.items()}
 _GRAMMAR_PREFIX = "the grammar cannot be used: "
+_GOES_ON = "goes on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +49,14 @@ class _World:
     """Plays back what came from outside the engine in the current turn: the clock, the model's outcomes, text rules."""
 
     def __init__(self, header: RunHeader) -> None:
+        self.info = runner_info(header)
         self._base = header.clock_base
         self._eos = frozenset(header.eos_token_ids)
         self._readings: deque[int] = deque()
         self._last = 0
         self._inputs = TurnInputs()
         self._stops: dict[int, int | str | None] = {}
+        self._last_tokens: dict[int, int] = {}
         self._messages: dict[int, str] = {}
         self.number_of: dict[str, int] = {}
         self.refused_grammars: dict[int, str] = {}
@@ -60,6 +66,7 @@ class _World:
         """Get ready for a turn. Times are microseconds of the run."""
         self._inputs = inputs
         self._stops = dict(inputs.stops)
+        self._last_tokens = {}
         self._messages = {}
         if any(value == FAILED_RULES for value in self._stops.values()):
             self._messages = {end.request: end_detail_of(end).message or "" for end in ends}
@@ -79,21 +86,19 @@ class _World:
             self._last = self._readings.popleft()
         return (self._base + self._last) / 1e6
 
-    def sequence_in(self, slot: int) -> Sequence:
-        assert self.population is not None
-        return next(s for s in [*self.population.running, *self.population.padding] if s.slot == slot)
-
     def execute(self, plan: BatchPlan) -> StepOutput:
         """Give each row as many tokens as the recorded step gave it."""
         if self._inputs.failure is not None:
             raise RunnerError(self._inputs.failure)
+        assert self.population is not None
+        by_slot = {sequence.slot: sequence for sequence in [*self.population.running, *self.population.padding]}
         given = {request: tokens for request, _, tokens in self._inputs.drafts}
         results = []
         for row in plan.rows:
             if row.sampling is None:
                 results.append(NO_TOKENS)
                 continue
-            sequence = self.sequence_in(row.slot)
+            sequence = by_slot[row.slot]
             count = 1 if sequence.padding else given.get(self.number_of[sequence.request_id], 1)
             results.append(RowResult(self._tokens(sequence, count)))
         timing = StepTiming(model=self._inputs.model / 1e6, sampling=self._inputs.sampling / 1e6)
@@ -107,23 +112,25 @@ class _World:
         return next(((0,) * count for request, count, _ in self._inputs.drafts if request == number), ())
 
     def _tokens(self, sequence: Sequence, count: int) -> tuple[int, ...]:
-        """``count`` tokens, of which the last is a stop token where the recorded step had one."""
-        return (*(_harmless(sequence.stop_token_ids),) * (count - 1), self._token(sequence))
-
-    def _token(self, sequence: Sequence) -> int:
-        """A stop token where the recorded step had one, else any token that stops nothing."""
+        """``count`` tokens. Where the recorded step ended the answer, the last one does, and no other is like it."""
         stops = sequence.stop_token_ids
-        if self._stops and not sequence.padding:
-            stop = self._stops.get(self.number_of[sequence.request_id], STOP_STRING)
+        harmless, last = _harmless(stops)
+        if not sequence.padding:
+            number = self.number_of[sequence.request_id]
+            stop = self._stops.get(number, STOP_STRING)
             if isinstance(stop, int):
-                return stop
-            if stop is None and (ends := stops & self._eos):
-                return min(ends)
-        return _harmless(stops)
+                last = stop
+            elif stop is None and (ends := stops & self._eos):
+                last = min(ends)
+            self._last_tokens[number] = last
+        return (*(harmless,) * (count - 1), last)
+
+    def close(self) -> None:
+        """There is no model."""
 
     def make_stop_text(self, request: Request) -> StopText:
         number = self.number_of[request.request_id]
-        return StopText(lambda token: STOP_STRING if self._stops.get(number) == STOP_STRING else None)
+        return StopText(lambda token: STOP_STRING if self._ended_by(number, token) == STOP_STRING else None)
 
     def make_rules(self, grammar: Grammar) -> "_Rules":
         number = int(grammar.source)
@@ -131,20 +138,25 @@ class _World:
             raise GrammarError(self.refused_grammars[number])
         return _Rules(self, number)
 
-    def rules_end(self, number: int) -> tuple[bool, str | None]:
-        """Whether the request's grammar ended with the token just taken in, and why it failed if it did."""
-        if number not in self._stops:
-            return False, None
-        failed = self._stops[number] == FAILED_RULES
-        return failed or self._stops[number] is None, self._messages.get(number) if failed else None
+    def rules_end(self, number: int, token: int) -> tuple[bool, str | None]:
+        """Whether the request's grammar ended with a token, and why it failed if it did."""
+        ended_by = self._ended_by(number, token)
+        if ended_by == FAILED_RULES:
+            return True, self._messages.get(number)
+        return ended_by is None, None
+
+    def _ended_by(self, number: int, token: int) -> int | str | None:
+        """What the recorded step ended the answer by with this token; :data:`_GOES_ON` when it did not."""
+        if token != self._last_tokens.get(number):
+            return _GOES_ON
+        return self._stops.get(number, _GOES_ON)
 
 
-def _harmless(stops: frozenset[int]) -> int:
-    """A token that stops nothing."""
-    token = 0
-    while token in stops:
-        token += 1
-    return token
+@lru_cache
+def _harmless(stops: frozenset[int]) -> tuple[int, int]:
+    """Two tokens that stop nothing."""
+    first, second = itertools.islice((token for token in itertools.count() if token not in stops), 2)
+    return first, second
 
 
 class _Rules:
@@ -159,17 +171,8 @@ class _Rules:
         return (b"",) * (len(drafts) + 1)
 
     def advance(self, token: int) -> bool:
-        ended, self.error = self._world.rules_end(self._number)
+        ended, self.error = self._world.rules_end(self._number, token)
         return ended
-
-
-class _Runner:
-    def __init__(self, world: _World, info: RunnerInfo) -> None:
-        self.info = info
-        self.execute = world.execute
-
-    def close(self) -> None:
-        """There is no model."""
 
 
 class _Caught:
@@ -191,7 +194,7 @@ class Replay:
         self._ids: dict[int, str] = {}
         cache = CacheConfig(**header.cache)
         self.core = EngineCore(
-            runner=_Runner(self._world, runner_info(header)),
+            runner=self._world,
             scheduler=SchedulerConfig(**header.scheduler),
             cache=cache,
             limits=LimitsConfig(**header.limits),
@@ -261,13 +264,13 @@ def replay(header: RunHeader, turns: Iterable[Rows]) -> ReplayResult:
         replayed = engine.turn(recorded)
         count, tokens, last = count + 1, tokens + row.tokens, row.start + row.took
         first = row.start if first is None else first
-        if not same_decisions(recorded, replayed):
-            found = difference(recorded, replayed)
+        found = difference(recorded, replayed)
+        if found is not None:
             return ReplayResult(turns=count, tokens=tokens, seconds=(last - first) / 1e6, difference=found)
     return ReplayResult(turns=count, tokens=tokens, seconds=(last - (first or 0)) / 1e6, difference=None)
 
 
-class ReplayError(ValueError):
+class ReplayError(UserError, ValueError):
     """A stored run that cannot be replayed; the message says why."""
 
 

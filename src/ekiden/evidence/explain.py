@@ -81,8 +81,8 @@ def explain(reader: LedgerReader, request: RequestRow, *, viewer: str | None = N
         reason=request.refusal if refused else None if end is None else end.reason,
         headline=f"Refused ({request.refusal}): {detail.message}" if refused else _headline(found, shares),
         e2e_seconds=(found.e2e if end is None else end.e2e) / 1e6,
-        queue_seconds=_since(request.arrival, None if timeline.admitted is None else timeline.admitted.at),
-        ttft_seconds=_since(request.arrival, None if timeline.first_token is None else timeline.first_token.at),
+        queue_seconds=request.seconds_until(timeline.admitted and timeline.admitted.at),
+        ttft_seconds=request.seconds_until(timeline.first_token and timeline.first_token.at),
         prompt_tokens=request.prompt_tokens,
         cached_tokens=0 if end is None else end.cached_tokens,
         output_tokens=0 if end is None else end.output_tokens,
@@ -94,10 +94,6 @@ def explain(reader: LedgerReader, request: RequestRow, *, viewer: str | None = N
         causes=shares,
         life=_life(found),
     )
-
-
-def _since(arrival: int, at: int | None) -> float | None:
-    return None if at is None else (at - arrival) / 1e6
 
 
 def _headline(found: Breakdown, shares: list[CauseShare]) -> str:
@@ -196,7 +192,7 @@ def _name(reader: LedgerReader, number: int, viewer: str | None) -> str:
 def _life(found: Breakdown) -> list[LifeEvent]:
     life = [LifeEvent(at_seconds=0.0, turn=0, event="SENT", words="arrived at the server")]
     for event in found.events:
-        after = _since(found.request.arrival, event.at)
+        after = found.request.seconds_until(event.at)
         if after is not None:
             words = event_words(event)
             if event.kind is EventKind.ENDED and found.end is not None:
@@ -233,7 +229,7 @@ def worst(reader: LedgerReader, count: int, *, since: int = 0) -> list[WorstRequ
                 tenant=request.tenant,
                 reason=end.reason,
                 e2e_seconds=end.e2e / 1e6,
-                ttft_seconds=_since(request.arrival, end.first_token),
+                ttft_seconds=request.seconds_until(end.first_token),
                 output_tokens=end.output_tokens,
                 cause=first.cause.value,
                 cause_seconds=first.micros / 1e6,

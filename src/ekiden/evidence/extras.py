@@ -3,8 +3,10 @@
 import importlib
 from typing import Any
 
+from ekiden.errors import UserError
 
-class ExportError(RuntimeError):
+
+class ExportError(UserError, RuntimeError):
     """An export that cannot be made; the message says what is missing."""
 
 

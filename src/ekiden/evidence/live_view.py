@@ -52,7 +52,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """``first`` has the first in line, then who was passed over, then the others by arrival."""
+    """``first`` has the first in line, then those that were passed over, then the others by arrival."""
 
     waiting: int = 0
     by_cause: dict[str, int] = {}

@@ -6,12 +6,14 @@ A file that an earlier version wrote may lack columns that were added since: its
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import starmap
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from ekiden.errors import UserError
 from ekiden.ledger.records import (
     FORMAT,
     REFUSED,
@@ -58,7 +60,7 @@ def decisions_of(row: TurnRow) -> TurnDecisions:
     return _DECODE_DECISIONS(row.decisions)
 
 
-class LedgerReadError(ValueError):
+class LedgerReadError(UserError, ValueError):
     """What was asked for is not in the ledger, or cannot be read; the message says where it was looked for."""
 
 
@@ -127,7 +129,7 @@ class LedgerReader:
     def _iterate(self, row: type[Row], where: str, *values: object, blobs: bool = True) -> Iterator[Row]:
         """The rows of a table that a condition selects. Without ``blobs`` those columns are empty, and not read."""
         found = self._connection.execute(f"{self._select(row, blobs)} {where}", values)
-        return (row(*columns) for columns in found)
+        return starmap(row, found)
 
     def _rows(self, row: type[Row], where: str, *values: object, blobs: bool = True) -> list[Row]:
         return list(self._iterate(row, where, *values, blobs=blobs))
@@ -223,7 +225,7 @@ class LedgerReader:
                 return request
         return None
 
-    # --- now: who is in the engine, and the last moments
+    # --- now: the requests in the engine, and the last moments
 
     def live_requests(self) -> list[RequestRow]:
         """The requests that are in the engine, in order of arrival, without details."""

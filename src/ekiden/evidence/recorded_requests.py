@@ -4,7 +4,7 @@ Prompts need not be kept for that. What the engine sees of a prompt is its lengt
 others, so a prompt is made of token ids that share blocks exactly as the recorded keys do (:class:`PromptMaker`).
 """
 
-from dataclasses import dataclass, field
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -18,21 +18,15 @@ from ekiden.state.request import Request
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 
 
-@dataclass(slots=True)
-class _Node:
-    """A known beginning of prompts: the blocks seen after it, by their keys."""
-
-    tokens: tuple[int, ...] = ()
-    children: "dict[bytes, _Node]" = field(default_factory=dict)
-
-
 class PromptMaker:
     """Token ids for recorded prompts: blocks with equal keys get equal tokens, different ones different tokens."""
 
     def __init__(self, *, vocab_size: int, block_size: int) -> None:
         self._vocab_size = vocab_size
         self._block_size = block_size
-        self._root = _Node()
+        self._blocks: dict[bytes, tuple[int, ...]] = {}
+        self._followers: Counter[bytes] = Counter()
+        """How many different blocks are known after a block. A key names a block and all that is before it."""
 
     def prompt(self, row: RequestRow, detail: RequestDetail) -> tuple[int, ...]:
         """The recorded token ids where they were kept, else ones that share blocks as the recorded ones did."""
@@ -41,14 +35,14 @@ class PromptMaker:
         if detail.bad_token is not None:
             return (detail.bad_token,) + (0,) * (row.prompt_tokens - 1)
         tokens: list[int] = []
-        node = self._root
+        before = b""
         for start in range(0, len(detail.block_keys), KEY_BYTES):
             key = detail.block_keys[start : start + KEY_BYTES]
-            child = node.children.get(key)
-            if child is None:
-                child = node.children[key] = _Node(self._numerals(len(node.children)))
-            tokens += child.tokens
-            node = child
+            if key not in self._blocks:
+                self._blocks[key] = self._numerals(self._followers[before])
+                self._followers[before] += 1
+            tokens += self._blocks[key]
+            before = key
         return (*tokens, *(0,) * (row.prompt_tokens - len(tokens)))
 
     def _numerals(self, number: int) -> tuple[int, ...]:

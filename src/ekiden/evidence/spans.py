@@ -158,9 +158,9 @@ def _nanos(started: float, micros: int) -> int:
 
 
 def _attributes(reader: LedgerReader, row: RequestRow, detail: RequestDetail, end: EndRow) -> dict[str, Any]:
-    """The semantic conventions for generative AI, and our own under ``ekiden``."""
+    """The semantic conventions for generative AI, and our own under ``ekiden``; only those that have a value."""
     sampling = detail.sampling
-    attributes: dict[str, Any] = {
+    attributes = {
         "gen_ai.operation.name": "text_completion",
         "gen_ai.provider.name": "ekiden",
         "gen_ai.request.model": reader.header.model_id,
@@ -171,24 +171,18 @@ def _attributes(reader: LedgerReader, row: RequestRow, detail: RequestDetail, en
         "gen_ai.usage.output_tokens": end.output_tokens,
         "gen_ai.request.temperature": float(sampling.get("temperature", 1.0)),
         "gen_ai.request.top_p": float(sampling.get("top_p", 1.0)),
+        "gen_ai.request.max_tokens": sampling.get("max_tokens"),
+        "gen_ai.request.seed": sampling.get("seed"),
+        "gen_ai.server.time_to_first_token": row.seconds_until(end.first_token),
+        "error.type": row.refusal,
         "ekiden.tenant": row.tenant,
         "ekiden.preemptions": end.preemptions,
         "ekiden.cached_tokens": end.cached_tokens,
         "ekiden.fingerprint": reader.header.fingerprint,
+        "ekiden.external_id": detail.external_id,
+        "ekiden.time_in_queue": row.seconds_until(end.admitted),
     }
-    if "max_tokens" in sampling:
-        attributes["gen_ai.request.max_tokens"] = sampling["max_tokens"]
-    if "seed" in sampling:
-        attributes["gen_ai.request.seed"] = sampling["seed"]
-    if detail.external_id is not None:
-        attributes["ekiden.external_id"] = detail.external_id
-    if row.refusal is not None:
-        attributes["error.type"] = row.refusal
-    if end.admitted is not None:
-        attributes["ekiden.time_in_queue"] = (end.admitted - row.arrival) / 1e6
-    if end.first_token is not None:
-        attributes["gen_ai.server.time_to_first_token"] = (end.first_token - row.arrival) / 1e6
-    return attributes
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _add_events(reader: LedgerReader, span: Any, row: RequestRow) -> None:

@@ -64,7 +64,7 @@ class Timeline:
     blocked: bool = False
     """It was looked at for admission and did not fit."""
     pauses: int = 0
-    """Who pauses it, as bits of PAUSE_BITS."""
+    """What pauses it, as bits of PAUSE_BITS."""
     slot_turn: int = 0
     """The turn in which it last got a slot; 0: it has none."""
     slot: int | None = None

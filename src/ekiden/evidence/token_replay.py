@@ -4,12 +4,13 @@ Needs a run whose prompts were kept. The promise is that a request's tokens do n
 recorded schedule is not repeated: requests run as many at once as the engine takes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from ekiden.config import Config, LimitsConfig
-from ekiden.engine.build import EngineParts, build_core
+from ekiden.engine.engine_core import EngineCore
 from ekiden.evidence.reader import LedgerReader, end_detail_of, request_detail_of
 from ekiden.evidence.recorded_requests import kept_request_of
 from ekiden.ledger.details import digest
@@ -28,14 +29,16 @@ class TokenReplay:
     not_kept: int = 0
 
 
-def replay_tokens(reader: LedgerReader, parts: EngineParts, config: Config, *, limit: int | None = None) -> TokenReplay:
+def replay_tokens(
+    reader: LedgerReader, make_core: Callable[[Config], EngineCore], config: Config, *, limit: int | None = None
+) -> TokenReplay:
     """Answer the recorded requests again, or the first ``limit`` of them, and compare.
 
     An answer that was cut short is compared as far as it went.
     """
     result = TokenReplay()
     engine = replace(config.engine, seed=reader.header.seed)
-    core = build_core(parts, replace(config, engine=engine, limits=_ANY_NUMBER))
+    core = make_core(replace(config, engine=engine, limits=_ANY_NUMBER))
     expected: dict[str, tuple[str, bytes, int]] = {}
     ends = {end.request: end for end in reader.all_ends()}
     for row in reader.all_requests()[:limit]:

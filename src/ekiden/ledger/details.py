@@ -98,11 +98,8 @@ def stop_of(sequence: Sequence) -> int | str | None:
 
 def _sampling_changes(sampling: SamplingParams, *, keep_texts: bool) -> dict[str, Any]:
     """What differs from the defaults. Of the client's own texts only lengths and kinds, unless they are kept."""
-    changes = {}
-    for name, default in _DEFAULTS.items():
-        value = getattr(sampling, name)
-        if value != default:
-            changes[name] = value
+    values = msgspec.structs.asdict(sampling)
+    changes = {name: value for name, value in values.items() if value != _DEFAULTS[name]}
     if keep_texts:
         return changes
     if sampling.stop:

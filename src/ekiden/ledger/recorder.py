@@ -43,7 +43,7 @@ class Sink(Protocol):
 
 
 def whole_microseconds(clock: Callable[[], float]) -> Callable[[], float]:
-    """A clock whose readings are whole microseconds: what is recorded of them is all there is to them."""
+    """A clock that rounds its readings to whole microseconds, so that the ledger holds them exactly."""
 
     def read() -> float:
         return round(clock() * 1e6) / 1e6
@@ -86,7 +86,7 @@ class Recorder:
         self._draining = False
         self._wait: int | None = None
         self._head: int | None = None
-        # What the turn adds; made anew for each.
+        # The rows of the turn, made anew for each.
         self._events: list[EventRow] = []
         self._ends: list[EndRow] = []
         self._requests: list[RequestRow] = []
@@ -127,7 +127,7 @@ class Recorder:
             value = "on" if turn.draining else "off"
             self._controls.append(ControlRow(self._turn, start, "draining", value, SetBy.PERSON.value, "operator"))
 
-    # --- stage 1, and what else comes in
+    # --- stage 1: arrivals, cancellations and pauses
 
     def _inbox(self, turn: Turn, start: int) -> TurnInputs:
         for arrival in turn.arrivals:
@@ -278,7 +278,7 @@ class Recorder:
         return victims
 
     def _first_tokens(self, turn: Turn) -> None:
-        """Who got its first token, and whose dropped content is whole again."""
+        """Note which sequences got their first token, and which have computed their dropped KV blocks again."""
         assert turn.formed is not None
         for sequence, row in zip(turn.formed.sequences, turn.formed.plan.rows, strict=True):
             if (
@@ -309,14 +309,15 @@ class Recorder:
         for sequence in outcome.resumed:
             number = self._number[sequence]
             resumed.append(number)
-            whole, place = sequence.num_uncomputed_tokens <= 1, max(sequence.slot, 0) + 1  # it may have ended by now
+            # One that has ended in this turn has no slot any more.
+            whole, place = sequence.num_uncomputed_tokens <= 1, max(sequence.slot, 0) + 1
             self._event(number, EventKind.RESUMED, place if whole else -place, late=late)
             if not whole and sequence.num_output_tokens:
                 self._recomputing.add(sequence)
         return resumed
 
     def _passed_over_changes(self, outcome: RefillOutcome | None) -> list[int] | None:
-        """Who is looked at for admission and does not fit: the list, when it is another than before."""
+        """The requests that were looked at for admission and did not fit; None when they are those of before."""
         now = self._passed_over if outcome is None else outcome.passed_over
         if now == self._passed_over:
             return None
@@ -395,7 +396,7 @@ class Recorder:
         return WAIT_CODES[outcome.wait_reason], None if head is None else self._number.get(head)
 
     def _forget_padding(self) -> None:
-        """Finished rows that are computed no longer need no number."""
+        """Forget the numbers of finished rows that are no longer computed."""
         if self._padded:
             for sequence in self._padded:
                 if sequence.slot < 0:
@@ -409,7 +410,7 @@ def _measured(
     stops: list[tuple[int, int | str | None]],
     proposed: list[tuple[int, int, int]],
 ) -> TurnInputs:
-    """The inputs with what stage 3 took and what the model's tokens ended."""
+    """The inputs, with the times of stage 3 and the answers that the model's tokens ended."""
     output = turn.output
     if output is None:
         return msgspec.structs.replace(inputs, failure=turn.failure, drafts=proposed)

@@ -142,6 +142,10 @@ class RequestRow(NamedTuple):
     refusal: str | None
     detail: bytes
 
+    def seconds_until(self, at: int | None) -> float | None:
+        """From its arrival to a time of the run; None where there is no such time."""
+        return None if at is None else (at - self.arrival) / 1e6
+
 
 class EndRow(NamedTuple):
     request: int

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, get_type_hints
 
 import msgspec
 
@@ -31,38 +31,35 @@ FLUSH_SECONDS: Final = 0.2
 MAX_PENDING: Final = 20_000
 """Turns that may wait to be written: tens of megabytes, and minutes of a disk that does not answer."""
 
-_SCHEMA: Final = """
+_KINDS: Final = {
+    int: "INTEGER NOT NULL",
+    int | None: "INTEGER",
+    str: "TEXT NOT NULL",
+    str | None: "TEXT",
+    bytes: "BLOB NOT NULL",
+}
+
+
+def _table(name: str, row: type, key: str | None = None, rest: str = ")") -> str:
+    """A table with the fields of a row as columns."""
+    columns = [
+        f"{field} {'INTEGER PRIMARY KEY' if field == key else _KINDS[kind]}"
+        for field, kind in get_type_hints(row).items()
+    ]
+    return f"CREATE TABLE {name} ({', '.join(columns)}{rest};"
+
+
+_SCHEMA: Final = f"""
 CREATE TABLE run (header BLOB NOT NULL);
-CREATE TABLE turns (
-  turn INTEGER PRIMARY KEY, start INTEGER NOT NULL, took INTEGER NOT NULL, wait_start INTEGER, head_start INTEGER,
-  wait INTEGER, head INTEGER, waiting INTEGER NOT NULL, running INTEGER NOT NULL, free_blocks INTEGER NOT NULL,
-  decode_rows INTEGER NOT NULL, decode_context INTEGER NOT NULL, prefill_tokens INTEGER NOT NULL,
-  prefill_pairs INTEGER NOT NULL, p10 INTEGER NOT NULL, p50 INTEGER NOT NULL, p90 INTEGER NOT NULL,
-  prefill_time INTEGER NOT NULL, swapped INTEGER NOT NULL, tokens INTEGER NOT NULL,
-  inputs BLOB NOT NULL, decisions BLOB NOT NULL
-);
-CREATE TABLE events (
-  request INTEGER NOT NULL, turn INTEGER NOT NULL, place INTEGER NOT NULL, late INTEGER NOT NULL,
-  kind INTEGER NOT NULL, value INTEGER NOT NULL, PRIMARY KEY (request, turn, place)
-) WITHOUT ROWID;
-CREATE TABLE requests (
-  request INTEGER PRIMARY KEY, request_id TEXT NOT NULL, tenant TEXT NOT NULL, turn INTEGER NOT NULL,
-  arrival INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, max_tokens INTEGER NOT NULL, priority INTEGER NOT NULL,
-  refusal TEXT, detail BLOB NOT NULL
-);
+{_table("turns", TurnRow, "turn")}
+{_table("events", EventRow, rest=", PRIMARY KEY (request, turn, place)) WITHOUT ROWID")}
+{_table("requests", RequestRow, "request")}
+{_table("ends", EndRow, "request")}
+{_table("controls", ControlRow)}
+CREATE TABLE live (request INTEGER PRIMARY KEY);
 CREATE INDEX requests_by_id ON requests (request_id);
-CREATE TABLE ends (
-  request INTEGER PRIMARY KEY, turn INTEGER NOT NULL, at INTEGER NOT NULL, e2e INTEGER NOT NULL, reason TEXT NOT NULL,
-  output_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, preemptions INTEGER NOT NULL, admitted INTEGER,
-  first_token INTEGER, blocks INTEGER NOT NULL, detail BLOB NOT NULL
-);
 CREATE INDEX ends_by_e2e ON ends (e2e);
 CREATE INDEX ends_by_turn ON ends (turn);
-CREATE TABLE live (request INTEGER PRIMARY KEY);
-CREATE TABLE controls (
-  turn INTEGER NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, set_by TEXT NOT NULL,
-  who TEXT NOT NULL
-);
 """
 
 

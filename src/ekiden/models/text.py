@@ -13,7 +13,7 @@ Rules:
 
 from dataclasses import dataclass
 
-from ekiden.models.tokenizer import Tokenizer
+from ekiden.models.tokenizer import DecodeStream, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class IncrementalText:
     ) -> None:
         if "" in stop:
             raise ValueError("stop holds an empty string; leave it out, or give a text of at least one character")
-        self._stream = tokenizer.decode_stream(skip_special_tokens, shown)
+        self._stream = DecodeStream(tokenizer, skip_special_tokens, shown)
         self._matchers = [_Matcher(text) for text in stop]
         self._include_stop = include_stop
         self._tokens_without_stop = min_tokens
@@ -60,46 +60,34 @@ class IncrementalText:
 
     def feed(self, token_id: int) -> TextDelta:
         """The text that may be sent after the next token; none once a stop string was found."""
-        text = self._stream.step(token_id)
-        if self._tokens_without_stop == 0:
-            return self._add(text)
-        self._tokens_without_stop -= 1
-        return self._pass_over(text)
+        may_stop = self._tokens_without_stop == 0
+        self._tokens_without_stop -= not may_stop
+        return self._add(self._stream.step(token_id), may_stop)
 
     def finish(self) -> str:
         """The text that was held back, when generation ends another way; an unfinished character is U+FFFD."""
-        text = self._stream.finish()
-        rest = (self._pass_over(text) if self._tokens_without_stop else self._add(text)).text
+        rest = self._add(self._stream.finish(), self._tokens_without_stop == 0).text
         if self._stopped is None:
             rest, self._held = rest + self._held, ""
         return rest
 
-    def _add(self, text: str) -> TextDelta:
+    def _add(self, text: str, may_stop: bool) -> TextDelta:
+        """Add text, in which stop strings may begin but not end unless ``may_stop``."""
         if self._stopped is not None:
             return TextDelta(text="", stopped=self._stopped)
         if not self._matchers:
             return TextDelta(text=text)
         pending = self._held + text
-        first: tuple[int, int, str] | None = None  # begin, length, stop string
+        found: list[tuple[int, int, str]] = []  # begin in `pending`, length, stop string
         for matcher in self._matchers:
-            begin = matcher.feed(text, len(self._held))
-            if begin is not None:
-                found = (begin, len(matcher.text), matcher.text)
-                first = found if first is None else min(first, found)
-        if first is not None:
-            begin, length, self._stopped = first
+            end = matcher.feed(text)
+            if end is not None and may_stop:
+                length = len(matcher.text)
+                found.append((len(self._held) + end - length, length, matcher.text))
+        if found:
+            begin, length, self._stopped = min(found)
             self._held = ""
             return TextDelta(text=pending[: begin + length if self._include_stop else begin], stopped=self._stopped)
-        return self._give(pending)
-
-    def _pass_over(self, text: str) -> TextDelta:
-        """Add text in which a stop string may begin but not end."""
-        for matcher in self._matchers:
-            matcher.skip(text)
-        return self._give(self._held + text)
-
-    def _give(self, pending: str) -> TextDelta:
-        """Give out all but the end that may become part of a stop string."""
         keep = len(pending) - max((matcher.matched for matcher in self._matchers), default=0)
         self._held = pending[keep:]
         return TextDelta(text=pending[:keep])
@@ -119,22 +107,14 @@ class _Matcher:
             length += text[index] == text[length]
             self._fallback[index] = length
 
-    def feed(self, text: str, offset: int) -> int | None:
-        """Where the first match that ``text`` completes begins, counted from ``offset`` characters before ``text``."""
-        for index, character in enumerate(text):
-            self._step(character)
-            if self.matched == len(self.text):
-                return offset + index + 1 - len(self.text)
-        return None
-
-    def skip(self, text: str) -> None:
-        """As :meth:`feed`, but a match does not count."""
-        for character in text:
-            self._step(character)
+    def feed(self, text: str) -> int | None:
+        """Add text; returns the index in it after the first match that it completes."""
+        end = None
+        for index, character in enumerate(text, 1):
+            while self.matched and character != self.text[self.matched]:
+                self.matched = self._fallback[self.matched - 1]
+            self.matched += character == self.text[self.matched]
             if self.matched == len(self.text):
                 self.matched = self._fallback[-1]
-
-    def _step(self, character: str) -> None:
-        while self.matched and character != self.text[self.matched]:
-            self.matched = self._fallback[self.matched - 1]
-        self.matched += character == self.text[self.matched]
+                end = end or index
+        return end

@@ -24,14 +24,7 @@ from ekiden.models.errors import ModelError, one_line
 GUARD = "\ufdd0\ufdd1"
 
 # These tokens end a turn in every model where they are special, also when its configuration does not say so.
-END_OF_TURN = (
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|endoftext|>",
-    "<|end|>",
-)
+END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +118,6 @@ class Tokenizer:
             return text.removeprefix(" ")
         return text
 
-    def decode_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()) -> "DecodeStream":
-        """A decoder that takes generated ids one at a time; its pieces together are ``decode(ids, continuation=True)``.
-
-        Special tokens among ``shown`` are not skipped.
-        """
-        return DecodeStream(self, skip_special_tokens, shown)
-
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that the token adds to a text; empty for an id without a token (a padded vocabulary)."""
         added = self._added_bytes.get(token_id)
@@ -186,7 +172,10 @@ class Tokenizer:
 
 
 class DecodeStream:
-    """Decodes ids one at a time and holds back the bytes of an unfinished character (at most three)."""
+    """Decodes generated ids one at a time; its pieces together are ``decode(ids, continuation=True)``.
+
+    It holds back the bytes of an unfinished character (at most three). Special tokens among ``shown`` are not skipped.
+    """
 
     def __init__(
         self, tokenizer: Tokenizer, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()

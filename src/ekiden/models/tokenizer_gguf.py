@@ -48,34 +48,30 @@ _SPLITS = {
     "qwen2": _QWEN2,
     "tekken": _TEKKEN,
 }
-_IGNORE_MERGES = {"llama-bpe", "llama3", "llama-v3", "tekken"}
-_ADDS_BOS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+_LIKE_LLAMA3 = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+"""Models that do not split a word which is a token itself (``ignore_merges``), and that begin a text with BOS."""
 _COMPOSES = {"qwen2"}
 """Models whose tokenizer.json normalises text to NFC."""
 
 
-class _Metadata:
+class _Metadata(Fields):
     """The file's tokenizer keys, with the vocabulary checked."""
 
     def __init__(self, source: str, metadata: Mapping[str, Any]) -> None:
-        self.source = source
-        self.values = metadata
-        tokens = metadata.get("tokenizer.ggml.tokens")
+        super().__init__(source, metadata, "tokenizer.ggml.")
+        tokens, types = self.get("tokens"), self.get("token_type")
         if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
             raise ModelError(f"{source}: the file holds no vocabulary (tokenizer.ggml.tokens); {_WAY_OUT}")
-        self.tokens: list[str] = tokens
-        types = metadata.get("tokenizer.ggml.token_type")
-        if types is None:
-            self.types = [NORMAL] * len(tokens)
-        elif isinstance(types, np.ndarray) and len(types) == len(tokens):
-            self.types = [int(value) for value in types]
-        else:
+        if types is not None and not (isinstance(types, np.ndarray) and len(types) == len(tokens)):
             raise ModelError(
                 f"{source}: tokenizer.ggml.token_type does not match its {len(tokens):,} tokens; {_WAY_OUT}"
             )
+        self.tokens: list[str] = tokens
+        self.types: list[int] = [NORMAL] * len(tokens) if types is None else [int(value) for value in types]
+        self.architecture = str(metadata.get("general.architecture"))
 
     def token_id(self, name: str) -> int | None:
-        value = self.values.get(f"tokenizer.ggml.{name}_token_id")
+        value = self.get(f"{name}_token_id")
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(self.tokens):
@@ -85,11 +81,8 @@ class _Metadata:
             )
         return value
 
-    def text(self, name: str) -> str | None:
-        return Fields(self.source, self.values).text(f"tokenizer.ggml.{name}")
-
     def flag(self, name: str, default: bool) -> bool:
-        value = self.values.get(f"tokenizer.ggml.{name}")
+        value = self.get(name)
         return value if isinstance(value, bool) else default
 
 
@@ -106,7 +99,7 @@ def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: 
         if model == "gpt2":
             pre = _pre_tokenizer_name(described, warnings)
             backend = _byte_level(described, pre)
-            adds_bos, strips_space = pre in _ADDS_BOS, False
+            adds_bos, strips_space = pre in _LIKE_LLAMA3, False
         elif model == "llama":
             backend = _sentencepiece(described)
             adds_bos, strips_space = True, described.flag("add_space_prefix", True)
@@ -171,7 +164,9 @@ def _add_tokens(described: _Metadata, backend: tokenizers.Tokenizer) -> frozense
 def _pre_tokenizer_name(described: _Metadata, warnings: list[str]) -> str:
     named = described.text("pre")
     if named is None or named == "default":
-        guess = _guess_pre_tokenizer(described)
+        guess = "llama-bpe" if "<|begin_of_text|>" in described.tokens else "gpt-2"
+        if described.architecture.startswith("qwen"):
+            guess = "qwen2"
         warnings.append(
             f"{described.source}: the file does not say how text is split before merging (tokenizer.ggml.pre); "
             f"{guess!r} is assumed. If that is wrong, answers are worse: convert the model again, or {_WAY_OUT}"
@@ -182,16 +177,8 @@ def _pre_tokenizer_name(described: _Metadata, warnings: list[str]) -> str:
     return named
 
 
-def _guess_pre_tokenizer(described: _Metadata) -> str:
-    if str(described.values.get("general.architecture")).startswith("qwen"):
-        return "qwen2"
-    if "<|begin_of_text|>" in described.tokens:
-        return "llama-bpe"
-    return "gpt-2"
-
-
 def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
-    merges = described.values.get("tokenizer.ggml.merges")
+    merges = described.get("merges")
     if not isinstance(merges, list):
         raise ModelError(f"{described.source}: the file holds no merges (tokenizer.ggml.merges); {_WAY_OUT}")
     try:
@@ -199,7 +186,7 @@ def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
     except ValueError as error:
         raise ModelError(f"{described.source}: an entry of tokenizer.ggml.merges is not a pair; {_WAY_OUT}") from error
     vocabulary = {text: token_id for token_id, text in enumerate(described.tokens)}
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _IGNORE_MERGES))
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _LIKE_LLAMA3))
     rule = _SPLITS[pre]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule in (_GPT2, _DIGITS_THEN_GPT2))
     first: list[pre_tokenizers.PreTokenizer] = []
@@ -215,7 +202,7 @@ def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
 
 
 def _sentencepiece(described: _Metadata) -> tokenizers.Tokenizer:
-    scores = described.values.get("tokenizer.ggml.scores")
+    scores = described.get("scores")
     if not isinstance(scores, np.ndarray) or len(scores) != len(described.tokens):
         raise ModelError(f"{described.source}: the tokens have no scores (tokenizer.ggml.scores); {_WAY_OUT}")
     unknown = described.token_id("unknown")

@@ -39,17 +39,6 @@ class Draw:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A token for each of some rows, drawn from the untruncated distribution, with what :func:`_kept` needs."""
-
-    ids: Ids
-    logits: Doubles
-    weights: Doubles
-    totals: Doubles
-    """The total mass of each row. The unit, as for ``weights``, is the mass of the row's most likely token."""
-
-
 def choose(logits: FloatMatrix, reduced: Reduced, draws: list[Draw]) -> list[int]:
     """A token id for each draw. ``logits`` is ``[rows, padded vocabulary]`` and only read; temperatures are over 0."""
     tokens: dict[int, int] = {}
@@ -61,9 +50,8 @@ def choose(logits: FloatMatrix, reduced: Reduced, draws: list[Draw]) -> list[int
         columns = np.arange(len(pending))
         for attempt in numbers:
             trying = [draws[pending[column]] for column in columns]
-            trial = _try(logits, reduced, trying, attempt[columns])
-            kept = _kept(logits, reduced, trying, trial)
-            for column, token in zip(columns[kept].tolist(), trial.ids[kept].tolist(), strict=True):
+            ids, kept = _try(logits, reduced, trying, attempt[columns])
+            for column, token in zip(columns[kept].tolist(), ids[kept].tolist(), strict=True):
                 tokens[pending[column]] = token
             columns = columns[~kept]
             if not len(columns):
@@ -80,18 +68,34 @@ def _uniforms(draws: list[Draw], block: int) -> Doubles:
     return uniforms([draw.seed for draw in draws], [draw.position for draw in draws], block)
 
 
-def _try(logits: FloatMatrix, reduced: Reduced, draws: list[Draw], numbers: Doubles) -> _Trial:
-    """Invert each row's cumulative distribution at its number: first over the groups, then within the group found."""
+def _try(logits: FloatMatrix, reduced: Reduced, draws: list[Draw], numbers: Doubles) -> tuple[Ids, Flags]:
+    """A token for each draw from its untruncated distribution, and whether ``top_p`` and ``min_p`` keep it.
+
+    Inverts each row's cumulative distribution at its number: first over the groups, then within the group found. All
+    masses of a row are in units of its most likely token's.
+    """
     rows = np.array([draw.row for draw in draws])
     each = np.arange(len(rows))
-    by_group = np.cumsum(reduced.sums[rows], axis=1, dtype=np.float64)
+    maxima, sums = reduced.maxima[rows], reduced.sums[rows]
+    highest = maxima.max(axis=1)
+    by_group = np.cumsum(sums, axis=1, dtype=np.float64)
     group, inside = _invert(by_group, numbers)
     members = logits.reshape(len(logits), -1, GROUP_SIZE)[rows, group].astype(np.float64)
     temperatures = np.array([draw.params.temperature for draw in draws])
-    highest = reduced.maxima[rows].max(axis=1)
     weights = np.exp((members - highest[:, None]) / temperatures[:, None])
     member, _ = _invert(np.cumsum(weights, axis=1), inside)
-    return _Trial(group * GROUP_SIZE + member, members[each, member], weights[each, member], by_group[:, -1])
+    ids, drawn, mass = group * GROUP_SIZE + member, members[each, member], weights[each, member]
+    kept = mass >= np.array([draw.params.min_p for draw in draws])
+    top_p = np.array([draw.params.top_p for draw in draws])
+    if (top_p >= 1.0).all():
+        return ids, kept
+    limits = top_p * by_group[:, -1]
+    at_most = np.where(maxima >= drawn[:, None], sums, 0.0).sum(axis=1, dtype=np.float64) - mass
+    for index in np.flatnonzero(kept & (top_p < 1.0) & (at_most >= limits)).tolist():
+        row, temperature = logits[rows[index]], draws[index].params.temperature
+        before = _mass_before(row, drawn[index], ids[index], temperature, float(highest[index]))
+        kept[index] = before < limits[index]
+    return ids, kept
 
 
 def _invert(cumulative: Doubles, numbers: Doubles) -> tuple[Ids, Doubles]:
@@ -104,25 +108,6 @@ def _invert(cumulative: Doubles, numbers: Doubles) -> tuple[Ids, Doubles]:
     before = np.where(index > 0, cumulative[each, index - 1], 0.0)
     share = (target - before) / (cumulative[each, index] - before)
     return index, np.clip(share, 0.0, 1.0)
-
-
-def _kept(logits: FloatMatrix, reduced: Reduced, draws: list[Draw], trial: _Trial) -> Flags:
-    """Whether ``top_p`` and ``min_p`` of each row keep the token it drew."""
-    rows = np.array([draw.row for draw in draws])
-    top_p = np.array([draw.params.top_p for draw in draws])
-    kept = trial.weights >= np.array([draw.params.min_p for draw in draws])
-    if (top_p >= 1.0).all():
-        return kept
-    reaching = reduced.maxima[rows] >= trial.logits[:, None]
-    at_most = np.where(reaching, reduced.sums[rows], 0.0).sum(axis=1, dtype=np.float64) - trial.weights
-    limits = top_p * trial.totals
-    unsure = kept & (top_p < 1.0) & (at_most >= limits)
-    for index in np.flatnonzero(unsure).tolist():
-        row, draw = logits[rows[index]], draws[index]
-        highest = float(reduced.maxima[rows[index]].max())
-        before = _mass_before(row, trial.logits[index], trial.ids[index], draw.params.temperature, highest)
-        kept[index] = before < limits[index]
-    return kept
 
 
 def _mass_before(row: FloatRow, logit: np.float64, token: np.int64, temperature: float, highest: float) -> float:
@@ -141,8 +126,7 @@ def _draw_sorted(logits: FloatMatrix, reduced: Reduced, draws: list[Draw]) -> li
     for tokens, number in zip(kept, numbers, strict=True):
         cumulative = np.cumsum(tokens.weights)
         total = float(cumulative[-1])
-        target = min(
-            float(number) * total, math.nextafter(total, 0.0)
-        )  # as in _invert, but each row has a length of its own
+        # As in _invert, but each row has a different length.
+        target = min(float(number) * total, math.nextafter(total, 0.0))
         chosen.append(int(tokens.ids[cumulative.searchsorted(target, side="right")]))
     return chosen

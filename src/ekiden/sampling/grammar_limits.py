@@ -170,30 +170,26 @@ class _References:
         parts = schema.get("allOf")
         if isinstance(parts, list) and not all(self._ends(part) for part in parts):
             return False
-        if "object" in _types(schema) and not self._object_ends(schema):
-            return False
-        return "array" not in _types(schema) or self._array_ends(schema)
+        kind = schema.get("type")
+        if kind in ("object", ["object"]):
+            return self._object_ends(schema)
+        return kind not in ("array", ["array"]) or self._array_ends(schema)
 
     def _object_ends(self, schema: Mapping[str, Any]) -> bool:
         required, properties = schema.get("required"), schema.get("properties")
-        if _types(schema) != {"object"} or not isinstance(required, list) or not isinstance(properties, Mapping):
+        if not isinstance(required, list) or not isinstance(properties, Mapping):
             return True
         return all(self._ends(properties.get(name)) for name in required if isinstance(name, str))
 
     def _array_ends(self, schema: Mapping[str, Any]) -> bool:
         least = schema.get("minItems")
-        if _types(schema) != {"array"} or not isinstance(least, int) or least < 1:
+        if not isinstance(least, int) or least < 1:
             return True
         first = schema.get("prefixItems")
         leading = first if isinstance(first, list) else []
         if not all(self._ends(item) for item in leading[:least]):
             return False
         return len(leading) >= least or self._ends(schema.get("items"))
-
-
-def _types(schema: Mapping[str, Any]) -> set[str]:
-    kind = schema.get("type")
-    return {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
 
 
 def _resolve(schema: Mapping[str, Any], reference: str) -> Any:

@@ -23,9 +23,6 @@ class Tokens:
     ids: Ids
     weights: Doubles
 
-    def first(self, count: int) -> "Tokens":
-        return Tokens(self.ids[:count], self.weights[:count])
-
 
 def kept_tokens(logits: FloatMatrix, reduced: Reduced, rows: list[int], params: list[SamplingParams]) -> list[Tokens]:
     """For each of ``rows`` of ``logits``, the tokens that its truncations keep: at least one."""
@@ -40,7 +37,7 @@ def kept_tokens(logits: FloatMatrix, reduced: Reduced, rows: list[int], params: 
             tokens = _candidates(logits[row], float(reduced.maxima[row].max()), total, each)
             count = _count_kept(tokens, total, each, complete=True)
             assert count is not None
-        kept.append(tokens.first(count))
+        kept.append(Tokens(tokens.ids[:count], tokens.weights[:count]))
     return kept
 
 
@@ -51,21 +48,21 @@ def _count_kept(tokens: Tokens, total: float, params: SamplingParams, *, complet
     """
     known = len(tokens.ids)
     cumulative = np.cumsum(tokens.weights)
-    count = known if complete else None
+    counts = [known] if complete else []
     if params.top_k > 0:
         if params.top_k <= known:
-            count, total = params.top_k, float(cumulative[params.top_k - 1])
+            counts, total = [params.top_k], float(cumulative[params.top_k - 1])
         elif not complete:
             return None
     if params.top_p < 1.0:
         nucleus = int(np.searchsorted(cumulative, params.top_p * total)) + 1
         if nucleus <= known:
-            count = nucleus if count is None else min(count, nucleus)
+            counts.append(nucleus)
     if params.min_p > 0.0:
         likely = int(np.searchsorted(-tokens.weights, -params.min_p, side="right"))
-        if likely < known or count is not None:
-            count = likely if count is None else min(count, likely)
-    return count
+        if likely < known or counts:
+            counts.append(likely)
+    return min(counts, default=None)
 
 
 def _likely_tokens(

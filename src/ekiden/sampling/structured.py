@@ -70,20 +70,17 @@ class GrammarCompiler:
 
     def _compile(self, grammar: Grammar) -> "CompiledGrammar | GrammarError":
         try:
-            return self._compiled(grammar)
+            if self._tokenizer is None:
+                self._tokenizer = _library_tokenizer(self._source, self._vocab_size)
+            matcher = llguidance.LLMatcher(self._tokenizer, library_grammar(grammar), log_level=0, limits=_limits())
         except GrammarError as error:
             return error.with_traceback(None)
-
-    def _compiled(self, grammar: Grammar) -> "CompiledGrammar":
-        if self._tokenizer is None:
-            self._tokenizer = _library_tokenizer(self._source, self._vocab_size)
-        matcher = llguidance.LLMatcher(self._tokenizer, library_grammar(grammar), log_level=0, limits=_limits())
         if matcher.is_error():
-            raise GrammarError(_first_lines(matcher.get_error()))
+            return GrammarError(_first_lines(matcher.get_error()))
         trial = matcher.deep_copy()
         trial.compute_bitmask()
         if trial.is_error() or (trial.is_stopped() and not trial.is_accepting()):
-            raise GrammarError("no text can match it")
+            return GrammarError("no text can match it")
         return CompiledGrammar(matcher)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ekiden.cli.chat import HELP, ChatSession
 from ekiden.cli.remote_chat import RemoteAnswerer
-from ekiden.cli.terminal import UserError
+from ekiden.errors import UserError
 
 
 class Scripted:
@@ -46,7 +46,7 @@ def talk(lines: list[str], system: str | None = None) -> tuple[Scripted, ChatSes
             raise KeyboardInterrupt
         return line
 
-    session = ChatSession(answerer=answerer, read=read, write=written.append, note=notes.append, system=system)
+    session = ChatSession(answer=answerer.answer, read=read, write=written.append, note=notes.append, system=system)
     session.talk(asyncio.run)
     return answerer, session, "".join(written), notes
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ekiden.cli.config_sources import all_settings, resolve
+from ekiden.build.config_sources import all_settings, resolve
 from ekiden.config import Config, ConfigError
 
 

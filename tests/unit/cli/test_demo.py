@@ -7,11 +7,12 @@ import pytest
 from rich.console import Console
 
 from ekiden.backends.fake import FakeRunner
-from ekiden.cli import compose, demo
+from ekiden.build import model as build_model
+from ekiden.cli import demo, loading
 from ekiden.cli.main import main
 from ekiden.config import CacheConfig, Config, SchedulerConfig
-from ekiden.engine.build import EngineParts
 from ekiden.engine.interface import ModelCard
+from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.workload import demo_prompts
 
 CONFIG = Config(cache=CacheConfig(block_size=16), scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=128))
@@ -107,8 +108,8 @@ class FakeModel:
 
 @pytest.fixture
 def fake_model(monkeypatch):
-    monkeypatch.setattr(compose, "describe_model", lambda config: FakeModel)
-    monkeypatch.setattr(compose, "load_described", lambda config, model: make_parts())
+    monkeypatch.setattr(loading, "describe_model", lambda config: FakeModel)
+    monkeypatch.setattr(build_model, "load_described", lambda config, model: make_parts())
 
 
 def test_the_command_writes_the_page_and_succeeds(fake_model, tmp_path: Path, capsys):
@@ -135,6 +136,6 @@ def test_different_tokens_fail_the_demo(fake_model, tmp_path: Path, capsys, monk
 
 
 def test_a_pool_too_small_for_the_demo_is_told(fake_model, tmp_path: Path, capsys, monkeypatch):
-    monkeypatch.setattr(compose, "load_described", lambda config, model: make_parts(num_blocks=4))
+    monkeypatch.setattr(build_model, "load_described", lambda config, model: make_parts(num_blocks=4))
     assert main(["demo", "--out", str(tmp_path), "--block-size", "16"]) == 2
     assert "--kv-cache-size" in capsys.readouterr().err

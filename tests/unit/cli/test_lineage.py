@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ekiden.cli.compose import model_card
+from ekiden.build.model import model_card
+from ekiden.build.provenance import make_lineage
 from ekiden.cli.main import main
-from ekiden.cli.provenance import make_lineage
 from ekiden.config import CacheConfig, Config, EngineConfig, LimitsConfig, ModelConfig, SchedulerConfig, ServerConfig
 from ekiden.ledger.store import LedgerWriter
 from ekiden.models.load import ModelDescription

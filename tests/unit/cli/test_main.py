@@ -12,8 +12,8 @@ import pytest
 
 from ekiden.cli import main as main_module
 from ekiden.cli.main import COMMANDS, cli, main
-from ekiden.cli.terminal import UserError
 from ekiden.config import ConfigError
+from ekiden.errors import UserError
 from ekiden.models.errors import ModelError
 
 

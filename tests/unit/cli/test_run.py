@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from ekiden.backends.fake import FakeRunner
+from ekiden.build.engines import build_llm
 from ekiden.cli.prompting import read_line, sampling_of
 from ekiden.cli.run import Job, answer, read_lines
-from ekiden.cli.terminal import UserError
 from ekiden.config import CacheConfig, Config, SchedulerConfig
-from ekiden.engine.build import EngineParts
 from ekiden.engine.interface import ModelCard
-from ekiden.engine.llm import LLM
+from ekiden.engine.parts import EngineParts
+from ekiden.errors import UserError
 from ekiden.state.sampling_params import SamplingParams
 
 
@@ -99,7 +99,7 @@ def results(jobs: list[tuple[list[int], int]]) -> tuple[int, list[dict[str, Any]
         for index, (tokens, length) in enumerate(jobs)
     ]
     sink = io.BytesIO()
-    with LLM(EngineParts(runner=runner, card=card), config) as llm:
+    with build_llm(EngineParts(runner=runner, card=card), config) as llm:
         failures = answer(llm, ready, sink)
     return failures, [json.loads(line) for line in sink.getvalue().splitlines()]
 

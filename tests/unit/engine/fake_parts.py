@@ -1,9 +1,10 @@
 """Engine parts with the fake model, importable by name in a child process."""
 
 from ekiden.backends.fake import FakeRunner
+from ekiden.build.engines import build_engine
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
-from ekiden.engine.build import EngineParts
 from ekiden.engine.interface import ModelCard
+from ekiden.engine.parts import BuiltEngine, EngineParts
 from ekiden.models.errors import ModelError
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
@@ -39,7 +40,11 @@ def make_fake_parts(config: Config) -> EngineParts:
     return EngineParts(runner=runner, card=card)
 
 
-def make_unloadable_parts(config: Config) -> EngineParts:
+def make_fake_engine(config: Config) -> BuiltEngine:
+    return build_engine(make_fake_parts(config), config, record=config.ledger.ledger)
+
+
+def make_unloadable_engine(config: Config) -> BuiltEngine:
     raise ModelError("model.gguf is truncated; fetch it again")
 
 

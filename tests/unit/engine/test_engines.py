@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from ekiden.backends.fake import answer_to
+from ekiden.build.core import build_core
+from ekiden.build.engines import build_engine
 from ekiden.engine import loop
 from ekiden.engine.async_engine import AsyncEngine
-from ekiden.engine.build import build_core
 from ekiden.engine.interface import Engine, EngineDied, EngineStats, Health
 from ekiden.engine.process import EngineClient
 from ekiden.models.errors import ModelError
@@ -20,9 +21,10 @@ from ekiden.state.sequence import PauseReason
 from tests.unit.engine.fake_parts import (
     VOCAB,
     make_config,
+    make_fake_engine,
     make_fake_parts,
     make_request,
-    make_unloadable_parts,
+    make_unloadable_engine,
 )
 
 
@@ -48,10 +50,10 @@ def expected(request: Request, count: int) -> list[int]:
 async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     config = make_config()
     if request.param == "thread":
-        async with AsyncEngine(make_fake_parts(config), config) as running:
+        async with AsyncEngine(build_engine(make_fake_parts(config), config)) as running:
             yield running
     else:
-        client = EngineClient(make_fake_parts, config)
+        client = EngineClient(make_fake_engine, config)
         await client.start()
         try:
             yield client
@@ -144,7 +146,7 @@ async def test_a_closed_door_opens_again(engine: Engine) -> None:
 
 
 async def test_an_engine_that_is_restarted_keeps_its_door_closed() -> None:
-    client = EngineClient(make_fake_parts, make_config())
+    client = EngineClient(make_fake_engine, make_config())
     await client.start()
     try:
         await client.drain(True)
@@ -164,7 +166,8 @@ async def test_an_engine_whose_requests_are_all_paused_is_alive(monkeypatch: pyt
     reports: list[int] = []
     enough = threading.Event()
 
-    def deliver(updates: list[RequestUpdate], stats: EngineStats) -> None:
+    def deliver(updates: list[RequestUpdate], stats: EngineStats | None) -> None:
+        assert stats is not None, "an engine that computes nothing tells how it stands"
         reports.append(stats.num_paused)
         if reports[-5:] == [1] * 5:
             enough.set()
@@ -181,8 +184,36 @@ async def test_an_engine_whose_requests_are_all_paused_is_alive(monkeypatch: pyt
     assert told
 
 
+async def test_the_end_of_the_last_request_comes_with_the_statistics_that_count_it(engine: Engine) -> None:
+    for number in range(1, 6):
+        await collect(engine, make_request(f"r{number}", max_tokens=3))
+        assert engine.stats().finished_total == {"length": number}
+        assert (engine.stats().num_running, engine.stats().kv_blocks_used) == (0, 0)
+
+
+def test_a_busy_engine_leaves_the_statistics_of_most_steps_out() -> None:
+    """But not those of its last step, nor those from which on it does nothing."""
+    delivered: list[tuple[list[RequestUpdate], EngineStats | None]] = []
+
+    def deliver(updates: list[RequestUpdate], stats: EngineStats | None) -> None:
+        delivered.append((updates, stats))
+        if updates and updates[-1].terminal:
+            running.inbox.put(loop.Stop())
+
+    config = make_config()
+    running = loop.EngineLoop(build_core(make_fake_parts(config), config), deliver, stats_seconds=3600.0)
+    running.inbox.put(loop.Submit(make_request("r", max_tokens=50)))
+    running.run()
+    ended = next(index for index, (updates, _) in enumerate(delivered) if updates and updates[-1].terminal)
+    assert [stats is not None for _, stats in delivered[: ended + 1]] == [True, *[False] * 48, True]
+    assert all(stats is not None for _, stats in delivered[ended:])
+    last = delivered[ended][1]
+    assert last is not None
+    assert (last.generation_tokens_total, last.num_running) == (50, 0)
+
+
 async def test_a_killed_engine_fails_what_was_in_flight_and_comes_back() -> None:
-    client = EngineClient(make_fake_parts, make_config())
+    client = EngineClient(make_fake_engine, make_config())
     await client.start()
     try:
         stream = client.generate(make_request("lost", max_tokens=900_000))
@@ -204,7 +235,7 @@ async def test_a_killed_engine_fails_what_was_in_flight_and_comes_back() -> None
 
 
 async def test_a_stopped_engine_is_stalled_only_while_there_is_work() -> None:
-    client = EngineClient(make_fake_parts, make_config(), stall_timeout=0.3)
+    client = EngineClient(make_fake_engine, make_config(), stall_timeout=0.3)
     await client.start()
     assert client.pid is not None
     try:
@@ -221,7 +252,7 @@ async def test_a_stopped_engine_is_stalled_only_while_there_is_work() -> None:
 
 
 async def test_a_wedged_engine_is_replaced() -> None:
-    client = EngineClient(make_fake_parts, make_config(), stall_timeout=0.2, wedge_timeout=0.5)
+    client = EngineClient(make_fake_engine, make_config(), stall_timeout=0.2, wedge_timeout=0.5)
     await client.start()
     try:
         assert client.pid is not None
@@ -236,7 +267,7 @@ async def test_a_wedged_engine_is_replaced() -> None:
 
 
 async def test_a_model_that_cannot_be_loaded_is_said_once_and_not_retried() -> None:
-    client = EngineClient(make_unloadable_parts, make_config())
+    client = EngineClient(make_unloadable_engine, make_config())
     with pytest.raises(ModelError, match=r"model\.gguf is truncated"):
         await client.start()
     await client.stop()
@@ -244,7 +275,7 @@ async def test_a_model_that_cannot_be_loaded_is_said_once_and_not_retried() -> N
 
 
 async def test_stopping_lets_running_requests_finish_and_refuses_new_ones() -> None:
-    client = EngineClient(make_fake_parts, make_config())
+    client = EngineClient(make_fake_engine, make_config())
     await client.start()
     request = make_request("last", max_tokens=2000)
     stream = client.generate(request)

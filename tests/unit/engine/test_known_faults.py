@@ -6,6 +6,7 @@ import random
 import pytest
 
 from ekiden.backends.fake import FakeRunner, next_token
+from ekiden.build.engines import build_engine
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.engine_core import EngineCore, StepView
@@ -114,7 +115,7 @@ def test_r_12_asking_for_everything_eight_times_ends_by_length() -> None:
 
 async def test_r_03_slow_readers_miss_nothing() -> None:
     config = make_config()
-    async with AsyncEngine(make_fake_parts(config), config) as engine:
+    async with AsyncEngine(build_engine(make_fake_parts(config), config)) as engine:
 
         async def read(index: int) -> tuple[Request, list[int]]:
             request = make_request(f"r{index}", max_tokens=600, prompt=(index, index + 1))
@@ -136,7 +137,7 @@ async def test_r_03_slow_readers_miss_nothing() -> None:
 async def test_r_08_two_hundred_at_once_never_get_each_others_answers() -> None:
     config = make_config()
     source = random.Random(8)
-    async with AsyncEngine(make_fake_parts(config), config) as engine:
+    async with AsyncEngine(build_engine(make_fake_parts(config), config)) as engine:
         gate = asyncio.Semaphore(32)
 
         async def ask(index: int) -> int:
@@ -160,7 +161,7 @@ async def test_r_08_two_hundred_at_once_never_get_each_others_answers() -> None:
 
 async def test_r_13_a_reader_may_time_out_and_read_on_and_its_iteration_ends() -> None:
     config = make_config()
-    async with AsyncEngine(make_fake_parts(config), config) as engine:
+    async with AsyncEngine(build_engine(make_fake_parts(config), config)) as engine:
         stream = engine.generate(make_request("read", max_tokens=50))
         idle = engine.generate(make_request("idle", max_tokens=50))
         tokens = list((await anext(stream)).token_ids)

@@ -3,6 +3,7 @@
 import pytest
 
 from ekiden.backends.fake import next_token
+from ekiden.build.engines import build_llm
 from ekiden.config import BATCHING
 from ekiden.engine.llm import LLM, Completion
 from ekiden.state.sampling_params import SamplingParams
@@ -13,7 +14,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
 
 def make_llm(batching: str = "continuous") -> LLM:
     config = make_config(batching=batching)
-    return LLM(make_fake_parts(config), config)
+    return build_llm(make_fake_parts(config), config)
 
 
 @pytest.mark.parametrize("batching", BATCHING)

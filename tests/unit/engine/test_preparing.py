@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from ekiden.build.engines import build_engine
 from ekiden.engine.async_engine import AsyncEngine
-from ekiden.engine.build import EngineParts
+from ekiden.engine.parts import EngineParts
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sampling_params import Grammar, GrammarKind
@@ -72,7 +73,7 @@ def compiler() -> SlowCompiler:
 async def engine(compiler: SlowCompiler) -> AsyncIterator[AsyncEngine]:
     config = make_config()
     parts: EngineParts = replace(make_fake_parts(config), grammars=compiler)  # type: ignore[arg-type]
-    async with AsyncEngine(parts, config) as running:
+    async with AsyncEngine(build_engine(parts, config)) as running:
         yield running
 
 
@@ -141,7 +142,7 @@ async def test_the_length_limit_still_holds(engine, compiler) -> None:
 async def test_stopping_refuses_what_still_compiles(compiler) -> None:
     config = make_config()
     parts: EngineParts = replace(make_fake_parts(config), grammars=compiler)
-    async with AsyncEngine(parts, config) as engine:
+    async with AsyncEngine(build_engine(parts, config)) as engine:
         held = asyncio.create_task(end_of(engine, constrained("held")))
         await collect(engine, make_request("free", max_tokens=2))
         await engine.stop(drain_seconds=0.0)
@@ -151,7 +152,7 @@ async def test_stopping_refuses_what_still_compiles(compiler) -> None:
 
 async def test_a_model_without_text_refuses_grammars() -> None:
     config = make_config()
-    async with AsyncEngine(make_fake_parts(config), config) as engine:
+    async with AsyncEngine(build_engine(make_fake_parts(config), config)) as engine:
         _, _, refusal = await end_of(engine, constrained("r"))
     assert refusal.reason is RefusalReason.INVALID
     assert "writes no text" in refusal.message

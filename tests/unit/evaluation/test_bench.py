@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from ekiden.backends.fake import FakeRunner, next_token
-from ekiden.cli.compose import fake_core
+from ekiden.build.core import fake_core
 from ekiden.config import CacheConfig, Config, SchedulerConfig
-from ekiden.engine.build import EngineParts
 from ekiden.engine.interface import ModelCard
+from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.bench import Shape, bench_engine, bench_scheduler, requests_for, sized
 from ekiden.evaluation.bench_raw import TooManyRows, _run, bench_raw
 

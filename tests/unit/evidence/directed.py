@@ -5,15 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from ekiden.backends.fake import FakeRunner
+from ekiden.build.recording import controls_of, make_header
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.recording import controls_of, make_header
 from ekiden.evidence.reader import LedgerReader
 from ekiden.guardrails.limits import Tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
+from ekiden.stages.intake import RulesFactory
 from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.runner import Drafter
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import StopText
 from tests.unit.evidence.recorded import Kept
@@ -46,6 +48,8 @@ class Directed:
         tenants: Tenants | None = None,
         limits: LimitsConfig | None = None,
         make_stop_text: Callable[[Request], StopText | None] = lambda request: None,
+        make_rules: RulesFactory | None = None,
+        drafter: Drafter | None = None,
         keep_prompts: bool = False,
         **scheduler: Any,
     ) -> None:
@@ -57,11 +61,22 @@ class Directed:
             limits=limits or LimitsConfig(),
         )
         self.runner = _TimedRunner(
-            self, vocab_size=50, num_blocks=num_blocks, block_size=16, num_swap_blocks=num_swap_blocks
+            self,
+            vocab_size=50,
+            num_blocks=num_blocks,
+            block_size=16,
+            num_swap_blocks=num_swap_blocks,
+            max_drafts=0 if drafter is None else 4,
         )
         tenants = tenants or Tenants()
         self.header = make_header(
-            self.config, self.runner.info, tenants, run_id="directed", clock_base=0, eos_token_ids=frozenset({0})
+            self.config,
+            self.runner.info,
+            tenants,
+            run_id="directed",
+            clock_base=0,
+            eos_token_ids=frozenset({0}),
+            has_grammars=make_rules is not None,
         )
         self.kept = Kept()
         self.core = EngineCore(
@@ -72,6 +87,8 @@ class Directed:
             clock=whole_microseconds(lambda: self.now),
             eos_token_ids=frozenset({0}),
             make_stop_text=make_stop_text,
+            make_rules=make_rules,
+            drafter=drafter,
             tenants=tenants,
             recorder=Recorder(
                 self.kept,

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ekiden.cli import installation
-from ekiden.cli.installation import code_section, dependency_section
+from ekiden.build import installation
+from ekiden.build.installation import code_section, dependency_section
 from ekiden.evidence.lineage import ABSENT, Change, changes, lineage_of
 from ekiden.state.lineage import SECTIONS, Lineage
 

@@ -4,14 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ekiden.engine.build import EngineParts
+from ekiden.backends.fake import next_token
+from ekiden.build.core import build_core
+from ekiden.engine.parts import EngineParts
 from ekiden.evidence.breakdown import Cause
-from ekiden.evidence.decision_difference import same_decisions
+from ekiden.evidence.decision_difference import difference
 from ekiden.evidence.decision_replay import Replay, ReplayError, replay
 from ekiden.evidence.explain import explain
 from ekiden.evidence.reader import LedgerReader, decisions_of
@@ -19,6 +23,7 @@ from ekiden.evidence.token_replay import replay_tokens
 from ekiden.ledger.records import LEFT_OUT_CODES, EventKind
 from ekiden.policies.ordering import KeyedQueue
 from ekiden.state.request import FinishReason, RefusalReason, Request
+from ekiden.state.sampling_params import Grammar, GrammarKind
 from ekiden.state.sequence import StopText
 from ekiden.state.turn import LeftOutReason
 from tests.unit.engine.fake_parts import make_fake_parts
@@ -120,6 +125,64 @@ def test_every_way_to_stop(tmp_path: Path) -> None:
         assert replay(reader.header, reader.everything()).difference is None
 
 
+class Oracle:
+    """Drafts that are always right."""
+
+    def propose(self, request_id: str, token_ids: Sequence[int], limit: int) -> list[int]:
+        drafts: list[int] = []
+        for _ in range(limit):
+            drafts.append(next_token([*token_ids, *drafts], 50))
+        return drafts
+
+
+class CountedRules:
+    """A grammar that allows everything, and ends or fails after some tokens."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.error: str | None = None
+        self._left, self._fails = int(grammar.source[1:]), grammar.source[0] == "-"
+
+    def masks(self, drafts: Sequence[int] = ()) -> tuple[bytes, ...]:
+        return (b"\xff" * 7,) * (len(drafts) + 1)
+
+    def advance(self, token: int) -> bool:
+        self._left -= 1
+        if self._left == 0 and self._fails:
+            self.error = "the grammar is ambiguous"
+        return self._left == 0
+
+
+def test_answers_that_end_within_a_row_of_several_tokens_end_there_again(tmp_path: Path) -> None:
+    def make(request: Request) -> StopText:
+        left = [int(request.sampling.stop[0])]
+
+        def feed(token: int) -> str | None:
+            left[0] -= 1
+            return "stop" if left[0] == 0 else None
+
+        return StopText(feed)
+
+    world = Directed(make_stop_text=make, make_rules=CountedRules, drafter=Oracle(), max_num_seqs=8)
+    for count in range(5, 10):
+        world.submit(f"string-{count}", output=60, sampling={"stop": (str(count),)})
+        for sign in "+-":
+            grammar = Grammar(kind=GrammarKind.REGEX, source=f"{sign}{count}")
+            world.submit(f"grammar-{sign}{count}", output=60, sampling={"grammar": grammar})
+        every = {"ignore_eos": False, "stop_token_ids": tuple(range(1, 50, 7)), "min_tokens": count - 3}
+        world.submit(f"token-{count}", output=60, sampling=every)
+        world.submit(f"natural-{count}", output=200, sampling={"ignore_eos": False})
+        world.submit(f"length-{count}", output=count)
+    world.run()
+    finishes = {update.request_id: update.finish for update in world.updates if update.finish is not None}
+    assert [finishes[f"string-{count}"].num_output_tokens for count in range(5, 10)] == [5, 6, 7, 8, 9]
+    assert [finishes[f"grammar-+{count}"].num_output_tokens for count in range(5, 10)] == [5, 6, 7, 8, 9]
+    assert finishes["grammar--7"].reason is FinishReason.ERROR
+    kinds = {event.kind for rows in world.kept.turns for event in rows.events}
+    assert EventKind.TOKENS in kinds
+    with world.stored(tmp_path) as reader:
+        assert replay(reader.header, reader.everything()).difference is None
+
+
 def test_refused_requests_are_refused_again(tmp_path: Path) -> None:
     world = Directed(num_blocks=10)
     world.submit("bad token", tokens=(1, 2, 999))
@@ -154,7 +217,7 @@ def test_replayed_prompts_share_blocks_as_the_recorded_ones_did() -> None:
     world.run()
     engine = Replay(world.header)
     for rows in world.kept.turns:
-        assert same_decisions(rows, engine.turn(rows))
+        assert difference(rows, engine.turn(rows)) is None
     assert engine.core.kv.prefix_hits == world.core.kv.prefix_hits == 5 * 64
 
 
@@ -169,9 +232,9 @@ def test_tokens_are_made_again_with_the_model(tmp_path: Path) -> None:
     parts = make_fake_parts(world.config)
     with world.stored(tmp_path) as reader:
         # The directed world's vocabulary has 50 tokens and these parts have 1000: other tokens.
-        assert len(replay_tokens(reader, parts, world.config).different) >= 5
+        assert len(replay_tokens(reader, partial(build_core, parts), world.config).different) >= 5
         same = Directed()
-        result = replay_tokens(reader, _parts_of(same), world.config)
+        result = replay_tokens(reader, partial(build_core, _parts_of(same)), world.config)
     assert (result.same, result.different, result.not_kept) == (6, [], 0)
 
 
@@ -185,7 +248,7 @@ def test_without_kept_prompts_no_token_is_stored_or_made_again(tmp_path: Path) -
     world.submit("r", tokens=secret, output=4)
     world.run()
     with world.stored(tmp_path) as reader:
-        result = replay_tokens(reader, make_fake_parts(world.config), world.config)
+        result = replay_tokens(reader, partial(build_core, make_fake_parts(world.config)), world.config)
         content = reader.path.read_bytes()
     assert (result.same, result.not_kept) == (0, 1)
     assert bytes(secret) not in content

@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from ekiden.build.recording import recorded_core
 from ekiden.config import LedgerConfig
-from ekiden.engine.recording import recorded_core
 from tests.unit.engine.fake_parts import make_config, make_fake_parts, make_request
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ekiden.build.engines import build_engine, build_llm
+from ekiden.build.recording import LedgerError, recorded_core
 from ekiden.config import Config, ConfigError, LedgerConfig
 from ekiden.engine.async_engine import AsyncEngine
-from ekiden.engine.llm import LLM
 from ekiden.engine.process import EngineClient
-from ekiden.engine.recording import LedgerError, recorded_core
 from ekiden.evidence.breakdown import Cause
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain
@@ -19,7 +19,7 @@ from ekiden.ledger.retention import ledger_folder, runs_in
 from ekiden.models.errors import ModelError
 from ekiden.state.request import FinishReason
 from ekiden.state.sampling_params import SamplingParams
-from tests.unit.engine.fake_parts import make_config, make_fake_parts, make_request
+from tests.unit.engine.fake_parts import make_config, make_fake_engine, make_fake_parts, make_request
 
 
 def recording_config(folder: Path, **settings: object) -> Config:
@@ -27,7 +27,7 @@ def recording_config(folder: Path, **settings: object) -> Config:
 
 
 async def test_the_servers_engine_records_in_its_own_process(tmp_path: Path) -> None:
-    client = EngineClient(make_fake_parts, recording_config(tmp_path))
+    client = EngineClient(make_fake_engine, recording_config(tmp_path))
     await client.start()
     try:
         held = client.generate(make_request("held", max_tokens=400))
@@ -53,10 +53,10 @@ async def test_the_servers_engine_records_in_its_own_process(tmp_path: Path) -> 
 
 async def test_an_engine_on_a_thread_records_when_asked(tmp_path: Path) -> None:
     config = recording_config(tmp_path)
-    async with AsyncEngine(make_fake_parts(config), config, record=True) as engine:
+    async with AsyncEngine(build_engine(make_fake_parts(config), config, record=True)) as engine:
         requests = [make_request(f"r{number}", max_tokens=20) for number in range(12)]
         await asyncio.gather(*(collect(engine, request) for request in requests))
-    async with AsyncEngine(make_fake_parts(config), config) as engine:
+    async with AsyncEngine(build_engine(make_fake_parts(config), config)) as engine:
         await collect(engine, make_request("unrecorded", max_tokens=2))
     (path,) = runs_in(tmp_path)
     with LedgerReader(path) as reader:
@@ -73,7 +73,7 @@ async def collect(engine: AsyncEngine, request: object) -> None:
 def test_offline_batches_record_and_sleep_while_a_window_fills(tmp_path: Path, batching: str) -> None:
     config = recording_config(tmp_path)
     config = replace(config, scheduler=replace(config.scheduler, batching=batching))
-    with LLM(make_fake_parts(config), config, record=True) as llm:
+    with build_llm(make_fake_parts(config), config, record=True) as llm:
         llm.generate([[1, 2, 3], [4, 5, 6]], SamplingParams(temperature=0.0, max_tokens=5))
     (path,) = runs_in(tmp_path)
     with LedgerReader(path) as reader:
@@ -88,14 +88,14 @@ async def test_a_folder_that_cannot_be_written_is_told_at_the_start(tmp_path: Pa
     config = recording_config(blocked / "ledger")
     with pytest.raises(LedgerError, match="choose another folder with --ledger-dir, or --no-ledger"):
         recorded_core(make_fake_parts(config), config)
-    client = EngineClient(make_fake_parts, config)
+    client = EngineClient(make_fake_engine, config)
     with pytest.raises(ModelError, match="cannot record to"):
         await client.start()
     await client.stop()
 
 
 async def test_without_a_ledger_nothing_is_written(tmp_path: Path) -> None:
-    client = EngineClient(make_fake_parts, recording_config(tmp_path, ledger=False))
+    client = EngineClient(make_fake_engine, recording_config(tmp_path, ledger=False))
     await client.start()
     async for _ in client.generate(make_request("r", max_tokens=3)):
         pass

@@ -28,11 +28,6 @@ class Pieces:
     def token_bytes(self, token_id: int) -> bytes:
         return self.pieces[token_id]
 
-    def decode_stream(self, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()):
-        from ekiden.models.tokenizer import DecodeStream
-
-        return DecodeStream(self, skip_special_tokens, shown)  # type: ignore[arg-type]
-
 
 def run(
     pieces: list[str] | list[bytes], stop: tuple[str, ...], include_stop: bool = False, min_tokens: int = 0

@@ -6,13 +6,17 @@ Rules:
 - an entry is written to a temporary folder, its manifest last, and then renamed, so that an incomplete one is never
   taken for a complete one;
 - an entry whose files do not match its manifest is built again;
-- if the cache cannot be written, this start goes on with the graph in memory and the next one converts again.
+- if the cache cannot be written, this start goes on with the graph in memory and the next one converts again;
+- a process holds a shared lock on the entries that it reads, until it ends;
+- when an entry is written, entries of other converters (another version of ours or of OpenVINO) are removed beyond
+  :data:`OUTDATED_BYTES`, the longest unused first. One that some process holds stays.
 
 The cache holds the graph *before* the paged transformation, because that transformation's operations cannot be read
 back from a file. Applying it takes a fraction of a second.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import logging
@@ -22,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import openvino as ov
 
@@ -34,75 +39,96 @@ log = logging.getLogger(__name__)
 CONVERTER_VERSION = 2
 """Increase it whenever ``graph.py`` builds something else from the same weights."""
 
-_GRAPH, _CONSTANTS, _MANIFEST = "model.xml", "model.bin", "manifest.json"
+OUTDATED_BYTES: Final = 2 * 2**30
+"""How much of the cache may hold what only other converters would read: enough for a step back to an older version."""
+
+GRAPH, CONSTANTS = "model.xml", "model.bin"
+_MANIFEST = "manifest.json"
 _PARTIAL = ".partial-"
 _ABANDONED_AFTER_SECONDS = 3600.0
 
 
-def conversion_key(digests: dict[str, str], weights: str) -> str:
-    """The name of the entry for a model with these file digests in the weight format ``weights``."""
-    parts = {
-        "weights": digests["weights"],
-        "config": digests["config"],
-        "format": weights,
-        "converter": CONVERTER_VERSION,
-        "openvino": ov.get_version(),
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+_held: dict[Path, int] = {}
+"""The entries that this process reads, each with the file descriptor that holds its lock."""
 
 
-def constants_path(cache_dir: Path, key: str) -> Path:
-    """The file from which entry ``key`` maps its weights."""
-    return cache_dir / "converted" / key / _CONSTANTS
+def conversion_entry(cache_dir: Path, digests: dict[str, str], weights: str) -> Path:
+    """The folder of the model with these file digests in the weight format ``weights``; its name is the entry's key."""
+    parts = {"weights": digests["weights"], "config": digests["config"], "format": weights, **_present_converter()}
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    return cache_dir / "converted" / key
 
 
-def converted(core: ov.Core, cache_dir: Path, key: str, build: Callable[[], ov.Model]) -> ov.Model:
-    """The graph of entry ``key``, read from ``cache_dir``, or built and stored there.
+def _present_converter() -> dict[str, str | int]:
+    return {"converter": CONVERTER_VERSION, "openvino": ov.get_version()}
+
+
+def converted(core: ov.Core, entry: Path, build: Callable[[], ov.Model]) -> ov.Model:
+    """The graph of ``entry``, read from the cache, or built and stored there.
 
     Its weights are mapped from the cached file, except when the cache cannot be written.
     Raises what ``build`` raises.
     """
-    entry = constants_path(cache_dir, key).parent
-    found = _read(core, entry, cache_dir)
+    found = _read(core, entry)
     if found is not None:
         return found
     model = build()
     try:
-        _write(model, entry, cache_dir)
+        _write(model, entry)
     except (OSError, RuntimeError) as error:
         log.warning("the converted model cannot be kept in %s: %s; the next start converts again", entry, error)
         return model
-    return _read(core, entry, cache_dir) or model
+    return _read(core, entry) or model
 
 
-def _read(core: ov.Core, entry: Path, cache_dir: Path) -> ov.Model | None:
+def _read(core: ov.Core, entry: Path) -> ov.Model | None:
     if not entry.is_dir():
         return None
+    cache_dir = entry.parents[1]
     try:
+        _hold(entry)
         manifest = json.loads((entry / _MANIFEST).read_bytes())
-        for name in (_GRAPH, _CONSTANTS):
+        for name in (GRAPH, CONSTANTS):
             path = entry / name
             # file_digest remembers digests, so a file is read only if its size or time has changed.
             if [path.stat().st_size, file_digest(path, cache_dir)] != manifest["files"][name]:
                 raise ValueError(f"{name} is not what was written")
-        return core.read_model(entry / _GRAPH)
+        return core.read_model(entry / GRAPH)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ModelError) as error:
+        _let_go(entry)
         log.warning("the converted model in %s is damaged (%s); converting again", entry, error)
         return None
 
 
-def _write(model: ov.Model, entry: Path, cache_dir: Path) -> None:
+def _hold(entry: Path) -> None:
+    """Lock the entry against removal, and note that it was used now."""
+    if entry not in _held:
+        descriptor = os.open(entry, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        _held[entry] = descriptor
+    with contextlib.suppress(OSError):  # somebody else's cache, which we may only read
+        os.utime(entry)
+
+
+def _let_go(entry: Path) -> None:
+    descriptor = _held.pop(entry, None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _write(model: ov.Model, entry: Path) -> None:
     parent = entry.parent
     parent.mkdir(parents=True, exist_ok=True)
-    _sweep(parent)
+    _remove_abandoned(parent)
+    _remove_outdated(parent)
     partial = Path(tempfile.mkdtemp(dir=parent, prefix=_PARTIAL))
     try:
-        ov.save_model(model, partial / _GRAPH, compress_to_fp16=False)
+        ov.save_model(model, partial / GRAPH, compress_to_fp16=False)
         # Reading it back detects a file that a full disk has truncated.
-        ov.Core().read_model(partial / _GRAPH)
-        files = {name: [(partial / name).stat().st_size, sha256_of(partial / name)] for name in (_GRAPH, _CONSTANTS)}
+        ov.Core().read_model(partial / GRAPH)
+        files = {name: [(partial / name).stat().st_size, sha256_of(partial / name)] for name in (GRAPH, CONSTANTS)}
         with (partial / _MANIFEST).open("w") as file:
-            json.dump({"files": files}, file)
+            json.dump({"files": files, "made_by": _present_converter()}, file)
             file.flush()
             os.fsync(file.fileno())
         if entry.exists():
@@ -112,9 +138,48 @@ def _write(model: ov.Model, entry: Path, cache_dir: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _sweep(parent: Path) -> None:
+def _remove_abandoned(parent: Path) -> None:
     """Remove the incomplete entries of killed processes."""
     for path in parent.glob(_PARTIAL + "*"):
-        with contextlib.suppress(FileNotFoundError):  # another process may be sweeping too
+        with contextlib.suppress(FileNotFoundError):  # another process may be removing it too
             if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_outdated(parent: Path) -> None:
+    """Remove entries of other converters, the longest unused first, until they take :data:`OUTDATED_BYTES` at most."""
+    outdated: list[tuple[float, int, Path]] = []
+    for entry in parent.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process may be removing it too
+            if not entry.name.startswith(_PARTIAL) and _maker(entry) != _present_converter():
+                size = sum(path.stat().st_size for path in entry.iterdir())
+                outdated.append((entry.stat().st_mtime, size, entry))
+    excess = sum(size for _, size, _ in outdated) - OUTDATED_BYTES
+    for _, size, entry in sorted(outdated):
+        if excess > 0 and _remove_unused(entry):
+            excess -= size
+            log.info("removed %s (%.0f MB), which another version converted", entry, size / 1e6)
+
+
+def _maker(entry: Path) -> object:
+    """The converter that made the entry; None where that was not noted yet, or cannot be read."""
+    try:
+        return json.loads((entry / _MANIFEST).read_bytes()).get("made_by")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _remove_unused(entry: Path) -> bool:
+    """Remove the entry unless a process holds it."""
+    descriptor = os.open(entry, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Renamed first: nobody shall find half an entry.
+        removed = entry.with_name(f"{_PARTIAL}{entry.name}")
+        entry.rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
+    except OSError:
+        return False  # in use, or not ours to remove
+    finally:
+        os.close(descriptor)
+    return True

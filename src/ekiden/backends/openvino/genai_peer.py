@@ -7,17 +7,18 @@ kernels' settings, the number of rows and the token budget.
 
 import tempfile
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 import numpy as np
 import openvino as ov
 
 from ekiden.backends.openvino import machine
-from ekiden.backends.openvino.conversion import constants_path, conversion_key
-from ekiden.backends.openvino.loader import DYNAMIC_QUANTISATION_GROUP, convert, weight_format
+from ekiden.backends.openvino.conversion import GRAPH, conversion_entry, converted
+from ekiden.backends.openvino.graph import build_model
+from ekiden.backends.openvino.loader import DYNAMIC_QUANTISATION_GROUP, weight_format
 from ekiden.config import Config, parse_size
 from ekiden.models.errors import ModelError
-from ekiden.models.load import ModelDescription
+from ekiden.models.load import ModelDescription, open_checkpoint
 from ekiden.models.resolve import ModelFiles
 
 NEVER = 0
@@ -78,19 +79,18 @@ class GenAIPeer:
         results = self._pipeline.generate(tensors, [wanted] * len(prompts))
         return [list(result.m_generation_ids[0]) for result in results]
 
-    def __enter__(self) -> "GenAIPeer":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         del self._pipeline
         self._folder.cleanup()
 
 
 def _graph(description: ModelDescription, files: ModelFiles, weights: str) -> Path:
-    if files.kind == "openvino":
+    spec = description.spec
+    if spec is None:
         return files.weights[0].resolve()
-    convert(ov.Core(), description, files, weights)
-    key = conversion_key(description.digests, weights)
-    return constants_path(files.cache_dir, key).with_suffix(".xml").resolve()
+    entry = conversion_entry(files.cache_dir, description.digests, weights)
+    converted(ov.Core(), entry, lambda: build_model(spec, open_checkpoint(files), weights))
+    return (entry / GRAPH).resolve()

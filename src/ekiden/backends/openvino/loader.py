@@ -1,5 +1,6 @@
 """Makes a runner from a model's files: convert or read the graph, transform and compile it, allocate, self-test."""
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -10,7 +11,7 @@ import numpy as np
 import openvino as ov
 
 from ekiden.backends.openvino import machine
-from ekiden.backends.openvino.conversion import constants_path, conversion_key, converted
+from ekiden.backends.openvino.conversion import CONSTANTS, conversion_entry, converted
 from ekiden.backends.openvino.graph import EXPANDED, build_model
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
 from ekiden.backends.openvino.paged import to_paged
@@ -45,8 +46,9 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
     threads = config.engine.threads or machine.usable_threads()
     core = ov.Core()
     weights = weight_format(config, description)
-    key = conversion_key(description.digests, weights)
-    compiled = _compile(core, description, _graph(core, description, files, weights), config, weights, threads)
+    entry = conversion_entry(files.cache_dir, description.digests, weights)
+    graph = _paged_graph(core, description, files, weights, entry)
+    compiled = _compile(core, description, graph, config, weights, threads)
     pool = allocate(
         read_layouts(compiled),
         kv_cache_bytes=parse_size("kv_cache_size", config.cache.kv_cache_size),
@@ -55,6 +57,7 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
     model = CompiledPagedModel(compiled, pool)
     settings = {
         "openvino": ov.get_version(),
+        "device": config.engine.device,
         "cpu": machine.cpu_name(core),
         "instruction_set": machine.instruction_set(compiled),
         "threads": str(threads),
@@ -62,8 +65,8 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         "kv_dtype": config.cache.kv_dtype,
         "determinism": config.engine.determinism,
     }
-    tested = _self_test(model, description, files.cache_dir, config, {"model": key, **settings})
-    machine.release_file_pages(constants_path(files.cache_dir, key) if description.spec else files.weights[-1])
+    tested = _self_test(model, description, files.cache_dir, config, {"model": entry.name, **settings})
+    machine.release_file_pages(entry / CONSTANTS if description.spec else files.weights[-1])
     info = RunnerInfo(
         backend="openvino",
         vocab_size=description.vocab_size,
@@ -83,6 +86,10 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
     )
     sampler = Sampler(OpenVINOReducer(core, threads), description.tokenizer.eos_token_ids)
     return OpenVINORunner(model, info, sampler, limits=tested.limits)
+
+
+def devices() -> list[str]:
+    return list(ov.Core().available_devices)
 
 
 def _check(description: ModelDescription, config: Config) -> None:
@@ -105,19 +112,12 @@ def weight_format(config: Config, description: ModelDescription) -> str:
     return EXPANDED if expand == "always" or (machine.lacks_integer_dot_products() and fits) else weights
 
 
-def convert(core: ov.Core, description: ModelDescription, files: ModelFiles, weights: str) -> ov.Model:
-    """The graph with its weights in the given format, from the cache or newly built. Raises :class:`ModelError`."""
-    spec = description.spec
-    assert spec is not None, "an OpenVINO folder has its own graph"
-    key = conversion_key(description.digests, weights)
-    return converted(core, files.cache_dir, key, lambda: build_model(spec, open_checkpoint(files), weights))
-
-
-def _graph(core: ov.Core, description: ModelDescription, files: ModelFiles, weights: str) -> ov.Model:
-    """The model's graph in its paged form."""
+def _paged_graph(
+    core: ov.Core, description: ModelDescription, files: ModelFiles, weights: str, entry: Path
+) -> ov.Model:
     spec = description.spec
     if spec is not None:
-        graph = convert(core, description, files, weights)
+        graph = converted(core, entry, lambda: build_model(spec, open_checkpoint(files), weights))
     else:
         try:
             graph = core.read_model(files.weights[0])
@@ -135,12 +135,13 @@ def _compile(
         "KV_CACHE_PRECISION": config.cache.kv_dtype,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0" if plain else str(DYNAMIC_QUANTISATION_GROUP),
         "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": str(threads),
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": "1",
     }
+    if config.engine.device == "CPU":
+        properties["INFERENCE_NUM_THREADS"] = str(threads)
     try:
-        return core.compile_model(graph, "CPU", properties)
+        return core.compile_model(graph, config.engine.device, properties)
     except RuntimeError as error:
         raise ModelError(f"{description.name}: OpenVINO cannot compile it: {error}") from error
 
@@ -158,12 +159,17 @@ def _self_test(
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     path = cache_dir / "self_test" / f"{digest}.json"
     test = SelfTest(model, vocab_size=description.vocab_size, **most)
-    known = _read_result(path)
+    known: SelfTestResult | None = None
+    with contextlib.suppress(OSError, msgspec.DecodeError):  # there may be no earlier result, or an unreadable one
+        known = msgspec.json.decode(path.read_bytes(), type=SelfTestResult)
     if known is not None and (not strict or test.holds(known)):
         return known
     result = test.calibrate(strict=strict)
     if result.failure is None:
-        _write_result(path, result)
+        try:
+            replace_file(path, msgspec.json.encode(result))
+        except OSError as error:
+            log.warning("the self-test's result cannot be kept in %s: %s; the next start tests again", path, error)
     elif strict:
         log.warning(
             "the determinism self-test failed: %s. A request's tokens may depend on the requests beside it, and the "
@@ -171,17 +177,3 @@ def _self_test(
             result.failure,
         )
     return result
-
-
-def _read_result(path: Path) -> SelfTestResult | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=SelfTestResult)
-    except (OSError, msgspec.DecodeError):
-        return None  # there is no earlier result, or it is unreadable
-
-
-def _write_result(path: Path, result: SelfTestResult) -> None:
-    try:
-        replace_file(path, msgspec.json.encode(result))
-    except OSError as error:
-        log.warning("the self-test's result cannot be kept in %s: %s; the next start tests again", path, error)

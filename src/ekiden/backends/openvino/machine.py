@@ -45,8 +45,11 @@ def cpu_name(core: ov.Core) -> str:
 
 
 def instruction_set(compiled: ov.CompiledModel) -> str:
-    """The instruction set that OpenVINO chose, such as ``Intel AVX2``."""
-    requirements = str(compiled.get_property("RUNTIME_REQUIREMENTS"))
+    """The instruction set that OpenVINO chose, such as ``Intel AVX2``; ``unknown`` for a device that does not say."""
+    try:
+        requirements = str(compiled.get_property("RUNTIME_REQUIREMENTS"))
+    except RuntimeError:
+        return "unknown"
     parts = dict(part.split("=", 1) for part in requirements.split(";") if "=" in part)
     return parts.get("isa", "unknown")
 

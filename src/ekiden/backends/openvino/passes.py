@@ -87,9 +87,14 @@ def split(
     passes: list[Pass] = []
     for row, count in enumerate(counts):
         if count > 1:
-            _place_prefill(passes, row, _pieces(starts[row], count, block_size), wanted[row], limits)
-    decodes = [row for row, count in enumerate(counts) if count == 1]
-    _place_decodes(passes, decodes, starts, wanted, limits)
+            # A piece may not come before the pass of the one before it, whose keys it reads.
+            at, end = 0, starts[row] + count
+            for start, length in _pieces(starts[row], count, block_size):
+                at = _place(passes, at, row, start, length, wanted[row] and start + length == end, limits)
+    at = 0
+    for row, count in enumerate(counts):
+        if count == 1:
+            at = _place(passes, at, row, starts[row], 1, wanted[row], limits)
     for filled in passes:
         filled.pad()
     return passes
@@ -111,27 +116,11 @@ def _pieces(start: int, count: int, block_size: int) -> list[tuple[int, int]]:
     return [(first, after - first) for first, after in itertools.pairwise(borders)]
 
 
-def _place_prefill(
-    passes: list[Pass], row: int, pieces: list[tuple[int, int]], wanted: bool, limits: PassLimits
-) -> None:
-    """First fit, but not before the pass of the row's previous piece, whose keys the next piece reads."""
-    at = 0
-    for index, (start, count) in enumerate(pieces):
-        want = wanted and index == len(pieces) - 1
-        while at < len(passes) and not passes[at].takes(count, want, limits):
-            at += 1
-        if at == len(passes):
-            passes.append(Pass())
-        passes[at].add(row, start, count, want)
-
-
-def _place_decodes(
-    passes: list[Pass], decodes: list[int], starts: list[int], wanted: list[bool], limits: PassLimits
-) -> None:
-    at = 0
-    for row in decodes:
-        while at < len(passes) and not passes[at].takes(1, wanted[row], limits):
-            at += 1
-        if at == len(passes):
-            passes.append(Pass())
-        passes[at].add(row, starts[row], 1, wanted[row])
+def _place(passes: list[Pass], at: int, row: int, start: int, count: int, wanted: bool, limits: PassLimits) -> int:
+    """Add tokens to the first pass from ``at`` on that has room for them, or to a new one; returns its index."""
+    while at < len(passes) and not passes[at].takes(count, wanted, limits):
+        at += 1
+    if at == len(passes):
+        passes.append(Pass())
+    passes[at].add(row, start, count, wanted)
+    return at

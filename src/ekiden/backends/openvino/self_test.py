@@ -139,35 +139,25 @@ class SelfTest:
 
         ``logits`` above two asks for the first token's logits again until the pass computes so many rows.
         """
-        tokens: list[int] = []
-        starts: list[int] = []
-        counts: list[int] = []
-        blocks: list[int] = []
-        block_counts: list[int] = []
-        wanted: list[int] = []
-
-        def add(row: list[int], start: int, table: list[int], *, fixed: bool) -> None:
-            if fixed:
-                wanted.append(len(counts))
-            tokens.extend(row)
-            starts.append(start)
-            counts.append(len(row))
-            blocks.extend(table)
-            block_counts.append(len(table))
-
+        rows: list[tuple[list[int], int, list[int]]] = []  # tokens, how many come before them, block table
         if decode:
             self._model.pool.restore(_DECODE_BLOCKS, self._context)
-            add([self._prompt[0]], _DECODE_CONTEXT, _DECODE_BLOCKS, fixed=True)
+            rows.append(([self._prompt[0]], _DECODE_CONTEXT, _DECODE_BLOCKS))
         filler = size - decode - prefill * _PREFILL
-        while filler > 0:
-            count = min(filler, BLOCK_SIZE)
-            add(self._filler[:count], 0, [_FILLER_BLOCK], fixed=False)
-            filler -= count
+        rows += [(self._filler[: filler - at], 0, [_FILLER_BLOCK]) for at in range(0, filler, BLOCK_SIZE)]
         if prefill:
-            add(self._prompt, 0, _PREFILL_BLOCKS, fixed=True)
-        again = [0] * (logits - _FIXED_ROWS)
-        found, seconds = self._model.compute(flat_inputs(tokens, starts, counts, blocks, block_counts, wanted, again))
-        self._seconds[size] = seconds
+            rows.append((self._prompt, 0, _PREFILL_BLOCKS))
+        wanted = [0] * decode + [len(rows) - 1] * prefill
+        inputs = flat_inputs(
+            [token for tokens, _, _ in rows for token in tokens],
+            [start for _, start, _ in rows],
+            [len(tokens) for tokens, _, _ in rows],
+            [block for _, _, table in rows for block in table],
+            [len(table) for _, _, table in rows],
+            wanted,
+            [0] * (logits - _FIXED_ROWS),
+        )
+        found, self._seconds[size] = self._model.compute(inputs)
         return np.array(found[: len(wanted)], copy=True)
 
 

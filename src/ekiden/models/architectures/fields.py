@@ -16,61 +16,63 @@ MAX_LAYERS = 1024
 
 
 class Fields:
-    """A mapping with typed getters. A key without a default must be present; JSON's ``null`` counts as absent."""
+    """A mapping with typed getters, for keys after ``prefix``.
 
-    def __init__(self, source: str, values: Mapping[str, Any]) -> None:
+    A key without a default must be present; JSON's ``null`` counts as absent.
+    """
+
+    def __init__(self, source: str, values: Mapping[str, Any], prefix: str = "") -> None:
         self.source = source
+        self.prefix = prefix
         self._values = values
 
     def has(self, key: str) -> bool:
-        return key in self._values
+        return self.prefix + key in self._values
 
     def is_off(self, key: str) -> bool:
         """Whether the key is absent, null or zero (some converters write 0 for "none")."""
-        value = self._values.get(key)
+        value = self.get(key)
         return value is None or (isinstance(value, int | float) and value == 0)
 
-    def get(self, key: str) -> Any:
-        return self._values.get(key)
-
-    def _value(self, key: str, default: Any) -> Any:
-        value = self._values.get(key)
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self._values.get(self.prefix + key)
         return default if value is None else value
 
     def _fail(self, key: str, value: object, wanted: str) -> ModelError:
+        named = f"{self.source}: {self.prefix + key!r}"
         if value is None:
-            return ModelError(f"{self.source}: {key!r} is missing and needed; fetch or convert the model again")
+            return ModelError(f"{named} is missing and needed; fetch or convert the model again")
         shown = " ".join(repr(value).split())[:80]
-        return ModelError(f"{self.source}: {key!r} is {shown}, not {wanted}; fetch or convert the model again")
+        return ModelError(f"{named} is {shown}, not {wanted}; fetch or convert the model again")
 
     def integer(self, key: str, default: int | None = None, *, limit: int = MAX_SIZE) -> int:
         """A whole number from 1 to ``limit``."""
-        value = self._value(key, default)
+        value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
             raise self._fail(key, value, f"a whole number from 1 to {limit:,}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive finite number."""
-        value = self._value(key, default)
+        value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             raise self._fail(key, value, "a positive number")
         return float(value)
 
     def boolean(self, key: str, default: bool) -> bool:
-        value = self._value(key, default)
+        value = self.get(key, default)
         if not isinstance(value, bool):
             raise self._fail(key, value, "true or false")
         return value
 
     def text(self, key: str) -> str | None:
-        value = self._values.get(key)
+        value = self.get(key)
         if value is not None and not isinstance(value, str):
             raise self._fail(key, value, "a text")
         return value
 
     def mapping(self, key: str) -> Mapping[str, Any]:
-        value = self._value(key, {})
+        value = self.get(key, {})
         if not isinstance(value, dict):
             raise self._fail(key, value, "an object")
         return value

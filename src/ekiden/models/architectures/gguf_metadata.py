@@ -71,41 +71,40 @@ def spec_from_metadata(
     Raises:
         ModelError: the architecture or a feature is not supported, or a key or tensor is missing.
     """
-    fields = Fields(source, metadata)
-    architecture = fields.text("general.architecture")
+    architecture = Fields(source, metadata).text("general.architecture")
     if architecture not in ARCHITECTURES:
         raise unsupported(source, architecture)
-    prefix = f"{architecture}."
-    if not fields.is_off(prefix + "expert_count"):
+    fields = Fields(source, metadata, f"{architecture}.")
+    if not fields.is_off("expert_count"):
         raise unsupported(source, f"{architecture} with experts")
-    hidden_size = fields.integer(prefix + "embedding_length")
-    num_heads = _heads(fields, prefix + "attention.head_count", None)
-    head_dim = fields.integer(prefix + "attention.key_length", max(hidden_size // num_heads, 1))
-    if fields.integer(prefix + "attention.value_length", head_dim) != head_dim:
+    hidden_size = fields.integer("embedding_length")
+    num_heads = _heads(fields, "attention.head_count", None)
+    head_dim = fields.integer("attention.key_length", max(hidden_size // num_heads, 1))
+    if fields.integer("attention.value_length", head_dim) != head_dim:
         raise ModelError(f"{source}: keys and values of different head sizes are not supported")
-    if fields.integer(prefix + "rope.dimension_count", head_dim) != head_dim:
+    if fields.integer("rope.dimension_count", head_dim) != head_dim:
         raise ModelError(f"{source}: a partial rotary embedding is not supported")
     embedding = shapes.get("model.embed_tokens.weight")
     if embedding is None or len(embedding) != 2:
         raise ModelError(f"{source}: tensor 'token_embd.weight' is missing; fetch or convert the model again")
-    context = fields.integer(prefix + "context_length")
+    context = fields.integer("context_length")
     layer = "model.layers.0."
     spec = ModelSpec(
         family=architecture,
         vocab_size=embedding[0],
         hidden_size=hidden_size,
-        intermediate_size=fields.integer(prefix + "feed_forward_length"),
-        num_layers=fields.integer(prefix + "block_count", limit=MAX_LAYERS),
+        intermediate_size=fields.integer("feed_forward_length"),
+        num_layers=fields.integer("block_count", limit=MAX_LAYERS),
         num_heads=num_heads,
-        num_kv_heads=_heads(fields, prefix + "attention.head_count_kv", num_heads),
+        num_kv_heads=_heads(fields, "attention.head_count_kv", num_heads),
         head_dim=head_dim,
-        rms_norm_eps=fields.number(prefix + "attention.layer_norm_rms_epsilon"),
+        rms_norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
         max_position_embeddings=context,
         rope=rope_spec(
             source,
-            theta=fields.number(prefix + "rope.freq_base", 10_000.0),
+            theta=fields.number("rope.freq_base", 10_000.0),
             head_dim=head_dim,
-            scaling=_rope_scaling(fields, prefix),
+            scaling=_rope_scaling(fields),
             max_position_embeddings=context,
             frequency_factors=frequency_factors,
         ),
@@ -114,31 +113,30 @@ def spec_from_metadata(
         mlp_bias=layer + "mlp.gate_proj.bias" in shapes,
         qk_norm=layer + "self_attn.q_norm.weight" in shapes,
         tie_word_embeddings="lm_head.weight" not in shapes,
-        sliding_window=_sliding_window(fields, prefix, context),
+        sliding_window=_sliding_window(fields, context),
     )
     return check_shape(source, spec)
 
 
 def _heads(fields: Fields, key: str, default: int | None) -> int:
-    value = fields.get(key)
-    if isinstance(value, np.ndarray | list):
-        raise ModelError(f"{fields.source}: {key!r} differs between layers, which is not supported")
+    if isinstance(fields.get(key), np.ndarray | list):
+        raise ModelError(f"{fields.source}: {fields.prefix + key!r} differs between layers, which is not supported")
     return fields.integer(key, default)
 
 
-def _sliding_window(fields: Fields, prefix: str, context: int) -> int | None:
-    if fields.is_off(prefix + "attention.sliding_window"):
+def _sliding_window(fields: Fields, context: int) -> int | None:
+    if fields.is_off("attention.sliding_window"):
         return None
-    window = fields.integer(prefix + "attention.sliding_window")
+    window = fields.integer("attention.sliding_window")
     return window if window < context else None
 
 
-def _rope_scaling(fields: Fields, prefix: str) -> dict[str, Any]:
+def _rope_scaling(fields: Fields) -> dict[str, Any]:
     """GGUF's rope keys under the names that a Hugging Face configuration gives them."""
-    kind = fields.text(prefix + "rope.scaling.type") or "none"
-    key = prefix + "rope.scaling.factor"
-    if not fields.has(key) and fields.has(prefix + "rope.scale_linear"):
-        kind, key = "linear", prefix + "rope.scale_linear"  # older files have this key and no type
+    kind = fields.text("rope.scaling.type") or "none"
+    key = "rope.scaling.factor"
+    if not fields.has(key) and fields.has("rope.scale_linear"):
+        kind, key = "linear", "rope.scale_linear"  # older files have this key and no type
     if kind == "none" or fields.is_off(key):
         return {}
     factor = fields.number(key)
@@ -146,10 +144,10 @@ def _rope_scaling(fields: Fields, prefix: str) -> dict[str, Any]:
         return {}
     scaling: dict[str, Any] = {"rope_type": kind, "factor": factor}
     if kind == "yarn":
-        scaling["original_max_position_embeddings"] = fields.get(prefix + "rope.scaling.original_context_length")
-        scaling["beta_fast"] = fields.get(prefix + "rope.scaling.yarn_beta_fast")
-        scaling["beta_slow"] = fields.get(prefix + "rope.scaling.yarn_beta_slow")
-        if fields.get(prefix + "rope.scaling.attn_factor") is not None:
+        scaling["original_max_position_embeddings"] = fields.get("rope.scaling.original_context_length")
+        scaling["beta_fast"] = fields.get("rope.scaling.yarn_beta_fast")
+        scaling["beta_slow"] = fields.get("rope.scaling.yarn_beta_slow")
+        if fields.get("rope.scaling.attn_factor") is not None:
             # llama.cpp multiplies yarn's own factor by this one.
-            scaling["attention_factor"] = yarn_scale(factor) * fields.number(prefix + "rope.scaling.attn_factor")
+            scaling["attention_factor"] = yarn_scale(factor) * fields.number("rope.scaling.attn_factor")
     return scaling

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ekiden.cli.config_sources import SECRET_SETTINGS
-from ekiden.cli.installation import code_section, dependency_section, settings_digest
+from ekiden.build.config_sources import SECRET_SETTINGS
+from ekiden.build.installation import code_section, dependency_section, settings_digest
 from ekiden.config import Config
 from ekiden.guardrails.limits import load_tenants
 from ekiden.models.load import ModelDescription
@@ -17,13 +17,13 @@ from ekiden.state.runner import RunnerInfo
 
 _DECIDING_ROOMS = ("model", "cache", "scheduler", "limits", "engine")
 _APART = frozenset(
-    # The files' content is in other sections, and the threads in use are the backend's.
+    # The content of these files is in other sections, and the backend's section has the threads in use.
     {"model", "served_model_name", "model_cache", "chat_template", "generation_config", "tenants_file", "threads"}
 )
 
 
 class Installed(NamedTuple):
-    """What is found out from the disk alone; it takes a tenth of a second."""
+    """The sections that are read from the disk alone, which takes a tenth of a second."""
 
     code: Section
     dependencies: Section
@@ -69,14 +69,14 @@ def make_lineage(
             "python": platform.python_version(),
             "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         },
-        # Of a file its name: clients of the server may read this.
+        # Clients of the server may read this, so of a file only its name is given.
         sources={key: PurePath(source).name for key, source in (sources or {}).items()},
         apart=apart,
     )
 
 
 def _settings(config: Config) -> tuple[Section, Section]:
-    """The settings that may decide something, and the others."""
+    """The settings that may change a token or a decision, and the others."""
     deciding: Section = {}
     apart: Section = {}
     for room, values in asdict(config).items():

@@ -1,7 +1,4 @@
-"""The composition root: the only place that picks a backend.
-
-:func:`load_model` is importable by name, because the engine's own process is told to call it.
-"""
+"""A model found by its name, described, and loaded by the backend that the configuration names."""
 
 import logging
 import time
@@ -9,27 +6,21 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ekiden import __version__
-from ekiden.cli.config_sources import all_settings
-from ekiden.cli.config_sources import resolve as resolve_settings
-from ekiden.cli.provenance import Installed, make_lineage, read_installed
-from ekiden.cli.terminal import byte_progress
-from ekiden.config import CacheConfig, Config, ConfigError, LimitsConfig, SchedulerConfig
-from ekiden.engine.build import EngineParts
-from ekiden.engine.engine_core import EngineCore, StepObserver
+from ekiden.backends.registry import import_backend
+from ekiden.build.provenance import Installed, make_lineage, read_installed
+from ekiden.config import Config, ConfigError
 from ekiden.engine.interface import ModelCard
+from ekiden.engine.parts import EngineParts
 from ekiden.models.errors import ModelError
-from ekiden.models.fetch import model_cache_dir
+from ekiden.models.fetch import Progress, model_cache_dir
 from ekiden.models.load import ModelDescription, describe
 from ekiden.models.resolve import ModelFiles, resolve
+from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.runner import RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from ekiden.backends.openvino.genai_peer import GenAIPeer
-    from ekiden.engine.llm import LLM
+from ekiden.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -45,18 +36,12 @@ class Described:
     description: ModelDescription
 
 
-def describe_model(config: Config) -> Described:
-    """Find the model, fetching it where its name says so, and read all but its weights. Raises :class:`ModelError`."""
-    return describe_files(config, find_model(config))
+def find_model(config: Config, progress: Progress | None = None) -> ModelFiles:
+    """The model's files, fetched where its name says so; ``progress`` is told how that goes. Raises ModelError."""
+    return resolve(config.model.model, model_cache_dir(config.model.model_cache), progress=progress)
 
 
-def find_model(config: Config) -> ModelFiles:
-    """The model's files, fetched where its name says so. Raises :class:`ModelError`."""
-    with byte_progress() as report:
-        return resolve(config.model.model, model_cache_dir(config.model.model_cache), progress=report)
-
-
-def describe_files(config: Config, files: ModelFiles) -> Described:
+def describe_model(config: Config, files: ModelFiles) -> Described:
     """All of a model but its weights. Raises :class:`ModelError`; :class:`ConfigError` for a setting it rules out."""
     settings = config.model
     plain = settings.generation_config in (None, NO_GENERATION_CONFIG)
@@ -74,27 +59,25 @@ def describe_files(config: Config, files: ModelFiles) -> Described:
 
 
 def default_sampling(description: ModelDescription) -> SamplingParams:
-    """The sampling values that the model's makers advise, over ours."""
+    """The sampling values that the model's makers advise; ours for all others."""
     advised: dict[str, Any] = dict(description.generation_defaults)
     return SamplingParams(**advised)
 
 
 def load_model(config: Config, sources: Mapping[str, str] | None = None) -> EngineParts:
     """Everything an engine needs, from the configuration alone; ``sources`` tells where its values came from."""
-    return load_described(config, describe_model(config), sources)
+    return load_described(config, describe_model(config, find_model(config)), sources)
 
 
 def load_described(config: Config, model: Described, sources: Mapping[str, str] | None = None) -> EngineParts:
-    """Load the weights. Raises :class:`ModelError`."""
-    from ekiden.backends.openvino.loader import load_runner
-    from ekiden.sampling.structured import GrammarCompiler
-
+    """Load the weights. Raises :class:`ModelError`, and :class:`ConfigError` for what the backend cannot do."""
     description = model.description
     for warning in description.warnings:
         logger.warning("%s", warning)
+    backend = import_backend(config)
     with ThreadPoolExecutor(1) as pool:  # the disk is read while the model is compiled
         reading = pool.submit(read_installed)
-        runner = load_runner(description, model.files, config)
+        runner = backend.load_runner(description, model.files, config)
         installed = reading.result()
     return EngineParts(
         runner=runner,
@@ -111,7 +94,7 @@ def model_card(
     sources: Mapping[str, str] | None = None,
     installed: Installed | None = None,
 ) -> ModelCard:
-    """What the doors tell of the model."""
+    """What clients are told of the model."""
     own = min(description.max_position_embeddings, info.max_model_len)
     lineage = make_lineage(config, description, info, sources, installed)
     relaxed = "" if config.engine.determinism == STRICT else f"-{config.engine.determinism}"
@@ -135,39 +118,3 @@ def _path(name: str | None) -> Path | None:
     if not path.is_file():
         raise ModelError(f"{path}: no such file; check the path")
     return path
-
-
-def fake_core(
-    scheduler: SchedulerConfig, cache: CacheConfig, limits: LimitsConfig, observer: StepObserver
-) -> EngineCore:
-    """An engine over the model without weights, for the bench of the scheduler."""
-    from ekiden.backends.fake import FakeRunner
-
-    blocks = scheduler.max_num_seqs * 64
-    return EngineCore(
-        runner=FakeRunner(num_blocks=blocks, block_size=cache.block_size),
-        scheduler=scheduler,
-        cache=cache,
-        limits=limits,
-        clock=time.monotonic,
-        observer=observer,
-    )
-
-
-def genai_peer(config: Config, model: Described, *, tuned: bool) -> "GenAIPeer":
-    """OpenVINO GenAI on the same weights, as it comes or set as ours is. Raises :class:`ModelError` without it."""
-    from ekiden.backends.openvino.genai_peer import GenAIPeer
-
-    return GenAIPeer(model.description, model.files, config, tuned=tuned)
-
-
-def load_llm(model: str, settings: Mapping[str, str | int | float | bool]) -> "LLM":
-    """The blocking engine behind :func:`ekiden.load`."""
-    from ekiden.engine.llm import LLM
-
-    flags = {name: value if isinstance(value, bool) else str(value) for name, value in settings.items()}
-    unknown = flags.keys() - {setting.name for setting in all_settings()}
-    if unknown:
-        raise ConfigError(f"{', '.join(sorted(unknown))}: no such setting; `ekiden config show` lists them")
-    config = resolve_settings({**flags, "model": model}, {}).config
-    return LLM(load_model(config), config)

@@ -1,4 +1,4 @@
-"""Opens the ledger of a run: the header, the file, and the recorder that an engine core is given."""
+"""Opens the ledger of a run: makes its header, its file and the recorder for an engine core."""
 
 import sqlite3
 import time
@@ -6,10 +6,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from secrets import token_hex
 
-from ekiden import __version__
+from ekiden.build.core import build_core
 from ekiden.config import Config, parse_size
-from ekiden.engine.build import EngineParts, build_core
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
+from ekiden.engine.parts import EngineParts
+from ekiden.errors import UserError
 from ekiden.guardrails.limits import Tenants, load_tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.records import FORMAT, RunHeader
@@ -17,16 +18,17 @@ from ekiden.ledger.retention import SUFFIX, Retention, ledger_folder
 from ekiden.ledger.store import LedgerWriter
 from ekiden.state.lineage import Lineage
 from ekiden.state.runner import RunnerInfo
+from ekiden.version import __version__
 
 DAY_SECONDS = 86_400
 
 
-class LedgerError(RuntimeError):
+class LedgerError(UserError, RuntimeError):
     """The ledger cannot be written; the message says where and what to do."""
 
 
 def new_run_id() -> str:
-    """Sorts by time, and is unique: ``20250131-101530-9f3a``."""
+    """An id that sorts by time and is unique, such as ``20250131-101530-9f3a``."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
 
 
@@ -44,7 +46,7 @@ def make_header(
     eos_token_ids: frozenset[int] = frozenset(),
     has_grammars: bool = False,
 ) -> RunHeader:
-    """What the run is. ``clock_base``: the engine's clock now, in microseconds."""
+    """The first record of a run. ``clock_base``: the engine's clock now, in microseconds."""
     limits = {name: asdict(limit) for name, limit in tenants.by_name.items()}
     return RunHeader(
         format=FORMAT,

@@ -1,33 +1,20 @@
-"""From a model and a configuration to an engine core. Which backend the parts come from is the caller's choice."""
+"""From loaded parts and a configuration to an engine core."""
 
 import time
-from dataclasses import dataclass
 
-from ekiden.config import Config
+from ekiden.backends.fake import FakeRunner
+from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
-from ekiden.engine.interface import ModelCard
+from ekiden.engine.parts import EngineParts
 from ekiden.guardrails.limits import load_tenants
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.stages.intake import RulesFactory, StopTextFactory
 from ekiden.state.request import Request
-from ekiden.state.runner import ModelRunner
 from ekiden.state.sampling_params import Grammar
 from ekiden.state.sequence import StopText, TokenRules
 from ekiden.state.turn import TurnRecorder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineParts:
-    """What a composition root hands over: a loaded model and all that belongs to it."""
-
-    runner: ModelRunner
-    card: ModelCard
-    tokenizer: Tokenizer | None = None
-    """None for a model without text (the fake one): requests then carry token ids and no stop strings."""
-    grammars: GrammarCompiler | None = None
-    """None for a model without text: requests with a grammar are then refused."""
 
 
 def build_core(
@@ -38,7 +25,7 @@ def build_core(
     observer: StepObserver | None = None,
     recorder: TurnRecorder | None = None,
 ) -> EngineCore:
-    """With a recorder the clock must read whole microseconds (:mod:`ekiden.engine.recording`)."""
+    """With a recorder the clock must read whole microseconds (:mod:`ekiden.build.recording`)."""
     return EngineCore(
         runner=parts.runner,
         scheduler=config.scheduler,
@@ -56,8 +43,22 @@ def build_core(
     )
 
 
+def fake_core(
+    scheduler: SchedulerConfig, cache: CacheConfig, limits: LimitsConfig, observer: StepObserver
+) -> EngineCore:
+    """An engine core over the model without weights, for the bench of the scheduler."""
+    return EngineCore(
+        runner=FakeRunner(num_blocks=scheduler.max_num_seqs * 64, block_size=cache.block_size),
+        scheduler=scheduler,
+        cache=cache,
+        limits=limits,
+        clock=time.monotonic,
+        observer=observer,
+    )
+
+
 def _stop_text_factory(tokenizer: Tokenizer | None) -> StopTextFactory:
-    """How the engine finds stop strings: by the same incremental decoding that makes the text clients see."""
+    """Finds stop strings with the same incremental decoding that makes the text that clients see."""
 
     def make(request: Request) -> StopText | None:
         if tokenizer is None:

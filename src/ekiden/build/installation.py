@@ -1,4 +1,4 @@
-"""The parts of a lineage that are read from the installation: our code and what it stands on."""
+"""The parts of a lineage that are read from the installation: our code and the packages that it needs."""
 
 import hashlib
 import importlib.metadata
@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ekiden import __version__
 from ekiden.state.lineage import Section
+from ekiden.version import __version__
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -33,7 +33,7 @@ def code_section() -> Section:
 
 
 def dependency_section() -> Section:
-    """The versions of all that Ekiden stands on here, and the digest of the lock file beside a checkout."""
+    """The versions of all packages that Ekiden needs, and the digest of the lock file of a checkout."""
     section: Section = dict(sorted(_installed("ekiden", {}).items()))
     checkout = _checkout()
     lock = None if checkout is None else checkout / "requirements.lock"
@@ -42,12 +42,12 @@ def dependency_section() -> Section:
 
 
 def settings_digest(values: Mapping[str, object]) -> str | None:
-    """A digest for settings that are a file of their own; None for an empty one."""
+    """A digest of settings that have a file of their own; None when there are none."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest() if values else None
 
 
 def _installed(name: str, found: dict[str, str]) -> dict[str, str]:
-    """Every distribution reached from ``name`` by what is required without an extra."""
+    """The versions of all distributions that ``name`` requires, directly or not; extras are left out."""
     for required in _required(name):
         if required not in found:
             try:
@@ -70,7 +70,7 @@ def _required(name: str) -> Iterator[str]:
 
 
 def _checkout() -> Path | None:
-    """The checkout that our source lies in; None for an installed package."""
+    """The git checkout that holds our source; None for an installed package."""
     root = _PACKAGE.parents[1]
     return root if _PACKAGE.parent.name == "src" and (root / ".git").exists() else None
 

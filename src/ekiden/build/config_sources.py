@@ -1,7 +1,7 @@
 """Where each setting's value comes from: flag, then EKIDEN_ variable, then TOML file, then default.
 
 Everything is read off the dataclasses in :mod:`ekiden.config`: a new field there is a flag, a variable and a TOML key
-here without another line. Nothing is dropped in silence: an unknown key, section or EKIDEN_ variable is an error that
+here without another line. Nothing is ignored: an unknown key, section or EKIDEN_ variable is an error that
 names the nearest known one, and every error names the setting, the value and the source it came from.
 """
 
@@ -139,7 +139,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str], known: Iterable[Settin
     names = {setting.variable for setting in known} | OTHER_VARIABLES
     for variable in sorted(environ):
         if variable.startswith(PREFIX) and variable not in names and not _SERVICE_LINK.fullmatch(variable):
-            # Compared without the prefix, which would make every name look near every other.
+            # The prefix is left out of the comparison: with it all names would look alike.
             hint = nearest(variable[len(PREFIX) :], [name[len(PREFIX) :] for name in names])
             hint = (
                 hint.replace("did you mean ", f"did you mean {PREFIX}") or "; `ekiden config show` lists the settings"
@@ -191,7 +191,7 @@ def _check_toml(setting: Setting, value: object, path: Path) -> Value:
 
 
 def _parse(setting: Setting, text: str, source: str) -> Value:
-    """The typed value of what was typed or set in a variable. Empty text means "no value" where that is allowed."""
+    """The value of a flag's or variable's text. Empty text means "no value" for settings that may have none."""
     if text == "" and setting.optional:
         return None
     try:
