@@ -82,17 +82,6 @@ class Load:
         late = self.post("somebody", shared, deadline_ms=30, max_tokens=300, ignore_eos=True)
         held.append(asyncio.create_task(late))
         await self.arrived(held)
-<<<<<<< HEAD
-        await asyncio.sleep(0.05)  # its deadline passes while no slot is free
-        # More than the queue holds, at once; they are answered, one way or another.
-        calls = [self.post("flood", f"{index}", max_tokens=30, ignore_eos=True) for index in range(60)]
-        flood = [asyncio.create_task(call) for call in calls]
-        while not self.core.engine.stats().refused_total.get("queue_full_requests"):
-            self.gate.permits.release()
-            await asyncio.sleep(0.005)
-        self.gate.open.set()
-        await asyncio.gather(*held, *flood, self.leave(), self.be_paused())
-=======
         # More than the queue holds, all of them before the next step begins; they are answered, one way or another.
         flood = [self.post("flood", f"{index}", max_tokens=30, ignore_eos=True) for index in range(60)]
         held += [asyncio.create_task(call) for call in flood]
@@ -100,7 +89,6 @@ class Load:
         await asyncio.sleep(0.03)  # the deadline passes while no slot is free
         self.gate.open.set()
         await asyncio.gather(*held, self.leave(), self.be_paused())
->>>>>>> 89cff14f029a0e6854d14b0fce172b72fcd90cad
         await self.be_refused()
 
     async def arrived(self, calls: list[asyncio.Task[httpx.Response]]) -> None:

@@ -81,7 +81,7 @@ async def test_a_deadline_that_passes_in_the_queue(tmp_path: Path, stream: bool)
             body = {"model": "toy/model", "prompt": "b", "stream": stream}
             headers = {"x-request-deadline-ms": "20"}
             late = asyncio.create_task(core.http.post("/v1/completions", json=body, headers=headers))
-            while len(core.app.state.context.in_flight) < 2:
+            while len(core.app.state.doors.generation.flight.calls) < 2:
                 await asyncio.sleep(0)
             await asyncio.sleep(0.02)  # its deadline passes in the queue
         finally:
