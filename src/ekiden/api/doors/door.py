@@ -5,9 +5,9 @@ in the door's own shape. Whatever is refused on the way, before the engine has t
 so that the ledger explains it like every other request.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -17,15 +17,16 @@ from ekiden.api.auth import tenant_of
 from ekiden.api.body_limit import read_json_body
 from ekiden.api.call import Call, Conversation, Origin
 from ekiden.api.errors import ApiError, invalid, model_not_found, refusal_of
-from ekiden.api.generation import Child, ChunkWriter, Generation, usage_of
+from ekiden.api.generation import AnswerWriter, Child, Generation, usage_of
 from ekiden.api.prompts import Prompt, chat_prompt, text_prompts
 from ekiden.api.schema_base import Strict, parse
-from ekiden.api.sse import Ending, SseWriter
+from ekiden.api.sse import SseWriter
 from ekiden.api.structured import check_grammar
-from ekiden.api.text_output import Piece, TokenText, WholeAnswer
+from ekiden.api.text_output import Piece
 from ekiden.api.tools.plan import ToolPlan, plan_tools
 from ekiden.config import LimitsConfig
 from ekiden.engine.interface import ModelCard
+from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.request import Finish, FinishReason, RefusedCall, Request
 from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
 
@@ -41,15 +42,7 @@ class Job:
     children: list[Child]
     plan: ToolPlan | None
     card: ModelCard
-    token_text: TokenText
-
-
-class AnswerWriter(ChunkWriter, Ending, Protocol):
-    """Writes the answers of one call in the shape of a door."""
-
-    def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> Mapping[str, Any]:
-        """The response's body when nothing is streamed."""
-        ...
+    tokenizer: Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +77,7 @@ class Doors:
                 await _stream_whole(children, answers, writer, send)
                 return
         elif job.call.stream:
-            await generation.stream(job.origin, children, writer, receive, SseWriter(send, writer))
+            await generation.stream(job.origin, children, writer, receive, send)
             return
         else:
             answers = await generation.collect(job.origin, children, receive)
@@ -156,16 +149,16 @@ class Doors:
             prompts = await text_prompts(text, call.prompt)
         shown = frozenset[int]() if plan is None else plan.shown
         children = _children(origin, call, prompts, sampling, shown, text.max_model_len)
-        return Job(origin=origin, call=call, children=children, plan=plan, card=card, token_text=text.token_text)
+        return Job(origin=origin, call=call, children=children, plan=plan, card=card, tokenizer=text.tokenizer)
 
-    async def _prompts_alone(self, job: Job, receive: Receive) -> list[WholeAnswer]:
+    async def _prompts_alone(self, job: Job, receive: Receive) -> list[Piece]:
         """The answers of a call that generates nothing: its prompts, with their log-probabilities if asked for."""
         if job.call.sampling.prompt_logprobs is None:
-            answers = [WholeAnswer() for _ in job.children]
+            answers = [Piece() for _ in job.children]
         else:
             answers = await self.generation.collect(job.origin, job.children, receive)
         return [
-            WholeAnswer(finish=_no_tokens(child, job.origin.arrival_time), prompt_logprobs=answer.prompt_logprobs)
+            Piece(finish=_no_tokens(child, job.origin.arrival_time), prompt_logprobs=answer.prompt_logprobs)
             for child, answer in zip(job.children, answers, strict=True)
         ]
 
@@ -230,10 +223,9 @@ def _no_tokens(child: Child, now: float) -> Finish:
     )
 
 
-async def _stream_whole(children: list[Child], answers: list[WholeAnswer], writer: AnswerWriter, send: Send) -> None:
+async def _stream_whole(children: list[Child], answers: list[Piece], writer: AnswerWriter, send: Send) -> None:
     """Stream answers that are already complete."""
-    events = SseWriter(send, writer)
+    events = SseWriter(send, writer.end)
     for child, answer in zip(children, answers, strict=True):
-        last = writer.piece(child, Piece(finish=answer.finish, prompt_logprobs=answer.prompt_logprobs))
-        await events.write(writer.opening(child) + last)
+        await events.write(writer.opening(child, answer) + writer.piece(child, answer))
     await events.close(writer.usage(usage_of(children, [answer.finish for answer in answers])))

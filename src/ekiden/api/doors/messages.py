@@ -7,14 +7,12 @@ from starlette.types import Receive, Scope, Send
 
 from ekiden.api.asgi import send_json
 from ekiden.api.doors.door import Door, Doors, Job
+from ekiden.api.doors.items import ItemsWriter
 from ekiden.api.doors.messages_request import CountRequest, MessagesRequest, messages_call
 from ekiden.api.errors import ApiError, messages_body
 from ekiden.api.generation import Child
 from ekiden.api.sse import named_event
-from ekiden.api.text_output import Piece, WholeAnswer
-from ekiden.api.tools.parser import CallArguments, CallBegin, Event, Text
-from ekiden.api.tools.reply import ReplyReader
-from ekiden.state.request import Finish, FinishReason
+from ekiden.api.text_output import Piece
 
 
 async def count_tokens(doors: Doors, scope: Scope, receive: Receive, send: Send) -> None:
@@ -23,32 +21,37 @@ async def count_tokens(doors: Doors, scope: Scope, receive: Receive, send: Send)
     await send_json(send, {"input_tokens": len(job.children[0].prompt.token_ids)})
 
 
-class MessageWriter:
-    """The message and its events as the answer grows; a whole answer is read as a single piece."""
-
-    end = b""
+class MessageWriter(ItemsWriter):
+    """The message and its events; its items are called blocks."""
 
     def __init__(self, fields: CountRequest, job: Job) -> None:
-        self._reader = ReplyReader(job.plan)
-        self._id = f"msg_{job.origin.request_id}"
-        self._model = job.card.model_id
-        self._child = job.children[0]
-        self._blocks: list[dict[str, Any]] = []
+        super().__init__(job)
         self._arguments = ""
-        self._open = False
-        self._finish: Finish | None = None
 
-    def opening(self, child: Child) -> bytes:
+    def opening(self, child: Child, first: Piece) -> bytes:
         usage = _usage({"prompt_tokens": len(child.prompt.token_ids), "completion_tokens": 0}, cached=0)
         return named_event("message_start", {"message": self._message(usage)})
 
-    def piece(self, child: Child, piece: Piece) -> bytes:
-        last = piece.finish is not None
-        told = [self._add(event) for event in self._reader.read(piece.text, last=last)]
-        if last:
-            self._finish = piece.finish
-            told.append(self._close())
-        return b"".join(told)
+    def begin_text(self) -> bytes:
+        return self._begin({"type": "text", "text": ""})
+
+    def begin_call(self, call_id: str, name: str) -> bytes:
+        self._arguments = ""
+        return self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
+
+    def grow(self, text: str) -> bytes:
+        if self.open == "call":
+            self._arguments += text
+            delta = {"type": "input_json_delta", "partial_json": text}
+        else:
+            self.items[-1]["text"] += text
+            delta = {"type": "text_delta", "text": text}
+        return self._block_event("content_block_delta", {"delta": delta})
+
+    def close(self) -> bytes:
+        if self.open == "call":
+            self.items[-1]["input"] = _object(self._arguments)
+        return self._block_event("content_block_stop", {})
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         cached = usage["prompt_tokens_details"]["cached_tokens"]
@@ -58,23 +61,19 @@ class MessageWriter:
     def error(self, error: ApiError) -> bytes:
         return b"event: error\ndata: " + messages_body(error) + b"\n\n"
 
-    def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, answers: list[Piece], usage: dict[str, Any]) -> dict[str, Any]:
         """A tool call that was cut off is left out, because half an object is not valid as its input."""
-        (answer,) = answers
-        self.piece(self._child, Piece(answer.text, finish=answer.finish))
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        return (
-            self._message(_usage(usage, cached=cached))
-            | self._stop()
-            | {"content": [block for block in self._blocks if block.get("input", {}) is not None]}
-        )
+        self.piece(self.job.children[0], answers[0])
+        message = self._message(_usage(usage, cached=usage["prompt_tokens_details"]["cached_tokens"]))
+        content = [block for block in self.items if block.get("input", {}) is not None]
+        return message | self._stop() | {"content": content}
 
     def _message(self, usage: dict[str, Any]) -> dict[str, Any]:
         return {
-            "id": self._id,
+            "id": f"msg_{self.job.origin.request_id}",
             "type": "message",
             "role": "assistant",
-            "model": self._model,
+            "model": self.job.card.model_id,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
@@ -82,45 +81,20 @@ class MessageWriter:
         }
 
     def _stop(self) -> dict[str, Any]:
-        assert self._finish is not None
-        stopped = self._finish.stop_reason
-        if self._finish.reason is FinishReason.LENGTH:
+        assert self.finish is not None
+        stopped = self.finish.stop_reason
+        if self.cut:
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         if isinstance(stopped, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": stopped}
-        return {"stop_reason": "tool_use" if self._reader.called else "end_turn", "stop_sequence": None}
-
-    def _add(self, event: Event) -> bytes:
-        match event:
-            case Text(text):
-                told = b""
-                if not self._open or self._blocks[-1]["type"] != "text":
-                    told = self._close() + self._begin({"type": "text", "text": ""})
-                self._blocks[-1]["text"] += text
-                return told + self._delta({"type": "text_delta", "text": text})
-            case CallBegin(_, call_id, name):
-                return self._close() + self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
-            case CallArguments(_, text):
-                self._arguments += text
-                return self._delta({"type": "input_json_delta", "partial_json": text})
+        return {"stop_reason": "tool_use" if self.reader.called else "end_turn", "stop_sequence": None}
 
     def _begin(self, block: dict[str, Any]) -> bytes:
-        self._blocks.append(block)
-        self._open = True
-        self._arguments = ""
-        return named_event("content_block_start", {"index": len(self._blocks) - 1, "content_block": block})
+        self.items.append(block)
+        return self._block_event("content_block_start", {"content_block": block})
 
-    def _delta(self, delta: dict[str, Any]) -> bytes:
-        return named_event("content_block_delta", {"index": len(self._blocks) - 1, "delta": delta})
-
-    def _close(self) -> bytes:
-        if not self._open:
-            return b""
-        self._open = False
-        block = self._blocks[-1]
-        if block["type"] == "tool_use":
-            block["input"] = _object(self._arguments)
-        return named_event("content_block_stop", {"index": len(self._blocks) - 1})
+    def _block_event(self, kind: str, fields: dict[str, Any]) -> bytes:
+        return named_event(kind, {"index": len(self.items) - 1, **fields})
 
 
 def _usage(usage: dict[str, Any], *, cached: int) -> dict[str, Any]:

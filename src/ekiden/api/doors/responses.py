@@ -4,61 +4,78 @@ from typing import Any, Final
 
 from ekiden.api.call import NamedChoice
 from ekiden.api.doors.door import Door, Job
-from ekiden.api.doors.responses_output import OutputItems
+from ekiden.api.doors.items import ItemsWriter
 from ekiden.api.doors.responses_request import ResponsesRequest, responses_call
 from ekiden.api.errors import ApiError
 from ekiden.api.generation import Child
 from ekiden.api.sse import named_event
-from ekiden.api.text_output import Piece, WholeAnswer
-from ekiden.api.tools.reply import ReplyReader
-from ekiden.state.request import Finish, FinishReason
+from ekiden.api.text_output import Piece
 
 
-class ResponseWriter:
-    """The response object and its events as the answer grows; a whole answer is read as a single piece."""
-
-    end = b""
+class ResponseWriter(ItemsWriter):
+    """The response object and its events."""
 
     def __init__(self, fields: ResponsesRequest, job: Job) -> None:
-        self._reader = ReplyReader(job.plan)
-        self._items = OutputItems(job.origin.request_id)
-        self._finish: Finish | None = None
+        super().__init__(job)
         self._number = -1
-        self._started = False
         self._head = _head(fields, job)
-        self._child = job.children[0]
 
-    def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
-        (answer,) = answers
-        self.piece(self._child, Piece(answer.text, finish=answer.finish))
+    def whole(self, answers: list[Piece], usage: dict[str, Any]) -> dict[str, Any]:
+        self.piece(self.job.children[0], answers[0])
         return self._response(usage)
 
-    def opening(self, child: Child) -> bytes:
-        return b""  # sent with the first piece, so that sequence numbers rise in the order of events
+    def opening(self, child: Child, first: Piece) -> bytes:
+        started = {"response": self._response(None)}
+        return self._event("response.created", started) + self._event("response.in_progress", started)
 
-    def piece(self, child: Child, piece: Piece) -> bytes:
-        last = piece.finish is not None
-        begun = b""
-        if not self._started:
-            self._started = True
-            started = {"response": self._response(None)}
-            begun = self._event("response.created", started) + self._event("response.in_progress", started)
-        events = [each for part in self._reader.read(piece.text, last=last) for each in self._items.add(part)]
-        if last:
-            self._finish = piece.finish
-            events += self._items.finish(whole=not self._cut)
-        return begun + b"".join(self._event(kind, fields) for kind, fields in events)
+    def begin_text(self) -> bytes:
+        added = self._begin("msg", {"type": "message", "role": "assistant", "content": []})
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        self.items[-1]["content"].append(part)
+        return added + self._of_item("response.content_part.added", {"content_index": 0, "part": part})
+
+    def begin_call(self, call_id: str, name: str) -> bytes:
+        return self._begin("fc", {"type": "function_call", "call_id": call_id, "name": name, "arguments": ""})
+
+    def grow(self, text: str) -> bytes:
+        item = self.items[-1]
+        if self.open == "call":
+            item["arguments"] += text
+            return self._of_item("response.function_call_arguments.delta", {"delta": text})
+        item["content"][0]["text"] += text
+        return self._of_item("response.output_text.delta", {"content_index": 0, "delta": text, "logprobs": []})
+
+    def close(self) -> bytes:
+        """What is still open when the answer is cut is ``incomplete``."""
+        item = self.items[-1]
+        item["status"] = "incomplete" if self.cut else "completed"
+        if self.open == "call":
+            done = {"name": item["name"], "arguments": item["arguments"]}
+            told = self._of_item("response.function_call_arguments.done", done)
+        else:
+            (part,) = item["content"]
+            text = {"content_index": 0, "text": part["text"], "logprobs": []}
+            told = self._of_item("response.output_text.done", text)
+            told += self._of_item("response.content_part.done", {"content_index": 0, "part": part})
+        return told + self._whole_item("response.output_item.done")
 
     def usage(self, usage: dict[str, Any]) -> bytes:
-        kind = "response.incomplete" if self._cut else "response.completed"
+        kind = "response.incomplete" if self.cut else "response.completed"
         return self._event(kind, {"response": self._response(usage)})
 
     def error(self, error: ApiError) -> bytes:
         return self._event("error", {"code": error.code, "message": error.message, "param": error.param})
 
-    @property
-    def _cut(self) -> bool:
-        return self._finish is not None and self._finish.reason is FinishReason.LENGTH
+    def _begin(self, prefix: str, fields: dict[str, Any]) -> bytes:
+        item_id = f"{prefix}_{self.job.origin.request_id}_{len(self.items)}"
+        self.items.append({"id": item_id, "status": "in_progress", **fields})
+        return self._whole_item("response.output_item.added")
+
+    def _whole_item(self, kind: str) -> bytes:
+        return self._event(kind, {"output_index": len(self.items) - 1, "item": self.items[-1]})
+
+    def _of_item(self, kind: str, fields: dict[str, Any]) -> bytes:
+        return self._event(kind, {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1, **fields})
 
     def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
         self._number += 1
@@ -66,11 +83,11 @@ class ResponseWriter:
 
     def _response(self, usage: dict[str, Any] | None) -> dict[str, Any]:
         """The response object so far; ``usage`` is given when it is complete."""
-        status = "in_progress" if self._finish is None else "incomplete" if self._cut else "completed"
+        status = "in_progress" if self.finish is None else "incomplete" if self.cut else "completed"
         return self._head | {
             "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if self._cut else None,
-            "output": self._items.items,
+            "incomplete_details": {"reason": "max_output_tokens"} if self.cut else None,
+            "output": self.items,
             "usage": None if usage is None else _usage(usage),
         }
 
