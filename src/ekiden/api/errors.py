@@ -77,10 +77,6 @@ def speaks_messages(path: str) -> bool:
     return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
 
 
-class ClientGone(Exception):
-    """The client closed the connection: nobody is left to answer."""
-
-
 def shown(value: object, limit: int = 80) -> str:
     """A value for an error message, truncated so that a huge one is not sent back."""
     if isinstance(value, list | dict | tuple) and len(value) > limit:

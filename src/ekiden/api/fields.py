@@ -4,7 +4,7 @@ The bounds of what goes to the engine are the engine's own (:mod:`ekiden.state.s
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from ekiden.api.call import NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import invalid, shown
-from ekiden.api.schema_base import Strict, Within, no_effect, only_fields, rule
+from ekiden.api.schema_base import Fate, Strict, Within, no_effect, only_fields, rule
 from ekiden.state.sampling_params import (
     BIAS,
     BOUNDS,
@@ -153,6 +153,11 @@ GuidedChoice = Annotated[
 ]
 
 
+AnyString = Annotated[str | None, no_effect("any string")]
+MetadataStrings = Annotated[dict[str, str], Field(max_length=16)]
+NOT_STORED: Final = no_effect("false only: answers are not stored")
+
+
 class OpenAIFields(Strict):
     """What chat, completions and responses share."""
 
@@ -166,37 +171,27 @@ class OpenAIFields(Strict):
     min_p: Annotated[float, Within(BOUNDS["min_p"])] | None = None
     repetition_penalty: Annotated[float, Within(BOUNDS["repetition_penalty"])] | None = None
     priority: Annotated[int, Within(_PRIORITY)] | None = None
-    # Without effect: see ``OPENAI_FATES``.
-    user: str | None = None
-    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
-    service_tier: Literal["auto", "default"] | None = None
-
-
-OPENAI_FATES: Final = {
-    "user": no_effect("any string"),
-    "metadata": no_effect("an object of up to 16 strings"),
-    "store": no_effect("false only: answers are not stored"),
-    "service_tier": no_effect("'auto' or 'default': there is one tier"),
-}
+    user: AnyString = None
+    metadata: Annotated[MetadataStrings | None, no_effect("an object of up to 16 strings")] = None
+    service_tier: Annotated[Literal["auto", "default"] | None, no_effect("'auto' or 'default': there is one tier")] = (
+        None
+    )
 
 
 class ConversationHints(Strict):
-    """What chat and responses take without effect: see ``HINT_FATES``."""
+    """What chat and responses take without effect."""
 
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-
-
-HINT_FATES: Final = {
-    "safety_identifier": no_effect("any string"),
-    "prompt_cache_key": no_effect("any string: prefixes are found by their content"),
-    "prompt_cache_retention": no_effect("any string"),
-}
+    safety_identifier: AnyString = None
+    prompt_cache_key: Annotated[str | None, no_effect("any string: prefixes are found by their content")] = None
+    prompt_cache_retention: AnyString = None
 
 
 class GenerationFields(OpenAIFields):
     """What chat and completions share."""
+
+    fates: ClassVar[dict[str, Fate]] = {
+        "stream_options.include_obfuscation": no_effect("true or false: streams carry no padding")
+    }
 
     n: Choices | None = None
     stop: Stops | None = None
@@ -216,14 +211,7 @@ class GenerationFields(OpenAIFields):
     guided_choice: GuidedChoice | None = None
     guided_grammar: Annotated[str, Field(min_length=1)] | None = None
     prompt_logprobs: Annotated[int, Within(BOUNDS["prompt_logprobs"])] | None = None
-    # Without effect: see ``GENERATION_FATES``.
-    store: Literal[False] | None = None
-
-
-GENERATION_FATES: Final = {
-    **OPENAI_FATES,
-    "stream_options.include_obfuscation": no_effect("true or false: streams carry no padding"),
-}
+    store: Annotated[Literal[False] | None, NOT_STORED] = None
 
 
 def check_streaming(fields: GenerationFields) -> bool:

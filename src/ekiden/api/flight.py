@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from ekiden.api.errors import ApiError, ClientGone, closed_to_newcomers, shutting_down
+from ekiden.api.errors import ApiError, closed_to_newcomers, shutting_down
 from ekiden.engine.interface import Engine
 
 
@@ -20,9 +21,9 @@ class Exchange:
 
     def __init__(self, limit: asyncio.Timeout) -> None:
         self._limit = limit
-        self.cause: ApiError | ClientGone | None = None
+        self.cause: ApiError | ClientDisconnect | None = None
 
-    def cut(self, cause: ApiError | ClientGone) -> None:
+    def cut(self, cause: ApiError | ClientDisconnect) -> None:
         """End the work by raising ``cause`` where it waits; only the first cause counts."""
         if self.cause is None:
             self.cause = cause
@@ -71,14 +72,14 @@ class Flight:
 
     @asynccontextmanager
     async def watch(self, receive: Receive) -> AsyncIterator[None]:
-        """Raise :class:`ClientGone` inside when the client disconnects; :meth:`cut_all` ends the work too."""
+        """Raise :class:`ClientDisconnect` inside when the client disconnects; :meth:`cut_all` ends the work too."""
         limit = asyncio.timeout(None)
         exchange = Exchange(limit)
 
         async def await_disconnect() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
-            exchange.cut(ClientGone())
+            exchange.cut(ClientDisconnect())
 
         try:
             async with limit:

@@ -12,10 +12,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Send
 
 from ekiden.api.call import Origin
-from ekiden.api.errors import ApiError, ClientGone, engine_unavailable, internal, refused, unfinished
+from ekiden.api.errors import ApiError, engine_unavailable, internal, refused, unfinished
 from ekiden.api.flight import Flight
 from ekiden.api.prompts import Prompt
 from ekiden.api.sse import KEEP_ALIVE, SseWriter
@@ -192,7 +193,7 @@ class Generation:
             if not events.started:
                 raise
             await events.close(writer.error(error))
-        except ClientGone:
+        except ClientDisconnect:
             raise
         except Exception:
             if not events.started:

@@ -30,12 +30,12 @@ class Fate(NamedTuple):
 
 
 def no_effect(values: str) -> Fate:
-    """The field is accepted with these values and has no effect; the model declares it."""
+    """Annotates a field that is accepted with these values and has no effect."""
     return Fate(False, values)
 
 
 def refused(reason: str) -> Fate:
-    """Every value but null is refused; the model does not declare the field."""
+    """Every value but null is refused; the field stands in ``fates`` and is not declared."""
     return Fate(True, reason)
 
 
@@ -44,7 +44,15 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-    fates: ClassVar[Mapping[str, Fate]] = {}
+    fates: ClassVar[dict[str, Fate]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Collect ``fates``: the parents', its own, and those of its fields without effect."""
+        super().__pydantic_init_subclass__(**kwargs)
+        named = {name: fate for kind in reversed(cls.__mro__) for name, fate in vars(kind).get("fates", {}).items()}
+        fields = cls.model_fields.items()
+        cls.fates = named | {name: fate for name, field in fields for fate in field.metadata if isinstance(fate, Fate)}
 
     @model_validator(mode="before")
     @classmethod
@@ -52,15 +60,13 @@ class Strict(BaseModel):
         if not isinstance(data, dict):
             return data
         known = dict(data)
-        for key, value in data.items():
-            if key in cls.model_fields or any(field.alias == key for field in cls.model_fields.values()):
-                continue
-            fate = cls.fates.get(key)
+        names = {field.alias or name for name, field in cls.model_fields.items()}
+        for key in [key for key in data if key not in names]:
+            value, fate = known.pop(key), cls.fates.get(key)
             if fate is None or not fate.refused:
                 raise PydanticCustomError(UNKNOWN, "unknown field", {"key": key})
             if value is not None:
                 raise PydanticCustomError(REFUSED, "refused", {"key": key, "value": shown(value), "why": fate.words})
-            del known[key]
         return known
 
 

@@ -9,8 +9,6 @@ from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.errors import invalid
 from ekiden.api.fields import (
-    GENERATION_FATES,
-    HINT_FATES,
     MAX_MESSAGES,
     MAX_TOOLS,
     ConversationHints,
@@ -74,6 +72,7 @@ class ChatMessage(Strict):
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
+Modalities = Annotated[list[Literal["text"]], Field(fail_fast=True, max_length=1)]
 Messages = Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
 
 
@@ -83,11 +82,6 @@ class ChatTool(FunctionTyped):
 
 class ChatRequest(GenerationFields, ConversationHints):
     fates: ClassVar[dict[str, Fate]] = {
-        **GENERATION_FATES,
-        **HINT_FATES,
-        "prediction": no_effect("an object: a hint that changes no answer"),
-        "modalities": no_effect("['text'] only"),
-        "function_call": no_effect("'none' or 'auto': without functions it has no meaning"),
         "functions": refused("this older form of tools is not taken; send tools"),
         "audio": refused("the model takes and gives text only"),
         "web_search_options": refused("the server does not reach the network"),
@@ -106,10 +100,11 @@ class ChatRequest(GenerationFields, ConversationHints):
         | None
     ) = None
     parallel_tool_calls: bool | None = None
-    # Without effect: see ``fates``.
-    prediction: dict[str, Any] | None = None
-    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True, max_length=1)] | None = None
-    function_call: Literal["none", "auto"] | None = None
+    prediction: Annotated[dict[str, Any] | None, no_effect("an object: a hint that changes no answer")] = None
+    modalities: Annotated[Modalities | None, no_effect("['text'] only")] = None
+    function_call: Annotated[
+        Literal["none", "auto"] | None, no_effect("'none' or 'auto': without functions it has no meaning")
+    ] = None
 
 
 def messages_of(messages: list[ChatMessage]) -> list[Message]:

@@ -9,7 +9,7 @@ from ekiden.api.call import Call, Texts
 from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.errors import invalid, shown
-from ekiden.api.fields import GENERATION_FATES, Choices, GenerationFields, check_streaming, sampling_of
+from ekiden.api.fields import Choices, GenerationFields, check_streaming, sampling_of
 from ekiden.api.generation import Child
 from ekiden.api.schema_base import Fate, Within, refused, rule
 from ekiden.api.structured import format_asked
@@ -60,10 +60,7 @@ _PROMPT_SCHEMA: Final = {
 
 
 class CompletionRequest(GenerationFields):
-    fates: ClassVar[dict[str, Fate]] = {
-        **GENERATION_FATES,
-        "suffix": refused("the model cannot fill in between a prompt and a suffix"),
-    }
+    fates: ClassVar[dict[str, Fate]] = {"suffix": refused("the model cannot fill in between a prompt and a suffix")}
 
     prompt: Annotated[Texts, PlainValidator(_read_prompt), WithJsonSchema(_PROMPT_SCHEMA)]
     max_tokens: Annotated[int, Within(Bound(0, None, "at least 0"))] | None = None

@@ -7,12 +7,15 @@ so that the ledger explains it like every other request.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Receive, Send
 
-from ekiden.api.asgi import send_json
+from ekiden.api.asgi import DirectResponse, JsonBytes
 from ekiden.api.auth import tenant_of
 from ekiden.api.body_limit import read_json_body
 from ekiden.api.call import Call, Conversation, Origin
@@ -67,29 +70,28 @@ class Doors:
     tenant_header: str | None
     defaults: SamplingParams
 
-    async def answer(self, door: Door[Fields], scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, door: Door[Fields], request: HttpRequest) -> Response:
         """Answers a call, whole or streamed. Raises :class:`ApiError` before the first byte."""
-        fields, job = await self.ready(door, scope, receive)
+        fields, job = await self.ready(door, request)
         writer, children, generation = door.writer(fields, job), job.children, self.generation
         if job.call.prompt_only:
-            answers = await self._prompts_alone(job, receive)
+            answers = await self._prompts_alone(job, request.receive)
             if job.call.stream:
-                await _stream_whole(children, answers, writer, send)
-                return
+                return DirectResponse(partial(_stream_whole, children, answers, writer))
         elif job.call.stream:
-            await generation.stream(job.origin, children, writer, receive, send)
-            return
+            return DirectResponse(partial(generation.stream, job.origin, children, writer, request.receive))
         else:
-            answers = await generation.collect(job.origin, children, receive)
-        await send_json(send, writer.whole(answers, usage_of(children, [answer.finish for answer in answers])))
+            answers = await generation.collect(job.origin, children, request.receive)
+        return JsonBytes(writer.whole(answers, usage_of(children, [answer.finish for answer in answers])))
 
-    async def ready(self, door: Door[Fields], scope: Scope, receive: Receive) -> tuple[Fields, Job]:
+    async def ready(self, door: Door[Fields], request: HttpRequest) -> tuple[Fields, Job]:
         """Read, parse and prepare a call; a refusal is noted with the engine."""
+        scope = request.scope
         origin = Origin.of(scope)
         try:
             tenant = tenant_of(scope, self.tenant_header)
             origin = replace(origin, tenant=tenant)
-            body = await self.read_body(scope, receive)
+            body = await self.read_body(request)
             origin = Origin.of(scope, tenant)  # its arrival is when its body is complete
             fields = parse(door.fields, body)
             call = door.call(fields, self.defaults)
@@ -103,11 +105,15 @@ class Doors:
             self.note_refusal(origin, error)
             raise
 
-    async def read_body(self, scope: Scope, receive: Receive) -> bytes:
+    async def read(self, model: type[Fields], request: HttpRequest) -> Fields:
+        """A request's body as ``model``."""
+        return parse(model, await self.read_body(request))
+
+    async def read_body(self, request: HttpRequest) -> bytes:
         """A request's body within the limits of size and time; see :func:`read_json_body`."""
         limits = self.limits
         max_bytes = int(limits.max_body_mib * 2**20)
-        return await read_json_body(scope, receive, max_bytes=max_bytes, seconds=limits.body_timeout)
+        return await read_json_body(request.scope, request.receive, max_bytes=max_bytes, seconds=limits.body_timeout)
 
     def check_model(self, name: str) -> None:
         """Raise :class:`ApiError` 404 for another model. The name is compared, and never used as a path or URL."""

@@ -3,9 +3,10 @@
 import json
 from typing import Any, Final
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
-from ekiden.api.asgi import send_json
+from ekiden.api.asgi import JsonBytes
 from ekiden.api.doors.door import Door, Doors, Job
 from ekiden.api.doors.items import ItemsWriter
 from ekiden.api.doors.messages_request import CountRequest, MessagesRequest, messages_call
@@ -15,10 +16,10 @@ from ekiden.api.sse import named_event
 from ekiden.api.text_output import Piece
 
 
-async def count_tokens(doors: Doors, scope: Scope, receive: Receive, send: Send) -> None:
+async def count_tokens(doors: Doors, request: Request) -> Response:
     """``{"input_tokens"}`` of a conversation. Raises :class:`ApiError`."""
-    _, job = await doors.ready(COUNTING, scope, receive)
-    await send_json(send, {"input_tokens": len(job.children[0].prompt.token_ids)})
+    _, job = await doors.ready(COUNTING, request)
+    return JsonBytes({"input_tokens": len(job.children[0].prompt.token_ids)})
 
 
 class MessageWriter(ItemsWriter):

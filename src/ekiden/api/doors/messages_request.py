@@ -7,7 +7,17 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from ekiden.api.call import Call, Conversation, EarlierCall, Message, NamedChoice, Tool, ToolChoice, earlier_call
 from ekiden.api.errors import invalid, shown
-from ekiden.api.fields import MAX_MESSAGES, MAX_TOOLS, FunctionName, MaxTokens, StopList, TopK, TopP, sampling_of
+from ekiden.api.fields import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    AnyString,
+    FunctionName,
+    MaxTokens,
+    StopList,
+    TopK,
+    TopP,
+    sampling_of,
+)
 from ekiden.api.schema_base import (
     Fate,
     Strict,
@@ -151,8 +161,6 @@ class CountRequest(Strict):
     """What ``/v1/messages/count_tokens`` takes."""
 
     fates: ClassVar[dict[str, Fate]] = {
-        "thinking": no_effect("of the type 'disabled' only"),
-        "cache_control": no_effect("an object: prefixes are found by their content"),
         "context_management": refused("a conversation is taken as it is"),
         "mcp_servers": refused("the server calls nobody else"),
     }
@@ -163,19 +171,12 @@ class CountRequest(Strict):
     tools: Annotated[list[MessagesTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: MessagesChoice | None = None
     output_config: OutputConfig | None = None
-    # Without effect: see ``fates``.
-    thinking: Thinking | None = None
-    cache_control: dict[str, Any] | None = None
+    thinking: Annotated[Thinking | None, no_effect("of the type 'disabled' only")] = None
+    cache_control: Annotated[dict[str, Any] | None, no_effect("an object: prefixes are found by their content")] = None
 
 
 class MessagesRequest(CountRequest):
-    fates: ClassVar[dict[str, Fate]] = {
-        **CountRequest.fates,
-        "metadata": no_effect("an object with a user_id"),
-        "service_tier": no_effect("'auto' or 'standard_only': there is one tier"),
-        "inference_geo": no_effect("any string"),
-        "container": refused("the server runs no code"),
-    }
+    fates: ClassVar[dict[str, Fate]] = {"container": refused("the server runs no code")}
 
     max_tokens: MaxTokens
     temperature: Annotated[float, Within(Bound(0, 1, "between 0 and 1"))] | None = None
@@ -183,10 +184,11 @@ class MessagesRequest(CountRequest):
     top_k: TopK | None = None
     stop_sequences: StopList | None = None
     stream: bool | None = None
-    # Without effect: see ``fates``.
-    metadata: MessagesMetadata | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
-    inference_geo: str | None = None
+    metadata: Annotated[MessagesMetadata | None, no_effect("an object with a user_id")] = None
+    service_tier: Annotated[
+        Literal["auto", "standard_only"] | None, no_effect("'auto' or 'standard_only': there is one tier")
+    ] = None
+    inference_geo: AnyString = None
 
 
 def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:

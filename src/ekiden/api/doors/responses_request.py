@@ -10,10 +10,9 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from ekiden.api.call import AnswerFormat, Call, Conversation, Message, ToolChoice, earlier_call
 from ekiden.api.errors import invalid, shown
 from ekiden.api.fields import (
-    HINT_FATES,
     MAX_MESSAGES,
     MAX_TOOLS,
-    OPENAI_FATES,
+    NOT_STORED,
     ConversationHints,
     FunctionDefinition,
     FunctionTyped,
@@ -133,13 +132,6 @@ class ResponsesStreamOptions(Strict):
 
 class ResponsesRequest(OpenAIFields, ConversationHints):
     fates: ClassVar[dict[str, Fate]] = {
-        **OPENAI_FATES,
-        **HINT_FATES,
-        "truncation": no_effect("'disabled' only"),
-        "background": no_effect("false only"),
-        "include": no_effect("an empty list"),
-        "top_logprobs": no_effect("0 only"),
-        "stream_options": no_effect("include_obfuscation: streams carry no padding"),
         "previous_response_id": refused(_STATE),
         "conversation": refused(_STATE),
         "prompt": refused("no prompts are stored here; send the text in input"),
@@ -159,13 +151,14 @@ class ResponsesRequest(OpenAIFields, ConversationHints):
         | None
     ) = None
     parallel_tool_calls: bool | None = None
-    # Without effect: see ``fates``.
-    truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
-    include: Include | None = None
-    top_logprobs: TopLogprobs | None = None
-    stream_options: ResponsesStreamOptions | None = None
-    store: bool | None = None
+    truncation: Annotated[Literal["disabled"] | None, no_effect("'disabled' only")] = None
+    background: Annotated[Literal[False] | None, no_effect("false only")] = None
+    include: Annotated[Include | None, no_effect("an empty list")] = None
+    top_logprobs: Annotated[TopLogprobs | None, no_effect("0 only")] = None
+    stream_options: Annotated[
+        ResponsesStreamOptions | None, no_effect("include_obfuscation: streams carry no padding")
+    ] = None
+    store: Annotated[bool | None, NOT_STORED] = None
 
 
 def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
