@@ -23,10 +23,10 @@ from ekiden.api.auth import ApiKeyMiddleware
 from ekiden.api.doors import chat, completions, messages, responses
 from ekiden.api.doors.door import Door, Doors
 from ekiden.api.errors import ApiError, not_found, speaks_messages
-from ekiden.api.fields import closed_object
 from ekiden.api.flight import Flight
 from ekiden.api.generation import Generation
 from ekiden.api.identity import IdentityMiddleware
+from ekiden.api.json_schema import TEXT, any_of, closed_object
 from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
 from ekiden.api.schema_base import Strict
@@ -200,10 +200,9 @@ def _openapi(app: FastAPI, models: list[type[Strict]]) -> dict[str, Any]:
             [(model, "validation") for model in models],
             ref_template="#/components/schemas/{model}",
         )
-        text: dict[str, Any] = {"type": "string"}
-        nullable = {"anyOf": [text, {"type": "null"}]}
-        error = closed_object({"message": text, "type": text, "param": nullable, "code": nullable})
-        messages_error = closed_object({"type": text, "message": text})
+        nullable = any_of(TEXT, {"type": "null"})
+        error = closed_object({"message": TEXT, "type": TEXT, "param": nullable, "code": nullable})
+        messages_error = closed_object({"type": TEXT, "message": TEXT})
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas |= definitions["$defs"]
         schemas["Error"] = closed_object({"error": error})

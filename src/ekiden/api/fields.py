@@ -3,16 +3,18 @@
 The bounds of what goes to the engine are the engine's own (:mod:`ekiden.state.sampling_params`).
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import from_json
 
 from ekiden.api.call import NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import invalid, shown
-from ekiden.api.schema_base import Fate, Strict, Within, no_effect, only_fields, rule
+from ekiden.api.hand_checks import only_fields, rule
+from ekiden.api.json_schema import TEXT, Schema, any_of, array, closed_object
+from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect
 from ekiden.state.sampling_params import (
     BIAS,
     BOUNDS,
@@ -80,7 +82,7 @@ def _all_tokens(value: Any) -> Any:
 
 
 _STOP_TEXT: Final = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
-_STOPS_SCHEMA: Final = {"type": "array", "items": _STOP_TEXT, "maxItems": MAX_STOPS}
+_STOPS_SCHEMA: Final = array(_STOP_TEXT, None, MAX_STOPS)
 _BIAS_SCHEMA: Final = {
     "type": "object",
     "maxProperties": MAX_ENTRIES,
@@ -88,14 +90,10 @@ _BIAS_SCHEMA: Final = {
     "additionalProperties": {"type": "number", "minimum": BIAS.least, "maximum": BIAS.most},
 }
 
-Stops = Annotated[list[str], PlainValidator(_check_stop), WithJsonSchema({"anyOf": [_STOP_TEXT, _STOPS_SCHEMA]})]
-StopList = Annotated[list[str], PlainValidator(_check_stop_list), WithJsonSchema(_STOPS_SCHEMA)]
-LogitBias = Annotated[dict[int, float], PlainValidator(_check_logit_bias), WithJsonSchema(_BIAS_SCHEMA)]
-GuidedJson = Annotated[
-    dict[str, Any],
-    PlainValidator(_check_guided_json),
-    WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
-]
+Stops = Annotated[list[str], ReadBy(_check_stop, any_of(_STOP_TEXT, _STOPS_SCHEMA))]
+StopList = Annotated[list[str], ReadBy(_check_stop_list, _STOPS_SCHEMA)]
+LogitBias = Annotated[dict[int, float], ReadBy(_check_logit_bias, _BIAS_SCHEMA)]
+GuidedJson = Annotated[dict[str, Any], ReadBy(_check_guided_json, any_of({"type": "object"}, TEXT))]
 
 Temperature = Annotated[float, Within(BOUNDS["temperature"])]
 TopP = Annotated[float, Within(BOUNDS["top_p"])]
@@ -232,37 +230,35 @@ def sampling_of(fields: Strict, defaults: SamplingParams, **own: Any) -> Samplin
     return msgspec.structs.replace(defaults, **given)
 
 
-def choice_reader(*, nested: bool) -> Callable[[Any], ToolChoice]:
-    """A validator of ``tool_choice``. ``nested``: the function's name is in an object of its own, as in chat."""
+def _read_choice(value: Any, *, nested: bool) -> ToolChoice:
+    """Reads ``tool_choice``. ``nested``: the function's name is in an object of its own, as in chat."""
+    if value in ("none", "auto", "required"):
+        chosen: Literal["none", "auto", "required"] = value
+        return chosen
     place = ".function" if nested else ""
-
-    def read(value: Any) -> ToolChoice:
-        if value in ("none", "auto", "required"):
-            chosen: Literal["none", "auto", "required"] = value
-            return chosen
-        kind = value.get("type") if isinstance(value, dict) else None
-        if kind == "allowed_tools":
-            # Valid in OpenAI's API, but leaving the other tools out has the same effect.
-            way_out = "send in tools only the functions that may be called"
-            raise rule(f"is 'allowed_tools', which is not taken; {way_out}", ".type")
-        if kind != "function":
-            raise rule(f"is {shown(value)}; it must be 'none', 'auto', 'required' or one function by its name")
-        function = value.get("function") if nested else value
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise rule(f"is {shown(function)}; it must be an object with the function's name", place)
-        only_fields(value, ("type", "function" if nested else "name"), "")
-        only_fields(function, ("name",) if nested else ("type", "name"), place)
-        return NamedChoice(function["name"], f"tool_choice{place}.name")
-
-    return read
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "allowed_tools":
+        # Valid in OpenAI's API, but leaving the other tools out has the same effect.
+        way_out = "send in tools only the functions that may be called"
+        raise rule(f"is 'allowed_tools', which is not taken; {way_out}", ".type")
+    if kind != "function":
+        raise rule(f"is {shown(value)}; it must be 'none', 'auto', 'required' or one function by its name")
+    function = value.get("function") if nested else value
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise rule(f"is {shown(function)}; it must be an object with the function's name", place)
+    only_fields(value, ("type", "function" if nested else "name"), "")
+    only_fields(function, ("name",) if nested else ("type", "name"), place)
+    return NamedChoice(function["name"], f"tool_choice{place}.name")
 
 
-def choice_schema(*, nested: bool) -> dict[str, Any]:
-    name = {"name": {"type": "string"}}
-    own = {"function": closed_object(name)} if nested else name
-    return {"anyOf": [{"enum": ["none", "auto", "required"]}, closed_object({"type": {"const": "function"}, **own})]}
+_NAMED: Final = {"name": TEXT}
 
 
-def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
-    required = list(properties)
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+def _choice_schema(named: Schema) -> Schema:
+    return any_of({"enum": ["none", "auto", "required"]}, closed_object({"type": {"const": "function"}, **named}))
+
+
+NestedChoice = Annotated[
+    ToolChoice, ReadBy(partial(_read_choice, nested=True), _choice_schema({"function": closed_object(_NAMED)}))
+]
+FlatChoice = Annotated[ToolChoice, ReadBy(partial(_read_choice, nested=False), _choice_schema(_NAMED))]

@@ -5,7 +5,7 @@ lists stop at their first fault, so that a hostile body cannot make a million er
 and true are not whole numbers. ``null`` means absent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
@@ -14,12 +14,12 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema, from_json
 
 from ekiden.api.errors import ApiError, invalid, shown, unsupported
+from ekiden.api.hand_checks import RULE, rule
+from ekiden.api.json_schema import Schema
 from ekiden.state.sampling_params import Bound
 
 UNKNOWN: Final = "unknown_parameter"
 REFUSED: Final = "refused"
-RULE: Final = "rule"
-"""Type of our own validation errors: the message is complete but for the field and its value."""
 
 
 class Fate(NamedTuple):
@@ -73,44 +73,18 @@ class Strict(BaseModel):
 Model = TypeVar("Model", bound=Strict)
 
 
-def rule(text: str, at: str = "") -> PydanticCustomError:
-    """A validation error; ``text`` completes "<field><at> ...", for example "is 5; it must be a string"."""
-    return PydanticCustomError(RULE, "{text}", {"text": text, "at": at})
+@dataclass(frozen=True, slots=True, eq=False)  # annotations are hashed
+class ReadBy:
+    """Annotates a field whose value a function reads, raising a :func:`rule`; ``schema`` is for the documentation."""
 
+    read: Callable[[Any], Any]
+    schema: Schema
 
-def only_fields(item: dict[str, Any], fields: Sequence[str], at: str) -> None:
-    """For objects that are checked by hand: raise a :func:`rule` for a field that is not among ``fields``."""
-    unknown = next((key for key in item if key not in fields), None)
-    if unknown is not None:
-        raise rule(f"has the unknown field {shown(unknown)}", at)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.read)
 
-
-def string_field(item: dict[str, Any], key: str, at: str) -> str:
-    """The string in a field; raises a :func:`rule` for anything else."""
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise rule(f"is {shown(value)}; it must be a string", f"{at}.{key}")
-    return value
-
-
-def joined_text(
-    value: Any, at: str = "", *, kinds: Sequence[str] = ("text",), extra: Sequence[str] = (), noun: str = "parts"
-) -> str:
-    """A string, or a list of text parts, joined by line breaks. ``extra``: fields of a part that are ignored."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise rule(f"is {shown(value)}; it must be a string or a list of text {noun}", at)
-    texts: list[str] = []
-    for index, part in enumerate(value):
-        where = f"{at}[{index}]"
-        if not isinstance(part, dict):
-            raise rule(f"is {shown(part)}; it must be an object", where)
-        if part.get("type") not in kinds:
-            raise rule(f"is {shown(part.get('type'))}; the model takes text {noun} only", f"{where}.type")
-        only_fields(part, ("type", "text", *extra), where)
-        texts.append(string_field(part, "text", where))
-    return "\n".join(texts)
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return self.schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field
 
-from ekiden.api.call import Call, Conversation, Message, ToolChoice, earlier_call
+from ekiden.api.call import Call, Conversation, Message, earlier_call
 from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.errors import invalid
@@ -16,26 +16,21 @@ from ekiden.api.fields import (
     FunctionTyped,
     GenerationFields,
     MaxTokens,
+    NestedChoice,
     check_streaming,
-    choice_reader,
-    choice_schema,
     sampling_of,
     tool_of,
 )
 from ekiden.api.generation import Child
-from ekiden.api.schema_base import Fate, Strict, Within, joined_text, no_effect, refused, rule
+from ekiden.api.hand_checks import joined_text, rule
+from ekiden.api.json_schema import TEXT, any_of, array, closed_object
+from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect, refused
 from ekiden.api.structured import format_asked
 from ekiden.api.text_output import Piece, chat_logprobs, finish_fields, prompt_logprobs
 from ekiden.api.tools.reply import ReplyReader, chat_delta, chat_finish_fields, chat_message
 from ekiden.state.sampling_params import BOUNDS, MAX_ENTRIES, SamplingParams
 
-_PART_SCHEMA: Final = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-    "additionalProperties": False,
-}
-_CONTENT_SCHEMA: Final = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART_SCHEMA, "minItems": 1}]}
+_CONTENT_SCHEMA: Final = any_of(TEXT, array(closed_object({"type": {"const": "text"}, "text": TEXT})))
 
 
 def _check_content(value: Any) -> str:
@@ -64,7 +59,7 @@ class ChatMessage(Strict):
     )
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, PlainValidator(_check_content), WithJsonSchema(_CONTENT_SCHEMA)] | None = None
+    content: Annotated[str, ReadBy(_check_content, _CONTENT_SCHEMA)] | None = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
     tool_call_id: str | None = None
@@ -95,10 +90,7 @@ class ChatRequest(GenerationFields, ConversationHints):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Within(BOUNDS["logprobs"])] | None = None
     tools: Annotated[list[ChatTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
-    tool_choice: (
-        Annotated[ToolChoice, PlainValidator(choice_reader(nested=True)), WithJsonSchema(choice_schema(nested=True))]
-        | None
-    ) = None
+    tool_choice: NestedChoice | None = None
     parallel_tool_calls: bool | None = None
     prediction: Annotated[dict[str, Any] | None, no_effect("an object: a hint that changes no answer")] = None
     modalities: Annotated[Modalities | None, no_effect("['text'] only")] = None

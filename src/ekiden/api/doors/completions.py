@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import PlainValidator, WithJsonSchema
-
 from ekiden.api.call import Call, Texts
 from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.errors import invalid, shown
 from ekiden.api.fields import Choices, GenerationFields, check_streaming, sampling_of
 from ekiden.api.generation import Child
-from ekiden.api.schema_base import Fate, Within, refused, rule
+from ekiden.api.hand_checks import rule
+from ekiden.api.json_schema import TEXT, any_of, array
+from ekiden.api.schema_base import Fate, ReadBy, Within, refused
 from ekiden.api.structured import format_asked
 from ekiden.api.text_output import CompletionLogprobs, Piece, TokenEntry, finish_fields, prompt_logprobs
 from ekiden.state.request import TokenLogprobs
@@ -48,21 +48,14 @@ def _read_prompt(value: Any) -> Texts:
     return Texts(token_lists=value, single=False)
 
 
-_TOKENS_SCHEMA: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-_PROMPT_SCHEMA: Final = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1},
-        _TOKENS_SCHEMA,
-        {"type": "array", "items": _TOKENS_SCHEMA, "minItems": 1},
-    ]
-}
+_TOKENS_SCHEMA: Final = array({"type": "integer", "minimum": 0})
+_PROMPT_SCHEMA: Final = any_of(TEXT, array(TEXT), _TOKENS_SCHEMA, array(_TOKENS_SCHEMA))
 
 
 class CompletionRequest(GenerationFields):
     fates: ClassVar[dict[str, Fate]] = {"suffix": refused("the model cannot fill in between a prompt and a suffix")}
 
-    prompt: Annotated[Texts, PlainValidator(_read_prompt), WithJsonSchema(_PROMPT_SCHEMA)]
+    prompt: Annotated[Texts, ReadBy(_read_prompt, _PROMPT_SCHEMA)]
     max_tokens: Annotated[int, Within(Bound(0, None, "at least 0"))] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Within(Bound(0, 5, "between 0 and 5"))] | None = None

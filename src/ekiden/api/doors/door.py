@@ -30,7 +30,7 @@ from ekiden.api.tools.plan import ToolPlan, plan_tools
 from ekiden.config import LimitsConfig
 from ekiden.engine.interface import ModelCard
 from ekiden.models.tokenizer import Tokenizer
-from ekiden.state.request import Finish, FinishReason, RefusedCall, Request
+from ekiden.state.request import Finish, FinishReason, RefusedCall
 from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
 
 Fields = TypeVar("Fields", bound=Strict)
@@ -123,15 +123,7 @@ class Doors:
 
     def note_refusal(self, origin: Origin, error: ApiError) -> None:
         """Have the engine record that the HTTP layer refused a call."""
-        request = Request(
-            request_id=origin.request_id,
-            prompt_token_ids=(),
-            sampling=SamplingParams(),
-            arrival_time=origin.arrival_time,
-            tenant=origin.tenant,
-            external_id=origin.external_id,
-            traceparent=origin.traceparent,
-        )
+        request = origin.request(request_id=origin.request_id, prompt_token_ids=(), sampling=SamplingParams())
         self.generation.engine.note_refusal(RefusedCall(request=request, refusal=refusal_of(error)))
 
     async def prepare(self, origin: Origin, call: Call) -> Job:
@@ -184,16 +176,12 @@ def _children(
         within = _within_context(sampling, max_model_len - len(prompt.token_ids))
         for j in range(call.n):
             index = prompt_index * call.n + j
-            request = Request(
+            request = origin.request(
                 request_id=origin.request_id if alone else f"{origin.request_id}-{index}",
                 prompt_token_ids=prompt.token_ids,
                 sampling=_with_seed(within, j),
-                arrival_time=origin.arrival_time,
-                tenant=origin.tenant,
                 priority=call.priority,
                 deadline=origin.deadline,
-                external_id=origin.external_id,
-                traceparent=origin.traceparent,
             )
             child = Child(index=index, prompt=prompt, prompt_index=prompt_index, request=request, shown=shown)
             children.append(child)

@@ -1,15 +1,196 @@
-"""``POST /v1/responses``: OpenAI's newer shape of a conversation, without state on the server."""
+"""``POST /v1/responses``: OpenAI's newer shape of a conversation, without state on the server.
 
-from typing import Any, Final
+Nothing is kept between calls: ``store: true`` and whatever refers to an earlier response is refused.
+"""
 
-from ekiden.api.call import NamedChoice
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import Field
+
+from ekiden.api.call import AnswerFormat, Call, Conversation, Message, NamedChoice, earlier_call
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.items import ItemsWriter
-from ekiden.api.doors.responses_request import ResponsesRequest, responses_call
-from ekiden.api.errors import ApiError
+from ekiden.api.errors import ApiError, invalid, shown
+from ekiden.api.fields import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    NOT_STORED,
+    ConversationHints,
+    FlatChoice,
+    FunctionDefinition,
+    FunctionTyped,
+    JsonSchemaFormat,
+    MaxTokens,
+    OpenAIFields,
+    sampling_of,
+    tool_of,
+)
 from ekiden.api.generation import Child
+from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, string_field
+from ekiden.api.json_schema import TEXT, any_of, array
+from ekiden.api.schema_base import Fate, ReadBy, Strict, no_effect, refused
 from ekiden.api.sse import named_event
+from ekiden.api.structured import json_format, schema_format
 from ekiden.api.text_output import Piece
+from ekiden.state.sampling_params import SamplingParams
+
+_STATE: Final = "this server keeps nothing between calls; send the whole conversation in input"
+_NO_LOGPROBS: Final = "log-probabilities are given by /v1/chat/completions and /v1/completions"
+
+
+def _check_include(value: Any) -> list[Any]:
+    if value != []:
+        raise rule(f"is {shown(value)}; it must be an empty list: {_NO_LOGPROBS}, and there is nothing else to include")
+    return []
+
+
+def _check_top_logprobs(value: Any) -> int:
+    if value != 0 or isinstance(value, bool):
+        raise rule(f"is {shown(value)}; it must be 0: {_NO_LOGPROBS}")
+    return 0
+
+
+Include = Annotated[list[Any], ReadBy(_check_include, {"type": "array", "maxItems": 0})]
+TopLogprobs = Annotated[int, ReadBy(_check_top_logprobs, {"const": 0})]
+
+
+def _check_input(value: Any) -> list[Message]:
+    """The messages of a text or a list of items."""
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
+        raise rule(f"is {shown(value)}; it must be a string or a list of 1 to {MAX_MESSAGES} items")
+    messages: list[Message] = []
+    for where, item in objects(value):
+        kind = item.get("type", "message")
+        if kind == "message":
+            messages.append(_message(item, where))
+        elif kind == "function_call":
+            _add_call(messages, item, where)
+        elif kind == "function_call_output":
+            only_fields(item, ("type", "id", "status", "call_id", "output"), where)
+            content = _text(item.get("output"), f"{where}.output")
+            messages.append({"role": "tool", "tool_call_id": string_field(item, "call_id", where), "content": content})
+        else:
+            raise rule(
+                f"is {shown(kind)}; 'message', 'function_call' and 'function_call_output' are taken", f"{where}.type"
+            )
+    return messages
+
+
+def _message(item: dict[str, Any], where: str) -> Message:
+    only_fields(item, ("type", "id", "status", "role", "content", "phase"), where)
+    role = item.get("role")
+    if role not in ("user", "assistant", "system", "developer"):
+        raise rule(f"is {shown(role)}; it must be 'user', 'assistant', 'system' or 'developer'", f"{where}.role")
+    # "developer" is the newer name of "system", which templates know.
+    role = "system" if role == "developer" else role
+    return {"role": role, "content": _text(item.get("content"), f"{where}.content")}
+
+
+def _add_call(messages: list[Message], item: dict[str, Any], where: str) -> None:
+    """Chat templates expect a text of the assistant and the calls that follow it in one message."""
+    only_fields(item, ("type", "id", "status", "call_id", "name", "arguments"), where)
+    name, arguments = string_field(item, "name", where), string_field(item, "arguments", where)
+    call = earlier_call(string_field(item, "call_id", where), name, arguments)
+    if messages and messages[-1]["role"] == "assistant":
+        messages[-1].setdefault("tool_calls", []).append(call)
+    else:
+        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+
+
+def _text(value: Any, where: str) -> str:
+    kinds, extra = ("input_text", "output_text", "text"), ("annotations", "logprobs")
+    return joined_text(value, where, kinds=kinds, extra=extra)
+
+
+_ITEM_SCHEMA: Final = {"type": "object", "properties": {"type": TEXT}}
+_INPUT_SCHEMA: Final = any_of(TEXT, array(_ITEM_SCHEMA, 1, MAX_MESSAGES))
+
+
+class TextFormat(JsonSchemaFormat):
+    """A format whose type stands beside its name; types other than ``json_schema`` have no further fields."""
+
+    name: str | None = None  # type: ignore[assignment]  # required for one of the types only
+    type: Literal["text", "json_object", "json_schema"]
+
+
+class TextSettings(Strict):
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ResponseTool(FunctionDefinition, FunctionTyped):
+    """A function as in chat, but with its type beside its name."""
+
+
+class ResponsesStreamOptions(Strict):
+    include_obfuscation: bool | None = None
+
+
+class ResponsesRequest(OpenAIFields, ConversationHints):
+    fates: ClassVar[dict[str, Fate]] = {
+        "previous_response_id": refused(_STATE),
+        "conversation": refused(_STATE),
+        "prompt": refused("no prompts are stored here; send the text in input"),
+        "reasoning": refused("the model has no reasoning setting"),
+        "max_tool_calls": refused("there are no tools that the server itself would call"),
+        "context_management": refused("a conversation is taken as it is"),
+        "moderation": refused("nothing is moderated here"),
+    }
+
+    input: Annotated[list[Message], ReadBy(_check_input, _INPUT_SCHEMA)]
+    instructions: str | None = None
+    max_output_tokens: MaxTokens | None = None
+    text: TextSettings | None = None
+    tools: Annotated[list[ResponseTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tool_choice: FlatChoice | None = None
+    parallel_tool_calls: bool | None = None
+    truncation: Annotated[Literal["disabled"] | None, no_effect("'disabled' only")] = None
+    background: Annotated[Literal[False] | None, no_effect("false only")] = None
+    include: Annotated[Include | None, no_effect("an empty list")] = None
+    top_logprobs: Annotated[TopLogprobs | None, no_effect("0 only")] = None
+    stream_options: Annotated[
+        ResponsesStreamOptions | None, no_effect("include_obfuscation: streams carry no padding")
+    ] = None
+    store: Annotated[bool | None, NOT_STORED] = None
+
+
+def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
+    if fields.store:
+        raise invalid("store", f"store is true; leave it out or send false: {_STATE}.", code="unsupported_parameter")
+    system: list[Message] = []
+    if fields.instructions is not None:
+        system = [{"role": "system", "content": fields.instructions}]
+    return Call(
+        model=fields.model,
+        prompt=Conversation(
+            messages=[*system, *fields.input],
+            param="input",
+            tools=[tool_of(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools or [])],
+            tool_choice=fields.tool_choice or "auto",
+            parallel_tool_calls=fields.parallel_tool_calls is not False,
+        ),
+        sampling=sampling_of(fields, defaults, max_tokens=fields.max_output_tokens),
+        names={"max_tokens": "max_output_tokens"},
+        answer_format=_answer_format(fields),
+        priority=fields.priority or 0,
+        stream=bool(fields.stream),
+    )
+
+
+def _answer_format(fields: ResponsesRequest) -> AnswerFormat | None:
+    form = None if fields.text is None else fields.text.format
+    if form is None:
+        return None
+    if form.type == "json_schema":
+        if form.name is None:
+            raise invalid("text.format.name", "text.format.name is required.", code="missing_parameter")
+        return schema_format("text.format.schema", form)
+    if beside := set(form.model_dump(by_alias=True, exclude_none=True)) - {"type"}:
+        param = f"text.format.{min(beside)}"
+        raise invalid(param, f"{param} is for the type 'json_schema'.")
+    return json_format("text.format") if form.type == "json_object" else None
 
 
 class ResponseWriter(ItemsWriter):
