@@ -23,7 +23,6 @@ from ekiden.api.sse import KEEP_ALIVE, SseWriter
 from ekiden.api.text import ModelText
 from ekiden.api.text_output import PLAIN_REASONS, Answer, Piece, joined
 from ekiden.engine.interface import Engine, EngineDied
-from ekiden.models.text import IncrementalText
 from ekiden.state.request import Finish, Request
 
 T = TypeVar("T")
@@ -81,26 +80,12 @@ class Generation:
 
     async def pieces(self, origin: Origin, child: Child) -> AsyncGenerator[Piece, None]:
         """The pieces of an answer; the last one has its finish. Raises :class:`ApiError` for every other end."""
-        sampling, tokenizer = child.request.sampling, self.text.tokenizer
-        answer = Answer(
-            tokenizer=tokenizer,
-            text=IncrementalText(
-                tokenizer,
-                sampling.stop,
-                sampling.include_stop_str_in_output,
-                min_tokens=sampling.min_tokens,
-                shown=child.shown,
-            ),
-            keep_stop_token=sampling.include_stop_str_in_output,
-            with_logprobs=sampling.logprobs is not None,
-        )
-        observe_gap = self.observe_gap
+        answer = Answer(self.text.tokenizer, child.request.sampling, child.shown)
         last = 0.0
         request_id = child.request.request_id
         self.flight.begin(origin.request_id, request_id)
         try:
-            updates = self.engine.generate(child.request)
-            async with aclosing(updates):
+            async with aclosing(self.engine.generate(child.request)) as updates:
                 async for update in updates:
                     if update.refusal is not None:
                         raise refused(update.refusal, self._retry_seconds())
@@ -109,14 +94,13 @@ class Generation:
                         if last:
                             gap = (now - last) / len(update.token_ids)
                             for _ in update.token_ids:
-                                observe_gap(gap)
+                                self.observe_gap(gap)
                         last = now
                     finish = update.finish
-                    cut = finish is not None and finish.reason not in PLAIN_REASONS
-                    if finish is not None and cut and not origin.extended_finish_reasons:
+                    if finish and finish.reason not in PLAIN_REASONS and not origin.extended_finish_reasons:
                         raise unfinished(finish)
                     yield answer.take(update)
-                    if finish is not None:
+                    if finish:
                         return
         except EngineDied:
             raise engine_unavailable() from None
@@ -162,13 +146,12 @@ class Generation:
                     async for piece in answer:
                         data = writer.opening(child, piece) if first else b""
                         data += writer.piece(child, piece)
-                        if first:
-                            first = False
-                            if not alone and not events.started:
-                                # All answers were submitted together: one that is refused must be told by the status.
-                                await asyncio.sleep(0)
-                                if failure is not None:
-                                    raise failure
+                        first = False
+                        if not alone and not events.started:
+                            # All answers were submitted together: one that is refused must be told by the status.
+                            await asyncio.sleep(0)
+                            if failure is not None:
+                                raise failure
                         if piece.finish is not None:
                             finishes[child.index] = piece.finish
                             if alone:

@@ -5,13 +5,14 @@ held back, and the entries of tokens that a stop string swallowed whole are drop
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.request import Finish, FinishReason, RequestUpdate, TokenLogprobs
+from ekiden.state.sampling_params import SamplingParams
 
 LOWEST: Final = -9999.0
 """Stands for minus infinity, which JSON does not have."""
@@ -60,18 +61,21 @@ def visible_bytes(tokenizer: Tokenizer, token_id: int) -> int:
     return 0 if token_id in tokenizer.special_ids else len(tokenizer.token_bytes(token_id))
 
 
-@dataclass(slots=True, kw_only=True)
 class Answer:
-    """Builds the text of one answer from its updates; ``take`` returns what each adds."""
+    """Builds the text of one answer from its updates; ``take`` returns what each adds.
 
-    tokenizer: Tokenizer
-    text: IncrementalText
-    keep_stop_token: bool
-    with_logprobs: bool
-    _stopped: bool = False
-    _pending: deque[TokenEntry] = field(default_factory=deque)
-    _position: int = 0
-    _emitted: int = 0
+    ``shown``: special tokens that belong to the text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, shown: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._sampling = sampling
+        stop, keep = sampling.stop, sampling.include_stop_str_in_output
+        self._text = IncrementalText(tokenizer, stop, keep, min_tokens=sampling.min_tokens, shown=shown)
+        self._stopped = False
+        self._pending: deque[TokenEntry] = deque()
+        self._position = 0
+        self._emitted = 0
 
     def take(self, update: RequestUpdate) -> Piece:
         tokens, finish = update.token_ids, update.finish
@@ -82,13 +86,13 @@ class Answer:
         for token in visible:
             if self._stopped:
                 break
-            delta = self.text.feed(token)
+            delta = self._text.feed(token)
             text += delta.text
             self._stopped = bool(delta.stopped)
         if finish is not None and not self._stopped:
-            text += self.text.finish()
+            text += self._text.finish()
         piece = Piece(text, None, tokens, finish, update.prompt_logprobs)
-        if self.with_logprobs:
+        if self._sampling.logprobs is not None:
             piece.logprobs = self._entries(visible, update, text)
             piece.cumulative_logprob = sum(each.logprob for each in update.logprobs or ())
         return piece
@@ -98,13 +102,13 @@ class Answer:
         if finish.reason is not FinishReason.STOP or isinstance(finish.stop_reason, str):
             return False
         if finish.stop_reason is None:
-            return last in self.tokenizer.eos_token_ids  # a grammar may end an answer without such a token
-        return not self.keep_stop_token
+            return last in self._tokenizer.eos_token_ids  # a grammar may end an answer without such a token
+        return not self._sampling.include_stop_str_in_output
 
     def _entries(self, visible: tuple[int, ...], update: RequestUpdate, text: str) -> list[TokenEntry]:
         for token, logprobs in zip(visible, update.logprobs or (), strict=False):
             self._pending.append(TokenEntry(token, self._position, logprobs))
-            self._position += visible_bytes(self.tokenizer, token)
+            self._position += visible_bytes(self._tokenizer, token)
         self._emitted += len(text.encode())
         given: list[TokenEntry] = []
         # At the end all pending tokens belong to the text, unless a stop string cut it.
