@@ -5,7 +5,7 @@ lists stop at their first fault, so that a hostile body cannot make a million er
 and true are not whole numbers. ``null`` means absent.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
@@ -144,10 +144,11 @@ def _told(detail: ErrorDetails) -> ApiError:
         return invalid(param, f"{param} {context['text']}.")
     if kind == "missing":
         return invalid(field, f"{field} is required.", code="missing_parameter")
-    return invalid(field, f"{field} is {shown(detail['input'])}; it must be {_allowed(kind, context, detail)}.")
+    allowed = _ALLOWED[kind].format(**context) if kind in _ALLOWED else f"valid ({detail['msg']})"
+    return invalid(field, f"{field} is {shown(detail['input'])}; it must be {allowed}.")
 
 
-_TYPES: Final = {
+_ALLOWED: Final = {
     "int_type": "a whole number",
     "float_type": "a number",
     "finite_number": "a finite number",
@@ -157,21 +158,9 @@ _TYPES: Final = {
     "dict_type": "an object",
     "model_type": "an object",
     "model_attributes_type": "an object",
+    "string_too_long": "a string of at most {max_length} characters",
+    "string_too_short": "a string of at least {min_length} characters",
+    "too_long": "of at most {max_length} entries",
+    "too_short": "of at least {min_length} entries",
+    "literal_error": "{expected}",
 }
-_LENGTHS: Final = {
-    "string_too_long": ("a string of at most", "max_length", "characters"),
-    "too_long": ("of at most", "max_length", "entries"),
-    "too_short": ("of at least", "min_length", "entries"),
-    "string_too_short": ("a string of at least", "min_length", "characters"),
-}
-
-
-def _allowed(kind: str, context: Mapping[str, Any], detail: ErrorDetails) -> str:
-    if kind in _TYPES:
-        return _TYPES[kind]
-    if kind in _LENGTHS:
-        word, key, unit = _LENGTHS[kind]
-        return f"{word} {context[key]} {unit}"
-    if kind == "literal_error":
-        return str(context["expected"])
-    return f"valid ({detail['msg']})"
