@@ -10,10 +10,9 @@ import msgspec
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import from_json
 
-from ekiden.api.call import NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import invalid, shown
-from ekiden.api.hand_checks import only_fields, rule
-from ekiden.api.json_schema import TEXT, Schema, any_of, array, closed_object
+from ekiden.api.hand_checks import rule
+from ekiden.api.json_schema import TEXT, any_of, array
 from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect
 from ekiden.state.sampling_params import (
     BIAS,
@@ -30,15 +29,12 @@ from ekiden.state.sampling_params import (
 MAX_CHOICES: Final = 128
 """Largest ``n``."""
 MAX_MESSAGES: Final = 4096
-MAX_TOOLS: Final = 128
 MAX_GUIDED_CHOICES: Final = 1000
 
 
-def _check_stop(value: Any) -> list[str]:
-    return _check_stop_list([value] if isinstance(value, str) else value)
-
-
-def _check_stop_list(stops: Any) -> list[str]:
+def _check_stops(value: Any, *, or_one: bool = False) -> list[str]:
+    """A list of stop strings; with ``or_one`` also one string by itself."""
+    stops = [value] if or_one and isinstance(value, str) else value
     if not isinstance(stops, list):
         raise rule(f"is {shown(stops)}; it must hold up to {MAX_STOPS} strings")
     for index, stop in enumerate(stops[: MAX_STOPS + 1]):
@@ -90,8 +86,11 @@ _BIAS_SCHEMA: Final = {
     "additionalProperties": {"type": "number", "minimum": BIAS.least, "maximum": BIAS.most},
 }
 
-Stops = Annotated[list[str], ReadBy(_check_stop, any_of(_STOP_TEXT, _STOPS_SCHEMA))]
-StopList = Annotated[list[str], ReadBy(_check_stop_list, _STOPS_SCHEMA)]
+Stops = Annotated[
+    list[str],
+    ReadBy(partial(_check_stops, or_one=True), any_of(_STOP_TEXT, _STOPS_SCHEMA)),
+]
+StopList = Annotated[list[str], ReadBy(_check_stops, _STOPS_SCHEMA)]
 LogitBias = Annotated[dict[int, float], ReadBy(_check_logit_bias, _BIAS_SCHEMA)]
 GuidedJson = Annotated[dict[str, Any], ReadBy(_check_guided_json, any_of({"type": "object"}, TEXT))]
 
@@ -106,25 +105,6 @@ TopK = Annotated[
 MaxTokens = Annotated[int, Within(BOUNDS["max_tokens"])]
 Choices = Annotated[int, Within(Bound(1, MAX_CHOICES, f"between 1 and {MAX_CHOICES}"))]
 _PRIORITY: Final = Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits")
-
-FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
-
-
-class FunctionDefinition(Strict):
-    """``parameters`` is a JSON schema of an object; without it the function takes none."""
-
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-def tool_of(function: FunctionDefinition, where: str) -> Tool:
-    return Tool(function.name, function.description, function.parameters, function.strict, where)
-
-
-class FunctionTyped(Strict):
-    type: Literal["function"]
 
 
 class StreamOptions(Strict):
@@ -228,37 +208,3 @@ def sampling_of(fields: Strict, defaults: SamplingParams, **own: Any) -> Samplin
     values = {name: getattr(fields, name, None) for name in SamplingParams.__struct_fields__} | own
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None}
     return msgspec.structs.replace(defaults, **given)
-
-
-def _read_choice(value: Any, *, nested: bool) -> ToolChoice:
-    """Reads ``tool_choice``. ``nested``: the function's name is in an object of its own, as in chat."""
-    if value in ("none", "auto", "required"):
-        chosen: Literal["none", "auto", "required"] = value
-        return chosen
-    place = ".function" if nested else ""
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "allowed_tools":
-        # Valid in OpenAI's API, but leaving the other tools out has the same effect.
-        way_out = "send in tools only the functions that may be called"
-        raise rule(f"is 'allowed_tools', which is not taken; {way_out}", ".type")
-    if kind != "function":
-        raise rule(f"is {shown(value)}; it must be 'none', 'auto', 'required' or one function by its name")
-    function = value.get("function") if nested else value
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise rule(f"is {shown(function)}; it must be an object with the function's name", place)
-    only_fields(value, ("type", "function" if nested else "name"), "")
-    only_fields(function, ("name",) if nested else ("type", "name"), place)
-    return NamedChoice(function["name"], f"tool_choice{place}.name")
-
-
-_NAMED: Final = {"name": TEXT}
-
-
-def _choice_schema(named: Schema) -> Schema:
-    return any_of({"enum": ["none", "auto", "required"]}, closed_object({"type": {"const": "function"}, **named}))
-
-
-NestedChoice = Annotated[
-    ToolChoice, ReadBy(partial(_read_choice, nested=True), _choice_schema({"function": closed_object(_NAMED)}))
-]
-FlatChoice = Annotated[ToolChoice, ReadBy(partial(_read_choice, nested=False), _choice_schema(_NAMED))]

@@ -24,14 +24,14 @@ import uvloop
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from ekiden.api.binding import BindError, Tls, bind, url_of
+from ekiden.api.binding import BindError, bind, url_of
 from ekiden.api.call import Origin
 from ekiden.api.doors.door import Doors
 from ekiden.api.errors import ApiError
 from ekiden.api.flight import Flight
 from ekiden.api.identity import new_id
 from ekiden.api.rereading import Rereading
-from ekiden.config import Config
+from ekiden.config import Config, ServerConfig
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Largest request line and headers together."""
@@ -190,14 +190,7 @@ class Server(uvicorn.Server):
             logger.warning("%d answers were not finished in time and end with an error", count)
 
 
-def make_server(
-    app: FastAPI,
-    *,
-    shutdown_timeout: float,
-    log_level: str,
-    tls: Tls | None = None,
-    read_config: Callable[[], Config] | None = None,
-) -> Server:
+def make_server(app: FastAPI, settings: ServerConfig, read_config: Callable[[], Config] | None = None) -> Server:
     """A server for ``app``, for :func:`serve` and for tests."""
     doors: Doors = app.state.doors
     config = uvicorn.Config(
@@ -206,28 +199,24 @@ def make_server(
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level=log_level,
+        log_level=settings.log_level,
         access_log=False,
         server_header=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(shutdown_timeout + BACKSTOP_SECONDS),
-        ssl_certfile=None if tls is None else tls.certfile,
-        ssl_keyfile=None if tls is None else tls.keyfile,
+        timeout_graceful_shutdown=int(settings.shutdown_timeout + BACKSTOP_SECONDS),
+        ssl_certfile=settings.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
     )
     rereading = Rereading(doors, app.state.keys, app.state.config, read_config)
-    return Server(config, doors.generation.flight, rereading, shutdown_timeout)
+    return Server(config, doors.generation.flight, rereading, settings.shutdown_timeout)
 
 
 def serve(
     make_app: Callable[[], FastAPI],
-    host: str,
-    port: int,
+    settings: ServerConfig,
     *,
     start: Hook,
     stop: Hook,
-    shutdown_timeout: float = 30.0,
-    log_level: str = "info",
-    tls: Tls | None = None,
     read_config: Callable[[], Config] | None = None,
 ) -> int:
     """Serve until a signal; returns the exit status: 0 done, 2 the address cannot be bound.
@@ -238,16 +227,14 @@ def serve(
     again on SIGHUP.
     """
     try:
-        listener = bind(host, port)
+        listener = bind(settings.host, settings.port)
     except BindError as error:
         print(f"ekiden: {error}", file=sys.stderr)
         return 2
 
     def make() -> Server:
-        server = make_server(
-            make_app(), shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls, read_config=read_config
-        )
-        url = url_of(listener, tls=tls is not None)
+        server = make_server(make_app(), settings, read_config)
+        url = url_of(listener, tls=settings.ssl_certfile is not None)
         print(f"Ekiden is ready on {url} (API under {url}/v1, docs under {url}/docs)", flush=True)
         return server
 

@@ -36,17 +36,15 @@ class SseWriter:
         self.started = False
         self.wrote = False
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes, *, more: bool = True) -> None:
         if not self.started:
             await self._start()
         self.wrote = True
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def close(self, data: bytes = b"") -> None:
+    async def close(self, data: bytes) -> None:
         """Send the last events and end the response."""
-        if not self.started:
-            await self._start()
-        await self._send({"type": "http.response.body", "body": data + self._end, "more_body": False})
+        await self.write(data + self._end, more=False)
 
     async def _start(self) -> None:
         async with self._starting:

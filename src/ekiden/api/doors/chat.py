@@ -8,25 +8,14 @@ from ekiden.api.call import Call, Conversation, Message, earlier_call
 from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.errors import invalid
-from ekiden.api.fields import (
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    ConversationHints,
-    FunctionDefinition,
-    FunctionTyped,
-    GenerationFields,
-    MaxTokens,
-    NestedChoice,
-    check_streaming,
-    sampling_of,
-    tool_of,
-)
+from ekiden.api.fields import MAX_MESSAGES, ConversationHints, GenerationFields, MaxTokens, check_streaming, sampling_of
 from ekiden.api.generation import Child
 from ekiden.api.hand_checks import joined_text, rule
 from ekiden.api.json_schema import TEXT, any_of, array, closed_object
 from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect, refused
 from ekiden.api.structured import format_asked
 from ekiden.api.text_output import Piece, chat_logprobs, finish_fields, prompt_logprobs
+from ekiden.api.tool_fields import FunctionDefinition, FunctionTyped, NestedChoice, Tools, tool_of
 from ekiden.api.tools.reply import ReplyReader, chat_delta, chat_finish_fields, chat_message
 from ekiden.state.sampling_params import BOUNDS, MAX_ENTRIES, SamplingParams
 
@@ -89,7 +78,7 @@ class ChatRequest(GenerationFields, ConversationHints):
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Within(BOUNDS["logprobs"])] | None = None
-    tools: Annotated[list[ChatTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tools: Tools[ChatTool] | None = None
     tool_choice: NestedChoice | None = None
     parallel_tool_calls: bool | None = None
     prediction: Annotated[dict[str, Any] | None, no_effect("an object: a hint that changes no answer")] = None

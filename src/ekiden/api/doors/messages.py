@@ -12,17 +12,7 @@ from ekiden.api.call import Call, Conversation, EarlierCall, Message, NamedChoic
 from ekiden.api.doors.door import Door, Doors, Job
 from ekiden.api.doors.items import ItemsWriter
 from ekiden.api.errors import ApiError, invalid, messages_body, shown
-from ekiden.api.fields import (
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    AnyString,
-    FunctionName,
-    MaxTokens,
-    StopList,
-    TopK,
-    TopP,
-    sampling_of,
-)
+from ekiden.api.fields import MAX_MESSAGES, AnyString, MaxTokens, StopList, TopK, TopP, sampling_of
 from ekiden.api.generation import Child
 from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, string_field
 from ekiden.api.json_schema import TEXT, any_of, array, closed_object
@@ -30,6 +20,7 @@ from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect, refu
 from ekiden.api.sse import named_event
 from ekiden.api.structured import json_format
 from ekiden.api.text_output import Piece
+from ekiden.api.tool_fields import FunctionName, Tools
 from ekiden.state.sampling_params import Bound, SamplingParams
 
 _PASSED_OVER: Final = ("cache_control", "citations")
@@ -151,7 +142,7 @@ class CountRequest(Strict):
     model: str
     messages: Annotated[list[Message], ReadBy(_check_messages, _MESSAGES_SCHEMA)]
     system: Annotated[str, ReadBy(_text, _BLOCKS_SCHEMA)] | None = None
-    tools: Annotated[list[MessagesTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tools: Tools[MessagesTool] | None = None
     tool_choice: MessagesChoice | None = None
     output_config: OutputConfig | None = None
     thinking: Annotated[Thinking | None, no_effect("of the type 'disabled' only")] = None

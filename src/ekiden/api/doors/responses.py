@@ -3,9 +3,8 @@
 Nothing is kept between calls: ``store: true`` and whatever refers to an earlier response is refused.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Final, Literal
-
-from pydantic import Field
 
 from ekiden.api.call import AnswerFormat, Call, Conversation, Message, NamedChoice, earlier_call
 from ekiden.api.doors.door import Door, Job
@@ -13,17 +12,12 @@ from ekiden.api.doors.items import ItemsWriter
 from ekiden.api.errors import ApiError, invalid, shown
 from ekiden.api.fields import (
     MAX_MESSAGES,
-    MAX_TOOLS,
     NOT_STORED,
     ConversationHints,
-    FlatChoice,
-    FunctionDefinition,
-    FunctionTyped,
     JsonSchemaFormat,
     MaxTokens,
     OpenAIFields,
     sampling_of,
-    tool_of,
 )
 from ekiden.api.generation import Child
 from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, string_field
@@ -32,26 +26,25 @@ from ekiden.api.schema_base import Fate, ReadBy, Strict, no_effect, refused
 from ekiden.api.sse import named_event
 from ekiden.api.structured import json_format, schema_format
 from ekiden.api.text_output import Piece
+from ekiden.api.tool_fields import FlatChoice, FunctionDefinition, FunctionTyped, Tools, tool_of
 from ekiden.state.sampling_params import SamplingParams
 
 _STATE: Final = "this server keeps nothing between calls; send the whole conversation in input"
 _NO_LOGPROBS: Final = "log-probabilities are given by /v1/chat/completions and /v1/completions"
 
 
-def _check_include(value: Any) -> list[Any]:
-    if value != []:
-        raise rule(f"is {shown(value)}; it must be an empty list: {_NO_LOGPROBS}, and there is nothing else to include")
-    return []
+def _only(allowed: Any, words: str) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if value != allowed or isinstance(value, bool):
+            raise rule(f"is {shown(value)}; it must be {words}")
+        return value
+
+    return read
 
 
-def _check_top_logprobs(value: Any) -> int:
-    if value != 0 or isinstance(value, bool):
-        raise rule(f"is {shown(value)}; it must be 0: {_NO_LOGPROBS}")
-    return 0
-
-
-Include = Annotated[list[Any], ReadBy(_check_include, {"type": "array", "maxItems": 0})]
-TopLogprobs = Annotated[int, ReadBy(_check_top_logprobs, {"const": 0})]
+_NO_INCLUDE: Final = f"an empty list: {_NO_LOGPROBS}, and there is nothing else to include"
+Include = Annotated[list[Any], ReadBy(_only([], _NO_INCLUDE), {"type": "array", "maxItems": 0})]
+TopLogprobs = Annotated[int, ReadBy(_only(0, f"0: {_NO_LOGPROBS}"), {"const": 0})]
 
 
 def _check_input(value: Any) -> list[Message]:
@@ -143,7 +136,7 @@ class ResponsesRequest(OpenAIFields, ConversationHints):
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
     text: TextSettings | None = None
-    tools: Annotated[list[ResponseTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tools: Tools[ResponseTool] | None = None
     tool_choice: FlatChoice | None = None
     parallel_tool_calls: bool | None = None
     truncation: Annotated[Literal["disabled"] | None, no_effect("'disabled' only")] = None
