@@ -112,8 +112,8 @@ def engine(resolved: Resolved, as_json: bool, **shape_options: Any) -> None:
     shape = _shape(resolved, **shape_options)
     config = sized(resolved.config, shape.rows)
     parts = load_model(config, resolved.sources)
-    with progress("bench engine", shape.requests) as meter:
-        figures = bench_engine(parts, config, shape, on_finish=meter.advance)
+    with progress("bench engine", shape.requests) as advance:
+        figures = bench_engine(parts, config, shape, on_finish=advance)
     _report(f"bench engine: {shape.rows} rows, {shape.requests} requests", figures, as_json)
 
 
@@ -239,9 +239,9 @@ def peer(
     parts = load_described(config, model, resolved.sources)
     with (
         GenAIPeer(model.description, model.files, config, tuned=peer_settings == "ours") as other,
-        progress("bench peer", 4 * rounds, "runs") as meter,
+        progress("bench peer", 4 * rounds, "runs") as advance,
     ):
-        figures = bench_peer(parts, config, shape, other.generate, rounds=rounds, on_run=meter.advance)
+        figures = bench_peer(parts, config, shape, other.generate, rounds=rounds, on_run=advance)
         figures["peer"] = other.lineage
     if as_json:
         print_json(figures)

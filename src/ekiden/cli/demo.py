@@ -125,8 +125,8 @@ def run_arm(
         )
         for prompt, tokens in zip(prompts, token_ids, strict=True)
     ]
-    with progress(config.scheduler.batching, len(requests)) as meter:
-        answers = run_batch(core, requests, on_finish=lambda request, answer: meter.advance())
+    with progress(config.scheduler.batching, len(requests)) as advance:
+        answers = run_batch(core, requests, on_finish=lambda request, answer: advance())
     lost = [request.request_id for request, a in zip(requests, answers, strict=True) if a.finish is None]
     if lost:
         raise UserError(f"the engine refused {', '.join(lost)}; give it more memory with --kv-cache-size")

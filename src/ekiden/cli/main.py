@@ -88,7 +88,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "ekiden"
-        return _say(f"{_lower(error.format_message())} (see {where} --help)", 2)
+        message = error.format_message()  # a sentence of click's, which is put into the form of our own
+        return _say(f"{message[:1].lower()}{message[1:].rstrip('.')} (see {where} --help)", 2)
     except UserError as error:
         return _say(str(error), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -104,17 +105,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _say(message: str, status: int) -> int:
-    click.echo(f"ekiden: error: {_one_line(message)}", err=True)
+    click.echo(f"ekiden: error: {' '.join(message.split())}", err=True)
     return status
-
-
-def _one_line(message: str) -> str:
-    return " ".join(message.split())
-
-
-def _lower(message: str) -> str:
-    """A sentence of click's in the form of our own messages."""
-    return message[:1].lower() + message[1:].rstrip(".")
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ with ``-o`` gets its name only when it is whole.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import click
 import msgspec
@@ -23,6 +23,8 @@ from ekiden.models.load import ModelDescription
 from ekiden.state.sampling_params import SamplingParams
 
 MOST_NAMED_LINES = 5
+Line = TypeVar("Line")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,32 +72,22 @@ def read_lines(name: str) -> list[tuple[int, PromptLine]]:
         text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {name}: {error.strerror or error}") from error
-    lines, bad = [], []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                lines.append((number, read_line(line)))
-            except ValueError as error:
-                bad.append((number, str(error)))
-    _refuse(name, bad)
-    if not lines:
+    written = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not written:
         raise UserError(f"{name} holds no prompts")
-    return lines
+    return _each(name, written, lambda number, line: (number, read_line(line)))
 
 
-def prepare(lines: Sequence[tuple[int, PromptLine]], model: ModelDescription, limit: int, name: str) -> list[Job]:
+def prepare(lines: Iterable[tuple[int, PromptLine]], model: ModelDescription, limit: int, name: str) -> list[Job]:
     """Token ids and sampling of each line. Raises :class:`UserError` naming every line that cannot be run."""
-    jobs, bad = [], []
-    for number, line in lines:
-        try:
-            token_ids = line_token_ids(line, model.tokenizer, model.chat_template)
-            _check_tokens(token_ids, model.vocab_size, limit)
-            sampling = sampling_of(line, model.generation_defaults, vocab_size=model.vocab_size)
-            jobs.append(Job(number=number, line=line, token_ids=token_ids, sampling=sampling))
-        except (ValueError, UserError) as error:
-            bad.append((number, str(error)))
-    _refuse(name, bad)
-    return jobs
+
+    def job(number: int, line: PromptLine) -> Job:
+        token_ids = line_token_ids(line, model.tokenizer, model.chat_template)
+        _check_tokens(token_ids, model.vocab_size, limit)
+        sampling = sampling_of(line, model.generation_defaults, vocab_size=model.vocab_size)
+        return Job(number=number, line=line, token_ids=token_ids, sampling=sampling)
+
+    return _each(name, lines, job)
 
 
 def _check_tokens(token_ids: list[int], vocab_size: int, limit: int) -> None:
@@ -107,26 +99,32 @@ def _check_tokens(token_ids: list[int], vocab_size: int, limit: int) -> None:
         raise ValueError(f"the prompt has {len(token_ids)} tokens; with a context of {limit} it may have {limit - 1}")
 
 
-def _refuse(name: str, bad: Sequence[tuple[int, str]]) -> None:
-    if not bad:
-        return
-    number, reason = bad[0]
-    others = ", ".join(str(number) for number, _ in bad[1 : 1 + MOST_NAMED_LINES])
-    more = "" if len(bad) == 1 else f"; {len(bad) - 1} more bad lines: {others}"
-    more += ", ..." if len(bad) > 1 + MOST_NAMED_LINES else ""
-    raise UserError(f"{name} line {number}: {reason}{more}")
+def _each(name: str, lines: Iterable[tuple[int, Line]], make: Callable[[int, Line], Made]) -> list[Made]:
+    """What ``make`` makes of each line; raises :class:`UserError` naming all lines of which it can make nothing."""
+    made, bad = [], {}
+    for number, line in lines:
+        try:
+            made.append(make(number, line))
+        except (ValueError, UserError) as error:
+            bad[number] = str(error)
+    if bad:
+        (first, reason), *others = bad.items()
+        named = [str(number) for number, _ in others[:MOST_NAMED_LINES]] + ["..."] * (len(others) > MOST_NAMED_LINES)
+        more = f"; {len(others)} more bad lines: {', '.join(named)}" if others else ""
+        raise UserError(f"{name} line {first}: {reason}{more}")
+    return made
 
 
 def answer(llm: LLM, jobs: Sequence[Job], sink: IO[bytes]) -> int:
     """Run all jobs and write their lines in order; returns how many failed."""
     done: dict[int, Completion] = {}
     written = 0
-    with progress("run", len(jobs), "prompts") as meter:
+    with progress("run", len(jobs), "prompts") as advance:
 
         def finished(completion: Completion) -> None:
             nonlocal written
             done[completion.index] = completion
-            meter.advance()
+            advance()
             while written in done:
                 sink.write(msgspec.json.encode(_result(jobs[written], done[written])) + b"\n")
                 written += 1
