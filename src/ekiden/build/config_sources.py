@@ -10,7 +10,7 @@ import difflib
 import re
 import tomllib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
@@ -24,10 +24,15 @@ OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, DEBUG_VARIABLE})
 SECRET_SETTINGS = frozenset({"api_key"})
 # A Kubernetes service called "ekiden" puts EKIDEN_PORT=tcp://..., EKIDEN_SERVICE_HOST and the like into every pod.
 _SERVICE_LINK = re.compile(r"EKIDEN_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
-_TRUE = frozenset({"1", "true", "yes", "on"})
-_FALSE = frozenset({"0", "false", "no", "off"})
-
 Value = str | int | float | bool | None
+_TRUTH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+_KINDS: dict[type, tuple[Callable[[str], Value], str]] = {
+    str: (str, "text"),
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    bool: (lambda text: _TRUTH[text.lower()], "true or false"),
+}
+"""For each type of a setting how text is read, and how an error names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,17 +181,12 @@ def _unknown_section(path: Path, name: str, rooms: set[str], known: Mapping[str,
     return f"{path}: [{name}] is not a section{nearest(name, rooms)} (sections: {', '.join(sorted(rooms))})"
 
 
-def _wants(setting: Setting) -> str:
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    return words[setting.kind]
-
-
 def _check_toml(setting: Setting, value: object, path: Path) -> Value:
-    if setting.kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if setting.kind is float and type(value) is int:
         return float(value)
     # bool is a subclass of int, and `port = true` is a mistake.
     if type(value) is not setting.kind:
-        raise ConfigError(f"{setting.name} is {value!r} in {path}; it must be {_wants(setting)}")
+        raise ConfigError(f"{setting.name} is {value!r} in {path}; it must be {_KINDS[setting.kind][1]}")
     return value  # type: ignore[return-value]  # kind is one of the four types of Value
 
 
@@ -194,27 +194,17 @@ def _parse(setting: Setting, text: str, source: str) -> Value:
     """The value of a flag's or variable's text. Empty text means "no value" for settings that may have none."""
     if text == "" and setting.optional:
         return None
+    read, wanted = _KINDS[setting.kind]
     try:
-        if setting.kind is int:
-            return int(text.replace("_", ""))
-        if setting.kind is float:
-            return float(text)
-    except ValueError:
-        raise ConfigError(f"{setting.name} is {text!r} from {source}; {_way_out(setting, text)}") from None
-    if setting.kind is bool:
-        if text.lower() in _TRUE | _FALSE:
-            return text.lower() in _TRUE
-        raise ConfigError(f"{setting.name} is {text!r} from {source}; it must be true or false")
-    return text
-
-
-def _way_out(setting: Setting, text: str) -> str:
+        return read(text)
+    except (ValueError, KeyError):
+        message = f"{setting.name} is {text!r} from {source}; it must be {wanted}"
     if re.match(r"\w+://", text):
-        return (
-            f"it must be {_wants(setting)} (a Kubernetes service named 'ekiden' sets this variable: use "
-            "enableServiceLinks: false, or another service name)"
+        message += (
+            " (a Kubernetes service named 'ekiden' sets this variable: use enableServiceLinks: false, or another "
+            "service name)"
         )
-    return f"it must be {_wants(setting)}"
+    raise ConfigError(message)
 
 
 def _build(known: Mapping[str, Setting], values: Mapping[str, Value], sources: Mapping[str, str]) -> Config:

@@ -23,10 +23,11 @@ def remote_answers(url: str, api_key: str | None, options: dict[str, Any]) -> It
 
     Raises :class:`UserError` when nobody answers.
     """
-    base = Target.parse(url).url
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx.Client(headers=headers, timeout=httpx.Timeout(None, connect=CONNECT_SECONDS)) as client:
-        yield partial(_answer, client, base, {"model": _first_model(client, base), "stream": True, **options})
+    target = Target.parse(url, api_key=api_key)
+    timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
+    with httpx.Client(headers=target.auth_headers, timeout=timeout) as client:
+        model = _first_model(client, target.url)
+        yield partial(_answer, client, target.url, {"model": model, "stream": True, **options})
 
 
 def _first_model(client: httpx.Client, base: str) -> str:
