@@ -3,13 +3,13 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from functools import partial
 
-from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
+from ekiden.engine.interface import EngineDied, Health, ModelCard
 from ekiden.engine.loop import Command, EngineLoop, Stop
 from ekiden.engine.parts import BuiltEngine
 from ekiden.engine.streaming import StreamingEngine
-from ekiden.state.controls import ControlState
-from ekiden.state.request import RequestUpdate
 
 
 class AsyncEngine(StreamingEngine):
@@ -19,7 +19,10 @@ class AsyncEngine(StreamingEngine):
         super().__init__(built.core.controls.now)
         self._built = built
         self._loop = EngineLoop(
-            built.core, self._deliver_from_engine, built.parts.grammars, answer=self._answer_from_engine
+            built.core,
+            partial(self._post, self._take_step),
+            built.parts.grammars,
+            answer=partial(self._post, self._take_answer),
         )
         self._ledger_path = built.ledger_path
         self._stats = built.core.stats()
@@ -69,19 +72,13 @@ class AsyncEngine(StreamingEngine):
             error = f"the engine failed: {type(caught).__name__}: {caught}"
             raise
         finally:
-            if self._events is not None and not self._events.is_closed():
-                self._events.call_soon_threadsafe(self._ended, error)
+            self._post(self._ended, error)
 
     def _ended(self, error: str | None) -> None:
         self._error = error
         self._fail_all(error or "the engine was stopped")
 
-    def _answer_from_engine(self, number: int, answer: ControlState | str) -> None:
+    def _post(self, take: Callable[..., None], *told: object) -> None:
+        """Call a method on the event loop, from the engine's thread."""
         if self._events is not None and not self._events.is_closed():
-            self._events.call_soon_threadsafe(self._control_calls.answered, number, answer)
-
-    def _deliver_from_engine(self, updates: list[RequestUpdate], stats: EngineStats | None) -> None:
-        if stats is not None:
-            self._stats = stats
-        if updates and self._events is not None and not self._events.is_closed():
-            self._events.call_soon_threadsafe(self._streams.deliver, updates)
+            self._events.call_soon_threadsafe(take, *told)

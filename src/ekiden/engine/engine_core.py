@@ -293,7 +293,7 @@ class EngineCore:
             population.reorder(make_waiting_queue(now, population.waiting.counters()))
         population.resize(now.max_num_seqs)
         self._padding.end_with_batch()
-        self._totals.tenants.name(now.tenants)
+        self._totals.name_tenants(now.tenants)
 
     def _apply_pause(self, change: PauseChange, turn: Turn) -> None:
         sequence = self.population.by_id.get(change.request_id)
@@ -374,7 +374,7 @@ class EngineCore:
             steps_by_tokens=tuple(totals.steps_by_tokens),
             step_tokens_total=totals.step_tokens,
             latencies=totals.latencies.snapshot(),
-            tenants=totals.tenants.snapshot(),
+            tenants=totals.tenants,
         )
 
     def check_integrity(self) -> None:

@@ -161,8 +161,7 @@ class EngineClient(StreamingEngine):
         self._last_report = 0.0
         self._supervisor: asyncio.Task[None] | None = None
         self._failure: str | None = None
-        self._stopping = False
-        self._stopped = asyncio.Event()
+        self._stopping = asyncio.Event()
         self.restarts = 0
 
     async def start(self) -> ModelCard:
@@ -173,16 +172,12 @@ class EngineClient(StreamingEngine):
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
         """Let what runs finish for ``drain_seconds``, abort the rest, end the child. Harmless when repeated."""
-        self._stopping = True
-        if self._child is not None:
-            self._send(Stop(drain_seconds))
-            child = self._child
-            try:
-                await asyncio.wait_for(child.gone.wait(), timeout=drain_seconds + 5.0)
-            except TimeoutError:
-                child.process.kill()
+        self._stopping.set()
+        self._send(Stop(drain_seconds))
         if self._supervisor is not None:
-            self._stopped.set()
+            await asyncio.wait([self._supervisor], timeout=drain_seconds + 5.0)
+            if self._child is not None:
+                self._child.process.kill()
             await self._supervisor
             self._supervisor = None
 
@@ -199,7 +194,7 @@ class EngineClient(StreamingEngine):
 
     @property
     def health(self) -> Health:
-        if self._stopping:
+        if self._stopping.is_set():
             return Health.STOPPED
         if self._child is None or not self._child.ready:
             return Health.STARTING if self._card is None else Health.DEAD
@@ -208,7 +203,7 @@ class EngineClient(StreamingEngine):
         return Health.OK
 
     def _check_running(self) -> None:
-        if self._child is None or not self._child.ready or self._stopping:
+        if self._child is None or not self._child.ready or self._stopping.is_set():
             raise EngineDied("the engine is not running; try again shortly")
         if len(self._streams) == 0:
             self._last_report = self._clock()  # an idle engine sends nothing, so its silence is counted from now on
@@ -225,7 +220,7 @@ class EngineClient(StreamingEngine):
 
     async def _supervise(self, first: "asyncio.Future[ModelCard]") -> None:
         pause = 0.5
-        while not self._stopping:
+        while not self._stopping.is_set():
             started = self._clock()
             await self._run_child(first)
             if not first.done():
@@ -235,7 +230,7 @@ class EngineClient(StreamingEngine):
             self.restarts += 1
             pause = 0.5 if self._clock() - started > 60.0 else min(pause * 2, 30.0)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), timeout=pause)
+                await asyncio.wait_for(self._stopping.wait(), timeout=pause)
 
     async def _run_child(self, first: "asyncio.Future[ModelCard]") -> None:
         """One child from start to end; every stream it leaves open fails."""
@@ -252,7 +247,7 @@ class EngineClient(StreamingEngine):
             await child.end()
             if not child.failed:
                 self._failure = f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
-            self._fail_all("the server is shutting down" if self._stopping else str(self._failure))
+            self._fail_all("the server is shutting down" if self._stopping.is_set() else str(self._failure))
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
@@ -265,11 +260,9 @@ class EngineClient(StreamingEngine):
         self._last_report = self._clock()
         match report:
             case Stepped(updates, stats):
-                if stats is not None:
-                    self._stats = stats
-                self._streams.deliver(updates)
+                self._take_step(updates, stats)
             case Answered(number, answer):
-                self._control_calls.answered(number, answer)
+                self._take_answer(number, answer)
             case Ready(card, ledger):
                 child.ready = True
                 self._card = card
@@ -297,7 +290,6 @@ class _Child:
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.closed = asyncio.Event()
         """Set after its last report was taken."""
-        self.gone = asyncio.Event()
         threading.Thread(
             target=_write_all, args=(self._connection, self.outbox), name="ekiden-to-engine", daemon=True
         ).start()
@@ -320,4 +312,3 @@ class _Child:
             self.process.kill()
             await asyncio.to_thread(self.process.join)
         self._connection.close()
-        self.gone.set()

@@ -7,6 +7,9 @@ So the stored ends, added up, give these numbers again (``tests/api/test_metrics
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import add
+
+from msgspec.structs import astuple
 
 from ekiden.engine.interface import (
     LATENCIES,
@@ -49,63 +52,25 @@ class LatencyTotals:
 
     def observe(self, finish: Finish) -> None:
         self._snapshot = None
-        arrival, admitted, first = finish.arrival_time, finish.admitted_time, finish.first_token_time
-        self._observe("e2e_request_latency", finish.finish_time - arrival)
-        if admitted is None:
-            return
-        self._observe("request_queue_time", admitted - arrival)
-        if first is None:
-            return
-        self._observe("time_to_first_token", first - arrival)
-        self._observe("request_prefill_time", first - admitted)
-        self._observe("request_decode_time", finish.finish_time - first)
-        per_token = time_per_output_token(first, finish.finish_time, finish.num_output_tokens)
-        if per_token is not None:
-            self._observe("request_time_per_output_token", per_token)
-
-    def _observe(self, name: str, seconds: float) -> None:
-        self._histograms[name].observe(seconds)
+        arrival, admitted, first, end = (
+            finish.arrival_time, finish.admitted_time, finish.first_token_time, finish.finish_time,
+        )  # fmt: skip
+        seconds: dict[str, float | None] = {"e2e_request_latency": end - arrival}
+        if admitted is not None:
+            seconds["request_queue_time"] = admitted - arrival
+            if first is not None:
+                seconds["time_to_first_token"] = first - arrival
+                seconds["request_prefill_time"] = first - admitted
+                seconds["request_decode_time"] = end - first
+                seconds["request_time_per_output_token"] = time_per_output_token(first, end, finish.num_output_tokens)
+        for name, value in seconds.items():
+            if value is not None:
+                self._histograms[name].observe(value)
 
     def snapshot(self) -> tuple[Distribution, ...]:
         """In the order of :data:`LATENCIES`. Made anew only when a request has ended: it is asked for every step."""
         if self._snapshot is None:
             self._snapshot = tuple(histogram.snapshot() for histogram in self._histograms.values())
-        return self._snapshot
-
-
-class TenantCounts:
-    """What each configured tenant used; all others together are :data:`OTHER_TENANTS`, so the set is bounded."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, list[int]] = {}
-        self._snapshot: dict[str, TenantTotals] | None = None
-
-    def name(self, tenants: Iterable[str]) -> None:
-        """Count these apart from now on. Those that were named before still are: counters only grow."""
-        for name in sorted(tenants):
-            self._counts.setdefault(name, [0, 0, 0, 0])
-        if self._counts:
-            self._counts.setdefault(OTHER_TENANTS, [0, 0, 0, 0])
-        self._snapshot = None
-
-    def _of(self, tenant: str) -> list[int]:
-        self._snapshot = None
-        return self._counts.get(tenant) or self._counts[OTHER_TENANTS]
-
-    def ended(self, finish: Finish) -> None:
-        if self._counts:
-            counts = self._of(finish.tenant)
-            counts[0] += 1
-            counts[2] += finish.num_prompt_tokens
-            counts[3] += finish.num_output_tokens
-
-    def refused(self, request: Request) -> None:
-        if self._counts:
-            self._of(request.tenant)[1] += 1
-
-    def snapshot(self) -> dict[str, TenantTotals]:
-        if self._snapshot is None:
-            self._snapshot = {name: TenantTotals(*counts) for name, counts in self._counts.items()}
         return self._snapshot
 
 
@@ -122,8 +87,14 @@ class Totals:
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.latencies = LatencyTotals()
-        self.tenants = TenantCounts()
-        self.tenants.name(tenants)
+        self.tenants: dict[str, TenantTotals] = {}
+        """Replaced, never changed, as snapshots hold it. All other tenants together are :data:`OTHER_TENANTS`."""
+        self.name_tenants(tenants)
+
+    def name_tenants(self, names: Iterable[str]) -> None:
+        """Count these apart from now on. Those that were named before still are: counters only grow."""
+        if named := sorted(names):
+            self.tenants = dict.fromkeys([*named, OTHER_TENANTS], TenantTotals()) | self.tenants
 
     def count_step(self, turn: Turn) -> None:
         """A turn whose step was computed."""
@@ -154,8 +125,15 @@ class Totals:
             if update.finish is not None:
                 self.finished[update.finish.reason.value] += 1
                 self.latencies.observe(update.finish)
-                self.tenants.ended(update.finish)
+                used = TenantTotals(1, 0, update.finish.num_prompt_tokens, update.finish.num_output_tokens)
+                self._add(update.finish.tenant, used)
 
     def count_refusal(self, request: Request, refusal: Refusal) -> None:
         self.refused[refusal.reason.value] += 1
-        self.tenants.refused(request)
+        self._add(request.tenant, TenantTotals(refused=1))
+
+    def _add(self, tenant: str, used: TenantTotals) -> None:
+        if self.tenants:
+            name = tenant if tenant in self.tenants else OTHER_TENANTS
+            sums = map(add, astuple(self.tenants[name]), astuple(used))
+            self.tenants = {**self.tenants, name: TenantTotals(*sums)}
