@@ -23,7 +23,6 @@ from ekiden.state.sampling_params import SamplingParams
 from ekiden.version import __version__
 
 logger = logging.getLogger(__name__)
-
 NO_GENERATION_CONFIG = "none"
 STRICT = "strict"
 
