@@ -82,11 +82,13 @@ class Load:
         late = self.post("somebody", shared, deadline_ms=30, max_tokens=300, ignore_eos=True)
         held.append(asyncio.create_task(late))
         await self.arrived(held)
-        await asyncio.sleep(0.05)  # its deadline passes while no slot is free
-        self.gate.open.set()
-        # More than the queue holds, at once; they are answered, one way or another.
+        # More than the queue holds, all of them before the next step begins; they are answered, one way or another.
         flood = [self.post("flood", f"{index}", max_tokens=30, ignore_eos=True) for index in range(60)]
-        await asyncio.gather(*held, *flood, self.leave(), self.be_paused())
+        held += [asyncio.create_task(call) for call in flood]
+        await self.arrived(held)
+        await asyncio.sleep(0.03)  # the deadline passes while no slot is free
+        self.gate.open.set()
+        await asyncio.gather(*held, self.leave(), self.be_paused())
         await self.be_refused()
 
     async def arrived(self, calls: list[asyncio.Task[httpx.Response]]) -> None:
