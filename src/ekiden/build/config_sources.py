@@ -9,11 +9,11 @@ import dataclasses
 import difflib
 import re
 import tomllib
-import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, cast, get_args, get_type_hints
 
 from ekiden.config import Config, ConfigError
 from ekiden.guardrails.limits import load_tenants
@@ -143,11 +143,9 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 
 
 def _plain_type(hint: Any) -> tuple[type, bool]:
-    if get_origin(hint) in (Union, types.UnionType):
-        kinds = [arg for arg in get_args(hint) if arg is not type(None)]
-        assert len(kinds) == 1, f"a setting has one type, not {hint}"
-        return kinds[0], True
-    return hint, False
+    kinds = set(get_args(hint) or (hint,))
+    (kind,) = kinds - {NoneType}  # a setting has one type
+    return kind, NoneType in kinds
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str], known: Iterable[Setting]) -> None:
@@ -155,10 +153,8 @@ def _refuse_unknown_variables(environ: Mapping[str, str], known: Iterable[Settin
     for variable in sorted(environ):
         if variable.startswith(PREFIX) and variable not in names and not _SERVICE_LINK.fullmatch(variable):
             # The prefix is left out of the comparison: with it all names would look alike.
-            hint = nearest(variable[len(PREFIX) :], [name[len(PREFIX) :] for name in names])
-            hint = (
-                hint.replace("did you mean ", f"did you mean {PREFIX}") or "; `ekiden config show` lists the settings"
-            )
+            hint = nearest(variable.removeprefix(PREFIX), [name.removeprefix(PREFIX) for name in names])
+            hint = hint.replace("mean ", f"mean {PREFIX}") or "; `ekiden config show` lists the settings"
             raise ConfigError(f"environment variable {variable} is not a setting{hint}")
 
 

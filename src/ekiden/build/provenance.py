@@ -47,8 +47,8 @@ def make_lineage(
         code=code,
         dependencies=dependencies,
         model={
-            "name": description.name,
-            "kind": str(description.kind),
+            "name": description.files.name,
+            "kind": str(description.files.kind),
             **description.digests,
             **{f"default_{name}": value for name, value in description.generation_defaults.items()},
             "max_model_len": info.max_model_len,

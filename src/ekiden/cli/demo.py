@@ -73,9 +73,10 @@ def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> Non
     # No limit on a step's predicted time, so that who runs when is the same on every machine.
     config = scheduled(sized(resolved.config, slots), target_itl_ms=0.0)
     model = describe_model(config)
-    tokenizer, template = model.description.tokenizer, model.description.chat_template
     prompts = demo_prompts()
-    token_ids = [chat_token_ids(tokenizer, template, [{"role": "user", "content": p.prompt}]) for p in prompts]
+    token_ids = [
+        chat_token_ids(model.tokenizer, model.chat_template, [{"role": "user", "content": p.prompt}]) for p in prompts
+    ]
     parts = load_described(config, model)
     console, limits = out(), [prompt.max_tokens for prompt in prompts]
     console.print(
@@ -93,7 +94,7 @@ def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> Non
     if show_text:
         for prompt, answer in zip(prompts, runs[-1].answers, strict=True):
             console.print(Text(f"\n> {prompt.prompt}", "bold"))
-            console.print(Text(tokenizer.decode(answer.token_ids)))
+            console.print(Text(model.tokenizer.decode(answer.token_ids)))
     file = target / "demo.html"
     file.write_text(html(runs, prompts, slots, same=same, model=parts.card.model_id), encoding="utf-8")
     console.print(f"The charts as a page: {file}", soft_wrap=True)

@@ -53,8 +53,8 @@ def command(resolved: Resolved, prompts: str, output: str | None) -> None:
 
     lines = read_lines(prompts)
     model = describe_model(resolved.config)
-    limit = resolved.config.model.max_model_len or model.description.max_position_embeddings
-    jobs = prepare(lines, model.description, limit, prompts)
+    limit = resolved.config.model.max_model_len or model.max_position_embeddings
+    jobs = prepare(lines, model, limit, prompts)
     partial = Path(output + ".partial") if output else None
     opened = partial.open("wb") if partial else nullcontext(sys.stdout.buffer)
     with opened as sink, build_llm(load_described(resolved.config, model), resolved.config) as llm:

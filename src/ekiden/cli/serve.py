@@ -57,8 +57,7 @@ def command(resolved: Resolved) -> None:
     async def start() -> None:
         nonlocal model
         # The engine's process loads the model while this one reads what the API needs of it.
-        _, described = await asyncio.gather(engine.start(), asyncio.to_thread(describe_model, config, files))
-        model = described.description
+        _, model = await asyncio.gather(engine.start(), asyncio.to_thread(describe_model, config, files))
         if follower is not None:
             follower.start()
 

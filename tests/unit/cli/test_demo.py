@@ -91,29 +91,26 @@ def test_the_page_holds_both_charts_and_every_prompt(runs):
 class FakeModel:
     """Stands in for a described model: a token for each character."""
 
-    class Description:
-        class tokenizer:
-            bos_token_id = None
-            adds_bos = False
+    class tokenizer:
+        bos_token_id = None
+        adds_bos = False
 
-            @staticmethod
-            def protect(text: str) -> str:
-                return text
+        @staticmethod
+        def protect(text: str) -> str:
+            return text
 
-            @staticmethod
-            def encode(text: str, *, add_special_tokens: bool, parse_special: bool) -> list[int]:
-                return [ord(character) % 1000 for character in text]
+        @staticmethod
+        def encode(text: str, *, add_special_tokens: bool, parse_special: bool) -> list[int]:
+            return [ord(character) % 1000 for character in text]
 
-            @staticmethod
-            def decode(token_ids: list[int]) -> str:
-                return f"{len(token_ids)} tokens"
+        @staticmethod
+        def decode(token_ids: list[int]) -> str:
+            return f"{len(token_ids)} tokens"
 
-        class chat_template:
-            @staticmethod
-            def render(messages, *, protect):
-                return protect(messages[0]["content"])
-
-    description = Description
+    class chat_template:
+        @staticmethod
+        def render(messages, *, protect):
+            return protect(messages[0]["content"])
 
 
 @pytest.fixture

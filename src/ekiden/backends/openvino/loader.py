@@ -104,7 +104,7 @@ def _check(description: ModelDescription, config: Config) -> None:
         )
     asked, has = config.model.max_model_len, description.max_position_embeddings
     if asked is not None and asked > has:
-        raise ConfigError(f"max_model_len is {asked}; {description.name} has {has} positions: give at most {has}")
+        raise ConfigError(f"max_model_len is {asked}; {description.files.name} has {has} positions: give at most {has}")
 
 
 def weight_format(config: Config, description: ModelDescription) -> str:
@@ -147,7 +147,7 @@ def _compile(
     try:
         return core.compile_model(graph, config.engine.device, properties)
     except RuntimeError as error:
-        raise ModelError(f"{description.name}: OpenVINO cannot compile it: {error}") from error
+        raise ModelError(f"{description.files.name}: OpenVINO cannot compile it: {error}") from error
 
 
 def _most(config: Config) -> dict[str, int]:
