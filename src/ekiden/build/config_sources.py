@@ -21,8 +21,7 @@ from ekiden.guardrails.limits import load_tenants
 PREFIX = "EKIDEN_"
 CONFIG_VARIABLE = "EKIDEN_CONFIG"
 DEBUG_VARIABLE = "EKIDEN_DEBUG"
-OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, DEBUG_VARIABLE})
-SECRET_SETTINGS = frozenset({"api_key"})
+_SECRET = "api_key"
 # A Kubernetes service called "ekiden" puts EKIDEN_PORT=tcp://..., EKIDEN_SERVICE_HOST and the like into every pod.
 _SERVICE_LINK = re.compile(r"EKIDEN_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 ROOMS: dict[str, type] = {name: room for name, room in get_type_hints(Config).items() if name != "tenants"}
@@ -64,13 +63,20 @@ class Setting:
         """True for a setting given as an argument (``MODEL``) and not as a flag."""
         return not self.flag.startswith("--")
 
+    def of(self, config: Config) -> Value:
+        """The setting's value in a configuration."""
+        return cast(Value, getattr(getattr(config, self.room), self.name))
+
+    def shown(self, value: Value) -> Value:
+        """The value as people may see it."""
+        return "(set)" if self.name == _SECRET and value else value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
     """The effective configuration and, by setting key, where each value came from."""
 
     config: Config
-    values: dict[str, Value]
     sources: dict[str, str]
     again: "Callable[[], Resolved]" = field(compare=False)
     """Reads the same sources once more."""
@@ -112,7 +118,7 @@ def resolve(
     _refuse_unknown_variables(environ, known.values())
     path = config_file or environ.get(CONFIG_VARIABLE) or None
     from_file = _read_file(Path(path), known) if path else {}
-    values: dict[str, Value] = {}
+    sections: dict[str, dict[str, Any]] = {room: {} for room in ROOMS}
     sources: dict[str, str] = {}
     for setting in known.values():
         typed, written = flags.get(setting.name), environ.get(setting.variable)
@@ -127,13 +133,9 @@ def resolve(
             source, value = str(path), from_file[setting.name]
         else:
             source, value = "default", setting.default
-        values[setting.key], sources[setting.key] = value, source
-    return Resolved(
-        config=_build(known, values, sources),
-        values=values,
-        sources=sources,
-        again=lambda: resolve(flags, environ, config_file),
-    )
+        sections[setting.room][setting.name], sources[setting.key] = value, source
+    config = _build(sections, {name: sources[setting.key] for name, setting in known.items()})
+    return Resolved(config=config, sources=sources, again=lambda: resolve(flags, environ, config_file))
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
@@ -149,7 +151,7 @@ def _plain_type(hint: Any) -> tuple[type, bool]:
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str], known: Iterable[Setting]) -> None:
-    names = {setting.variable for setting in known} | OTHER_VARIABLES
+    names = {CONFIG_VARIABLE, DEBUG_VARIABLE, *(setting.variable for setting in known)}
     for variable in sorted(environ):
         if variable.startswith(PREFIX) and variable not in names and not _SERVICE_LINK.fullmatch(variable):
             # The prefix is left out of the comparison: with it all names would look alike.
@@ -213,16 +215,11 @@ def _parse(setting: Setting, text: str, source: str) -> Value:
     raise ConfigError(message)
 
 
-def _build(known: Mapping[str, Setting], values: Mapping[str, Value], sources: Mapping[str, str]) -> Config:
-    rooms: dict[str, Any] = {}
+def _build(sections: Mapping[str, dict[str, Any]], sources: Mapping[str, str]) -> Config:
+    """``sources``: by the settings' names, for errors."""
     try:
-        for room, room_type in ROOMS.items():
-            fields = {s.name: values[s.key] for s in known.values() if s.room == room}
-            rooms[room] = room_type(**fields)
-        return Config(**rooms, tenants=load_tenants(rooms["limits"].tenants_file))
+        built: dict[str, Any] = {room: section(**sections[room]) for room, section in ROOMS.items()}
+        return Config(**built, tenants=load_tenants(built["limits"].tenants_file))
     except ConfigError as error:
-        name = str(error).split(" ", 1)[0]
-        if name not in known:
-            raise
-        source = sources[known[name].key]
-        raise ConfigError(f"{error} (from {source})" if source != "default" else str(error)) from None
+        source = sources.get(str(error).split(" ", 1)[0], "default")
+        raise ConfigError(str(error) if source == "default" else f"{error} (from {source})") from None

@@ -53,7 +53,7 @@ def own_server(config: Config) -> Iterator[str]:
 
 def _variables(config: Config) -> dict[str, str]:
     """``config`` as EKIDEN_ variables, without the section of the server."""
-    values = {s.variable: getattr(getattr(config, s.room), s.name) for s in all_settings() if s.room != "server"}
+    values = {setting.variable: setting.of(config) for setting in all_settings() if setting.room != "server"}
     return {name: "" if value is None else str(value) for name, value in values.items()}
 
 
