@@ -6,10 +6,10 @@ from itertools import count
 from pathlib import Path
 
 from ekiden.engine.interface import EngineDied, EngineStats
-from ekiden.engine.loop import Abort, Command, Pause, SetControls
+from ekiden.engine.loop import Abort, Command, NoteRefusal, Pause, SetControls
 from ekiden.engine.streams import Stream, Streams
 from ekiden.state.controls import ControlChange, Controls, ControlState, InvalidControls
-from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.request import RefusedCall, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
 
@@ -43,6 +43,9 @@ class StreamingEngine(ABC):
     @abstractmethod
     def _send(self, command: Command) -> None:
         """Puts a command into the inbox of the engine's loop."""
+
+    def note_refusal(self, refused: RefusedCall) -> None:
+        self._send(NoteRefusal(refused))
 
     async def abort(self, request_id: str) -> None:
         self._send(Abort(request_id))

@@ -86,6 +86,7 @@ class Totals:
         self.model_seconds = self.sampling_seconds = self.host_seconds = 0.0
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
+        self.refused_by_door: Counter[str] = Counter()
         self.latencies = LatencyTotals()
         self.tenants: dict[str, TenantTotals] = {}
         """Replaced, never changed, as snapshots hold it. All other tenants together are :data:`OTHER_TENANTS`."""
@@ -129,7 +130,7 @@ class Totals:
                 self._add(update.finish.tenant, used)
 
     def count_refusal(self, request: Request, refusal: Refusal) -> None:
-        self.refused[refusal.reason.value] += 1
+        (self.refused_by_door if refusal.by_door else self.refused)[refusal.reason.value] += 1
         self._add(request.tenant, TenantTotals(refused=1))
 
     def _add(self, tenant: str, used: TenantTotals) -> None:
