@@ -4,7 +4,6 @@ import hashlib
 import importlib.metadata
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,13 +70,9 @@ def _checkout() -> Path | None:
 
 
 def _git(checkout: Path, *words: str) -> str | None:
-    git = shutil.which("git")
-    if git is None:
-        return None
+    command = ["git", "-C", str(checkout), *words]
     try:
-        told = subprocess.run(  # noqa: S603 - fixed words
-            [git, "-C", str(checkout), *words], capture_output=True, text=True, timeout=_GIT_SECONDS, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
+        told = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)  # noqa: S603 - fixed words
+    except (OSError, subprocess.SubprocessError):  # there may be no git
         return None
     return told.stdout.strip()

@@ -12,7 +12,6 @@ from typing import Any
 import click
 import uvloop
 
-from ekiden.build.core import fake_core
 from ekiden.build.model import load_described
 from ekiden.cli.figures_table import print_figures, table_of
 from ekiden.cli.loading import describe_model, load_model
@@ -157,7 +156,7 @@ def _refuse_server_settings(resolved: Resolved) -> None:
 @JSON
 def scheduler(waiting: int, as_json: bool, **options: Any) -> None:
     """Our own work per step, on the fake model; a hundredth of the queue is shown beside it: it must cost the same."""
-    few, many = (bench_scheduler(fake_core, waiting=count, **options) for count in (waiting // 100, waiting))
+    few, many = (bench_scheduler(waiting=count, **options) for count in (waiting // 100, waiting))
     if as_json:
         print_json({**many, "with_fewer_waiting": few})
         return

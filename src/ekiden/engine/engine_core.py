@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from msgspec.structs import asdict
+
 from ekiden.config import CacheConfig, ConfigError, check_controls
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.step_time import StepTimeModel
@@ -237,7 +239,7 @@ class EngineCore:
         self._totals.count_step(turn)
         updates = updates + turn.updates
         if self._observer is not None:
-            index, start, end = self._totals.steps, turn.start, turn.end
+            index, start, end = self._totals.counters.steps_total, turn.start, turn.end
             view = StepView(index=index, start=start, end=end, formed=formed, output=output, updates=updates)
             self._observer.on_step(view)
         return self._end_turn(turn, StepResult(updates, True, None))
@@ -369,6 +371,7 @@ class EngineCore:
         population, totals, wait_reason = self.population, self._totals, self._refilled.wait_reason
         num_waiting = len(population.waiting)
         return EngineStats(
+            **asdict(totals.counters),
             num_running=len(population.running),
             num_waiting=num_waiting,
             num_paused=len(population.paused),
@@ -377,21 +380,12 @@ class EngineCore:
             waiting_tokens=population.waiting.num_tokens,
             kv_blocks_total=self.kv.pool.num_blocks,
             kv_blocks_used=self.kv.pool.num_referenced,
-            steps_total=totals.steps,
-            prompt_tokens_total=totals.prompt_tokens,
-            generation_tokens_total=totals.generation_tokens,
-            preemptions_total=totals.preemptions,
             prefix_cache_queries_total=self.kv.prefix_queries,
             prefix_cache_hits_total=self.kv.prefix_hits,
             finished_total=dict(totals.finished),
             refused_total=dict(totals.refused),
             refused_by_door_total=dict(totals.refused_by_door),
-            model_seconds_total=totals.model_seconds,
-            sampling_seconds_total=totals.sampling_seconds,
-            host_seconds_total=totals.host_seconds,
-            last_step_tokens=totals.last_step_tokens,
             steps_by_tokens=tuple(totals.steps_by_tokens),
-            step_tokens_total=totals.step_tokens,
             latencies=totals.latencies.snapshot(),
             tenants=totals.tenants,
         )

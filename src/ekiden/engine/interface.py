@@ -68,8 +68,22 @@ class TenantTotals(msgspec.Struct, frozen=True, array_like=True):
     generation_tokens: int = 0
 
 
-class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A frozen snapshot for ``/metrics``, ``/load`` and ``/health``. Counters only grow while one engine lives."""
+class EngineCounters(msgspec.Struct, kw_only=True):
+    """What an engine adds up step by step. Totals only grow while one engine lives."""
+
+    steps_total: int = 0
+    prompt_tokens_total: int = 0
+    generation_tokens_total: int = 0
+    preemptions_total: int = 0
+    step_tokens_total: int = 0
+    last_step_tokens: int = 0
+    model_seconds_total: float = 0.0
+    sampling_seconds_total: float = 0.0
+    host_seconds_total: float = 0.0
+
+
+class EngineStats(EngineCounters, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec freezes a subclass
+    """A frozen snapshot for ``/metrics``, ``/load`` and ``/health``."""
 
     num_running: int = 0
     num_waiting: int = 0
@@ -79,10 +93,6 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     waiting_tokens: int = 0
     kv_blocks_total: int = 0
     kv_blocks_used: int = 0
-    steps_total: int = 0
-    prompt_tokens_total: int = 0
-    generation_tokens_total: int = 0
-    preemptions_total: int = 0
     prefix_cache_queries_total: int = 0
     prefix_cache_hits_total: int = 0
     finished_total: dict[str, int] = {}
@@ -90,13 +100,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Refusals of intake, by reason."""
     refused_by_door_total: dict[str, int] = {}
     """Refusals of the HTTP layer, by reason: those that :meth:`Engine.note_refusal` was told of."""
-    model_seconds_total: float = 0.0
-    sampling_seconds_total: float = 0.0
-    host_seconds_total: float = 0.0
-    last_step_tokens: int = 0
     steps_by_tokens: tuple[int, ...] = ()
     """How many steps computed how many tokens: counted as in :class:`Distribution`, by :data:`STEP_TOKEN_BOUNDS`."""
-    step_tokens_total: int = 0
     latencies: tuple[Distribution, ...] = ()
     """Of the requests that have ended, one distribution for each of :data:`LATENCIES`."""
     tenants: dict[str, TenantTotals] = {}

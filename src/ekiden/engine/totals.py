@@ -18,6 +18,7 @@ from ekiden.engine.interface import (
     STEP_TOKEN_BOUNDS,
     TOKEN_TIME_BOUNDS,
     Distribution,
+    EngineCounters,
     TenantTotals,
 )
 from ekiden.measure.figures import time_per_output_token
@@ -76,14 +77,8 @@ class LatencyTotals:
 
 class Totals:
     def __init__(self, tenants: Iterable[str] = ()) -> None:
-        self.steps = 0
-        self.prompt_tokens = 0
-        self.generation_tokens = 0
-        self.preemptions = 0
-        self.last_step_tokens = 0
-        self.step_tokens = 0
+        self.counters = EngineCounters()
         self.steps_by_tokens = [0] * (len(STEP_TOKEN_BOUNDS) + 1)
-        self.model_seconds = self.sampling_seconds = self.host_seconds = 0.0
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.refused_by_door: Counter[str] = Counter()
@@ -103,22 +98,23 @@ class Totals:
         assert formed is not None
         assert output is not None
         assert load is not None
-        self.steps += 1
-        self.prompt_tokens += load.prefill_tokens
-        self.generation_tokens += sum(len(update.token_ids) for update in turn.updates)
-        self.preemptions += len(formed.preempted)
-        tokens = self.last_step_tokens = formed.plan.total_tokens
-        self.step_tokens += tokens
+        counters = self.counters
+        counters.steps_total += 1
+        counters.prompt_tokens_total += load.prefill_tokens
+        counters.generation_tokens_total += sum(len(update.token_ids) for update in turn.updates)
+        counters.preemptions_total += len(formed.preempted)
+        tokens = counters.last_step_tokens = formed.plan.total_tokens
+        counters.step_tokens_total += tokens
         self.steps_by_tokens[bisect_left(STEP_TOKEN_BOUNDS, tokens)] += 1
-        self.model_seconds += output.timing.model
-        self.sampling_seconds += output.timing.sampling
-        self.host_seconds += output.timing.host
+        counters.model_seconds_total += output.timing.model
+        counters.sampling_seconds_total += output.timing.sampling
+        counters.host_seconds_total += output.timing.host
         self.count_ends(turn.updates)
 
     def count_failed_step(self, turn: Turn) -> None:
         """A turn whose step the runner failed: nothing was computed, but victims had been chosen."""
         assert turn.formed is not None
-        self.preemptions += len(turn.formed.preempted)
+        self.counters.preemptions_total += len(turn.formed.preempted)
         self.count_ends(turn.updates)
 
     def count_ends(self, updates: list[RequestUpdate]) -> None:
