@@ -46,8 +46,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
-            command = importlib.import_module(COMMANDS[cmd_name][0]).command
-            assert isinstance(command, click.Command)
+            command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
             return command
         return super().get_command(ctx, cmd_name)
 

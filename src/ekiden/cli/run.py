@@ -129,10 +129,9 @@ def answer(llm: LLM, jobs: Sequence[Job], sink: IO[bytes]) -> int:
 
 
 def _error(completion: Completion) -> str | None:
-    if completion.refusal is not None:
-        return completion.refusal.message
-    assert completion.finish is not None, "a completion has ended or was refused"
-    return completion.finish.message
+    end = completion.refusal or completion.finish
+    assert end is not None, "a completion has ended or was refused"
+    return end.message
 
 
 def _result(job: Job, completion: Completion) -> dict[str, Any]:

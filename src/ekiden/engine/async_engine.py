@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from ekiden.engine.interface import EngineDied, Health, ModelCard
+from ekiden.engine.interface import EngineDied, Health
 from ekiden.engine.loop import Command, EngineLoop, Stop
 from ekiden.engine.parts import BuiltEngine
 from ekiden.engine.streaming import StreamingEngine
@@ -18,17 +18,18 @@ class AsyncEngine(StreamingEngine):
     def __init__(self, built: BuiltEngine) -> None:
         super().__init__(built.core.controls.now)
         self._built = built
+        self.card = built.parts.card
         self._loop = EngineLoop(
             built.core,
             partial(self._post, self._take_step),
             built.parts.grammars,
             answer=partial(self._post, self._take_answer),
         )
-        self._ledger_path = built.ledger_path
+        self.ledger_path = built.ledger_path
         self._stats = built.core.stats()
         self._thread: threading.Thread | None = None
         self._error: str | None = None
-        self._events: asyncio.AbstractEventLoop | None = None
+        self._events: asyncio.AbstractEventLoop
 
     async def __aenter__(self) -> "AsyncEngine":
         self._events = asyncio.get_running_loop()
@@ -46,10 +47,6 @@ class AsyncEngine(StreamingEngine):
             await asyncio.to_thread(self._thread.join)
             self._thread = None
         await asyncio.to_thread(self._built.close_ledger)
-
-    @property
-    def card(self) -> ModelCard:
-        return self._built.parts.card
 
     @property
     def health(self) -> Health:
@@ -80,5 +77,5 @@ class AsyncEngine(StreamingEngine):
 
     def _post(self, take: Callable[..., None], *told: object) -> None:
         """Call a method on the event loop, from the engine's thread."""
-        if self._events is not None and not self._events.is_closed():
+        if not self._events.is_closed():
             self._events.call_soon_threadsafe(take, *told)

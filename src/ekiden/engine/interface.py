@@ -155,38 +155,30 @@ class Engine(Protocol):
     @property
     def ledger_path(self) -> Path | None:
         """The ledger file of the newest run; None when runs are not recorded."""
-        ...
 
     def stats(self) -> EngineStats:
         """The latest snapshot; never waits for the engine."""
-        ...
 
     def generate(self, request: Request) -> UpdateIterator:
         """Submit the request now and stream what comes of it. Raises :class:`EngineDied` when there is no engine."""
-        ...
 
     def note_refusal(self, refused: RefusedCall) -> None:
         """Have a refusal of the HTTP layer recorded and counted at the next step boundary; returns at once.
 
         The note is dropped when there is no engine, or when very many notes wait for it already.
         """
-        ...
 
     async def abort(self, request_id: str) -> None:
         """End a request at the next step boundary; its stream gets a terminal update. Unknown ids are ignored."""
-        ...
 
     async def pause(self, request_id: str, by: str | None = None) -> None:
         """Take a request out of the running at the next step boundary, keeping what it has. ``by``: who asked."""
-        ...
 
     async def resume(self, request_id: str, by: str | None = None) -> None:
         """Let a paused request go on."""
-        ...
 
     def controls(self) -> ControlState:
         """The controls in force, as last told; never waits for the engine."""
-        ...
 
     async def set_controls(self, change: ControlChange) -> ControlState:
         """Change the controls at the next step boundary; what runs and waits goes on.
@@ -194,4 +186,3 @@ class Engine(Protocol):
         A change outlives a restart of the engine until it expires. Raises
         :class:`ekiden.state.controls.InvalidControls`, and :class:`EngineDied` when there is no engine.
         """
-        ...

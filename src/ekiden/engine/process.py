@@ -271,7 +271,7 @@ class EngineClient(StreamingEngine):
             case Ready(card, ledger):
                 child.ready = True
                 self._card = card
-                self._ledger_path = None if ledger is None else Path(ledger)
+                self.ledger_path = None if ledger is None else Path(ledger)
                 self._send(SetControls(self.controls().changes))  # a restarted engine does not know of them
                 if not first.done():
                     first.set_result(card)

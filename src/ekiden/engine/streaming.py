@@ -23,11 +23,7 @@ class StreamingEngine(ABC):
         """Changes of the controls that wait for the engine's answer, by the numbers of their commands."""
         self._numbers = count(1)
         self._stats = EngineStats()
-        self._ledger_path: Path | None = None
-
-    @property
-    def ledger_path(self) -> Path | None:
-        return self._ledger_path
+        self.ledger_path: Path | None = None
 
     def stats(self) -> EngineStats:
         return self._stats
