@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.engine_core import EngineCore
 from ekiden.errors import UserError
@@ -21,16 +23,15 @@ from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.guardrails.limits import TenantLimits, Tenants
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder
-from ekiden.ledger.records import PAUSE_BITS, EndRow, RequestRow, Rows, RunHeader, TurnInputs
+from ekiden.ledger.records import PAUSE_REASONS, EndRow, RequestRow, Rows, RunHeader, TurnInputs
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
 from ekiden.state.population import Population
 from ekiden.state.request import RefusalReason, Request
-from ekiden.state.runner import ChunkRules, RunnerError, RunnerInfo
+from ekiden.state.runner import RunnerError, RunnerInfo
 from ekiden.state.sampling_params import Grammar
 from ekiden.state.sequence import Sequence, StopText
 
-_PAUSE_REASONS = {bit: reason for reason, bit in PAUSE_BITS.items()}
 _GRAMMAR_PREFIX = "the grammar cannot be used: "
 _GOES_ON = "goes on"
 
@@ -225,7 +226,7 @@ class Replay:
         for number in inputs.aborts:
             core.abort(self._ids[number])
         for number, bit, paused, by in inputs.pauses:
-            (core.pause if paused else core.resume)(self._ids[number], _PAUSE_REASONS[bit], by)
+            (core.pause if paused else core.resume)(self._ids[number], PAUSE_REASONS[bit], by)
         core.intake.draining = inputs.draining
         core.step()
         for end in recorded.ends:
@@ -275,18 +276,7 @@ class ReplayError(UserError, ValueError):
 
 
 def runner_info(header: RunHeader) -> RunnerInfo:
-    return RunnerInfo(
-        backend=header.backend,
-        vocab_size=header.vocab_size,
-        max_model_len=header.max_model_len,
-        block_size=header.block_size,
-        num_blocks=header.num_blocks,
-        num_swap_blocks=header.num_swap_blocks,
-        bytes_per_block=header.bytes_per_block,
-        chunks=ChunkRules(border=header.chunk_border or header.block_size, least=header.least_chunk),
-        max_drafts=header.max_drafts,
-        details=header.details,
-    )
+    return msgspec.convert(header, RunnerInfo, from_attributes=True)
 
 
 def tenants_of(header: RunHeader) -> Tenants:

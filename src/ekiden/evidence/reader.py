@@ -3,13 +3,15 @@
 A file that an earlier version wrote may lack columns that were added since: its rows get the defaults of the row types.
 """
 
+import heapq
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import starmap
+from itertools import groupby, starmap, takewhile
+from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +19,7 @@ from ekiden.errors import UserError
 from ekiden.ledger.records import (
     FORMAT,
     REFUSED,
+    TABLES,
     ControlRow,
     EndDetail,
     EndRow,
@@ -35,9 +38,9 @@ OLDEST_FORMAT: Final = 2
 """Ledgers from this format on can be read."""
 
 Row = TypeVar("Row", TurnRow, RequestRow, EndRow, ControlRow)
-_TABLES: Final = {TurnRow: "turns", RequestRow: "requests", EndRow: "ends", ControlRow: "controls"}
 _BLOBS: Final = frozenset({"detail", "inputs", "decisions"})
 
+_turn_of = attrgetter("turn")
 _DECODE_REQUEST = msgspec.msgpack.Decoder(RequestDetail).decode
 _DECODE_END = msgspec.msgpack.Decoder(EndDetail).decode
 _DECODE_DECISIONS = msgspec.msgpack.Decoder(TurnDecisions).decode
@@ -109,9 +112,7 @@ class LedgerReader:
     def __enter__(self) -> "LedgerReader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @contextmanager
@@ -141,7 +142,7 @@ class LedgerReader:
         known = self._selects.get((row, blobs))
         if known is not None:
             return known
-        table, empty = _TABLES[row], {} if blobs else dict.fromkeys(_BLOBS, b"")
+        table, empty = TABLES[row], {} if blobs else dict.fromkeys(_BLOBS, b"")
         stored = {name for _, name, *_ in self._all(f"PRAGMA table_info({table})")}
         columns = [
             name if name in stored and name not in empty else _literal((row._field_defaults | empty)[name])
@@ -220,10 +221,9 @@ class LedgerReader:
 
     def same_prompt(self, digest: bytes, other_than: int) -> RequestRow | None:
         """The newest other request with the same prompt, among the last 20,000."""
-        for request in self._iterate(RequestRow, "ORDER BY request DESC LIMIT 20000"):
-            if request.request != other_than and request_detail_of(request).prompt_digest == digest:
-                return request
-        return None
+        newest_first = self._iterate(RequestRow, "ORDER BY request DESC LIMIT 20000")
+        others = (row for row in newest_first if row.request != other_than)
+        return next((row for row in others if request_detail_of(row).prompt_digest == digest), None)
 
     # --- now: the requests in the engine, and the last moments
 
@@ -253,12 +253,8 @@ class LedgerReader:
 
     def newest_turns(self, since: int) -> list[TurnRow]:
         """The turns that ended at or after a time of the run, in order, without inputs and decisions."""
-        found = []
-        for turn in self._iterate(TurnRow, "ORDER BY turn DESC", blobs=False):
-            if turn.end < since:
-                break
-            found.append(turn)
-        return found[::-1]
+        newest_first = self._iterate(TurnRow, "ORDER BY turn DESC", blobs=False)
+        return list(takewhile(lambda turn: turn.end >= since, newest_first))[::-1]
 
     def turns_backwards(self, last: int, count: int) -> Iterator[TurnRow]:
         """At most ``count`` turns up to ``last``, newest first."""
@@ -310,12 +306,19 @@ class LedgerReader:
 
     def everything(self) -> Iterator[Rows]:
         """All turns in order with what a replay needs. Events are left out: they repeat the decisions by request."""
-        requests = _OfTurn(self._iterate(RequestRow, "ORDER BY request"))
-        ends = _OfTurn(self._iterate(EndRow, "ORDER BY turn, request"))
-        controls = _OfTurn(self._iterate(ControlRow, "ORDER BY turn"))
-        for turn in self.all_turns():
-            number = turn.turn
-            yield Rows(turn, [], requests.take(number), ends.take(number), controls.take(number))
+        rows = heapq.merge(
+            self.all_turns(),
+            self._iterate(RequestRow, "ORDER BY request"),
+            self._iterate(EndRow, "ORDER BY turn, request"),
+            self._iterate(ControlRow, "ORDER BY turn"),
+            key=_turn_of,
+        )
+        for _, of_turn in groupby(rows, key=_turn_of):
+            found: defaultdict[type, list[Any]] = defaultdict(list)
+            for row in of_turn:
+                found[type(row)].append(row)
+            for turn in found[TurnRow]:  # none where it was lost
+                yield Rows(turn, [], found[RequestRow], found[EndRow], found[ControlRow])
 
 
 def _literal(value: object) -> str:
@@ -323,25 +326,6 @@ def _literal(value: object) -> str:
     if isinstance(value, bytes):
         return f"x'{value.hex()}'"
     return "NULL" if value is None else repr(value)
-
-
-_OfOneTurn = TypeVar("_OfOneTurn", RequestRow, EndRow, ControlRow)
-
-
-class _OfTurn(Generic[_OfOneTurn]):
-    """Hands out rows, which are in order of turns, one turn after the other."""
-
-    def __init__(self, rows: Iterable[_OfOneTurn]) -> None:
-        self._rows: Iterator[_OfOneTurn] = iter(rows)
-        self._next: _OfOneTurn | None = next(self._rows, None)
-
-    def take(self, turn: int) -> list[_OfOneTurn]:
-        found: list[_OfOneTurn] = []
-        while self._next is not None and self._next.turn <= turn:
-            if self._next.turn == turn:
-                found.append(self._next)
-            self._next = next(self._rows, None)
-        return found
 
 
 def run_named(folder: Path, run: str) -> Path:
