@@ -18,8 +18,8 @@ import pytest
 from ekiden.build.core import build_core
 from ekiden.build.recording import recorded_core
 from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
+from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.parts import EngineParts
-from ekiden.evaluation.offline import Answer, run_batch
 from ekiden.evidence.breakdown import Cause
 from ekiden.evidence.explain import explain
 from ekiden.evidence.reader import LedgerReader

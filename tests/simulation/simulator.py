@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from ekiden.backends.fake import FakeRunner, next_token
 from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig
-from ekiden.engine.engine_core import EngineCore, StepView
+from ekiden.engine.driver import ANY_TIME, Source, drive
+from ekiden.engine.engine_core import EngineCore, StepResult, StepView
 from ekiden.guardrails.limits import TenantLimits, Tenants
 from ekiden.state.request import FinishReason, Request, RequestUpdate
 from ekiden.state.runner import RunnerError
@@ -105,7 +106,7 @@ class Simulation:
         self.world = draw_world(self.rng)
         if num_requests is not None:
             self.world.num_requests = num_requests
-        self.now = 0.0
+        self.time = self.started = 0.0
         self.faults = True
         self.outcome = Outcome(self.world)
         self.requests: dict[str, Request] = {}
@@ -155,16 +156,19 @@ class Simulation:
 
     # --- the virtual world
 
+    def now(self) -> float:
+        return self.time
+
     def _clock(self) -> float:
-        self.now += 0.0001
-        return self.now
+        self.time += 0.0001
+        return self.time
 
     def _inject(self, step: int) -> None:
-        self.now += 0.01
+        self.time += 0.01
         if not self.faults:
             return
         if self.rng.random() < self.world.stall_rate:
-            self.now += self.rng.choice([0.5, 5.0])
+            self.time += self.rng.choice([0.5, 5.0])
         if self.rng.random() < self.world.failure_rate:
             raise RunnerError(f"injected at step {step}")
 
@@ -178,7 +182,7 @@ class Simulation:
         if self.requests and rng.random() < 0.4:  # share a prefix with an earlier one
             earlier = rng.choice(list(self.requests.values())).prompt_token_ids
             prompt = [*earlier[: rng.randrange(1, len(earlier) + 1)], *prompt[: rng.choice([0, 1, 5])]]
-        deadline = self.now + rng.choice([0.05, 1.0, 20.0]) if rng.random() < 0.15 else None
+        deadline = self.time + rng.choice([0.05, 1.0, 20.0]) if rng.random() < 0.15 else None
         return Request(
             request_id=f"r{number}",
             prompt_token_ids=tuple(prompt),
@@ -188,7 +192,7 @@ class Simulation:
                 ignore_eos=rng.random() < 0.5,
                 stop_token_ids=(rng.randrange(VOCAB),) if rng.random() < 0.2 else (),
             ),
-            arrival_time=self.now,
+            arrival_time=self.time,
             deadline=deadline,
             tenant=rng.choice(["a", "b", "limited"]),
             priority=rng.choice([0, 0, 1, -2]),
@@ -197,13 +201,19 @@ class Simulation:
     # --- running
 
     def run(self) -> Outcome:
+        drive(self.core, self._load(), self, self._after_step)
+        self._check_drained()
+        return self.outcome
+
+    def _load(self) -> Source:
+        """Requests, aborts, pauses and faults, between as many steps as chance has it; then until all has ended."""
         for number in range(self.world.num_requests):
             request = self._draw_request(number)
             self.requests[request.request_id] = request
             self.tokens[request.request_id] = []
             self.core.add_request(request)
             while self.rng.random() >= self.world.burst and self.core.has_work:
-                self._step()
+                yield from self._one_step()
                 if self.rng.random() < 0.5:
                     break
             if self.rng.random() < self.world.abort_rate:
@@ -211,32 +221,32 @@ class Simulation:
             self._pause_and_resume()
         self.faults = self.rng.random() < 0.3
         while self.core.has_work:
-            self._step()
+            yield from self._one_step()
             assert self.outcome.steps < MAX_STEPS, f"no end in sight: {self.core.population.by_id}"
             self._pause_and_resume(resume_all=self.outcome.steps > 200)
             if self.outcome.steps > MAX_STEPS // 2:
                 self.faults = False
-        self._check_drained()
-        return self.outcome
 
-    def _step(self) -> None:
+    def _one_step(self) -> Source:
         self.views.clear()
-        started = self.now
-        result = self.core.step()
+        self.started = self.now()
+        yield ANY_TIME  # a request that is paused may be resumed before the next step
+
+    def _after_step(self, result: StepResult) -> None:
         self.outcome.steps += 1
-        if not result.computed:
-            # Nothing to compute: unfinished work then needs a reason that time alone can end.
-            unpaused = self.core.population.by_id.keys() - self.core.population.paused.keys()
-            if unpaused:
-                assert result.next_change is not None, "work, but nothing scheduled and nothing awaited"
-                self.now = max(self.now, result.next_change)
         for view in self.views:
             self._check_plan(view)
         for update in result.updates:
             self._take(update)
         self.core.check_integrity()
         self._check_work_conservation()
-        self._check_patience(started)
+        self._check_patience()
+
+    def wait_until(self, moment: float) -> None:
+        """Nothing to compute: unfinished work that is not paused then needs a reason that time alone can end."""
+        if self.core.population.by_id.keys() - self.core.population.paused.keys():
+            assert moment < ANY_TIME, "work, but nothing scheduled and nothing awaited"
+            self.time = max(self.time, moment)
 
     def _pause_and_resume(self, *, resume_all: bool = False) -> None:
         if not resume_all and self.rng.random() < self.world.pause_rate:
@@ -273,12 +283,12 @@ class Simulation:
                 assert left <= 0 or row.end % self.world.block_size == 0, f"{sequence!r}: border"
                 assert left != 1 or self.world.block_size == 1, f"{sequence!r}: a single token is left"
 
-    def _check_patience(self, started: float) -> None:
+    def _check_patience(self) -> None:
         """No sequence is overtaken more often than the bound allows, or lives on after its deadline."""
         for sequence in self.core.population.by_id.values():
             assert sequence.num_overtaken <= self.world.max_overtakes, f"{sequence!r} was overtaken too often"
             deadline = sequence.request.deadline
-            assert deadline is None or deadline > started, f"{sequence!r} lives beyond its deadline"
+            assert deadline is None or deadline > self.started, f"{sequence!r} lives beyond its deadline"
 
     def _check_work_conservation(self) -> None:
         """Invariant 6: under `continuous`, the first sequence in line does not fit."""

@@ -1,6 +1,6 @@
-"""Drives an engine core on one thread: drain the inbox, take a step, deliver the updates; sleep only when idle.
+"""A server's engine on one thread: obey the commands in the inbox, take a step, deliver its updates; wait when idle.
 
-The loop neither knows nor cares whether its inbox is filled from this process or through a pipe.
+The inbox is filled from this process or through a pipe.
 """
 
 import queue
@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from ekiden.engine.driver import ANY_TIME, Source, abort_all, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.preparing import Prepared, Preparing
@@ -55,7 +56,9 @@ Deliver = Callable[[list[RequestUpdate], EngineStats | None], None]
 
 
 class EngineLoop:
-    """``grammars`` compiles what requests with a grammar need before the core sees them.
+    """A source, clock and sink of :func:`ekiden.engine.driver.drive` around one inbox, which any thread may fill.
+
+    ``grammars`` compiles what requests with a grammar need before the core sees them.
 
     Statistics are delivered after steps that are ``stats_seconds`` apart, and whenever no work is left.
     """
@@ -79,48 +82,43 @@ class EngineLoop:
 
     def run(self) -> None:
         """Until a :class:`Stop` has been obeyed. What is still running then is aborted, and its updates delivered."""
-        wait: float | None = None
-        self._begin()
-        while True:
-            self._take_commands(wait)
-            if self._stop_at is not None and (not self._core.has_work or time.monotonic() >= self._stop_at):
-                break
-            result = self._core.step()
-            if self._stop_at is None:
-                # Only now: requests that were sent before the door was closed are inside.
-                self._core.intake.draining = self._draining
-            self._report(result)
-            wait = 0.0 if result.computed else self._idle_seconds(result.next_change)
-        for request_id in list(self._core.population.by_id):
-            self._core.abort(request_id)
+        # A loop may have run, and stopped, before.
+        self._stop_at, self._core.intake.draining = None, self._draining
+        self.wait_until(ANY_TIME)
+        drive(self._core, self._commands(), self, self._after_step)
         for request in self._preparing.give_up():
             self._core.add_request(request)  # to be refused
-        self._deliver(self._core.step().updates, self._core.stats())
+        self._after_step(abort_all(self._core, list(self._core.population.by_id)))
 
-    def _report(self, result: StepResult) -> None:
-        now = time.monotonic()
-        stats = None
+    def _commands(self) -> Source:
+        """Obey all commands that have come, until it is time to stop."""
+        while True:
+            while not self.inbox.empty():
+                self._obey(self.inbox.get_nowait())
+            if self._stop_at is not None and (not self._core.has_work or self.now() >= self._stop_at):
+                return
+            yield ANY_TIME
+
+    def _after_step(self, result: StepResult) -> None:
+        if self._stop_at is None:
+            # Only now: requests that were sent before the drain have been taken in by this step.
+            self._core.intake.draining = self._draining
+        now, stats = self.now(), None
         if now >= self._stats_due or not (result.computed and self._core.has_work):
             stats, self._stats_due = self._core.stats(), now + self._stats_seconds
         self._deliver(result.updates, stats)
 
-    def _begin(self) -> None:
-        """A loop may have run, and stopped, before."""
-        self._stop_at, self._core.intake.draining = None, self._draining
+    def now(self) -> float:
+        return time.monotonic()
 
-    def _idle_seconds(self, next_change: float | None) -> float | None:
-        """How long nothing can happen without a command; None for ever."""
-        times = [time for time in (next_change, self._stop_at) if time is not None]
+    def wait_until(self, moment: float) -> None:
+        """Wait for a command, no longer than until ``moment`` or the end of a drain, and obey it."""
+        if self._stop_at is not None:
+            moment = min(moment, self._stop_at)
         if self._core.all_paused:
-            times.append(time.monotonic() + HEARTBEAT_SECONDS)  # whoever watches must not take the silence for death
-        return max(0.0, min(times) - time.monotonic()) if times else None
-
-    def _take_commands(self, wait: float | None) -> None:
+            moment = min(moment, self.now() + HEARTBEAT_SECONDS)  # the supervisor must not take silence for death
         try:
-            command = self.inbox.get(block=wait != 0.0, timeout=wait)
-            while True:
-                self._obey(command)
-                command = self.inbox.get_nowait()
+            self._obey(self.inbox.get(timeout=None if moment == ANY_TIME else max(0.0, moment - self.now())))
         except queue.Empty:
             return
 

@@ -17,6 +17,7 @@ from ekiden.engine.interface import (
     Distribution,
     TenantTotals,
 )
+from ekiden.measure.figures import time_per_output_token
 from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
 from ekiden.state.turn import Turn
 
@@ -59,8 +60,9 @@ class LatencyTotals:
         self._first_token.observe(finish.first_token_time - finish.arrival_time)
         self._prefill.observe(finish.first_token_time - finish.admitted_time)
         self._decode.observe(decode)
-        if finish.num_output_tokens > 1:
-            self._per_token.observe(decode / (finish.num_output_tokens - 1))
+        per_token = time_per_output_token(finish.first_token_time, finish.finish_time, finish.num_output_tokens)
+        if per_token is not None:
+            self._per_token.observe(per_token)
 
     def snapshot(self) -> tuple[Distribution, ...]:
         """In the order of :data:`LATENCIES`. Made anew only when a request has ended: it is asked for every step."""

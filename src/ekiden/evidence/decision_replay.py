@@ -228,7 +228,7 @@ class Replay:
         for number, bit, paused, by in inputs.pauses:
             (core.pause if paused else core.resume)(self._ids[number], PAUSE_REASONS[bit], by)
         core.intake.draining = inputs.draining
-        core.step()
+        core.step()  # not through `drive`: the recorded turns are iterated, and each gives its rows back
         for end in recorded.ends:
             self._forget(end.request)
         rows = self._caught.rows

@@ -4,6 +4,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from math import exp
 
+from ekiden.measure.percentiles import whole_range
+
 
 @dataclass(slots=True)
 class DrainRate:
@@ -86,7 +88,5 @@ class OutputLengths:
         known = self._ranges.get(tenant)
         lengths = self._seen.get(tenant)
         if known is None and lengths:
-            ordered = sorted(lengths)
-            last = len(ordered) - 1
-            known = self._ranges[tenant] = (ordered[last // 10], ordered[last // 2], ordered[-(-last * 9 // 10)])
+            known = self._ranges[tenant] = whole_range(lengths)
         return known

@@ -257,5 +257,5 @@ def test_whatever_counts_tokens_counts_tokens() -> None:
     stats = core.stats()
     assert stats.generation_tokens_total == 20
     assert stats.step_tokens_total == sum(view.formed.plan.total_tokens for view in run.views)
-    decoded = [row.num_tokens for step in recorder.steps for row in step.rows if row.work is Work.DECODE]
+    decoded = [row.made for step in recorder.steps for row in step.rows if row.work is Work.DECODE]
     assert sum(decoded) == 19, "all but the one that the prompt gave"

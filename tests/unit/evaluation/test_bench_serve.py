@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from ekiden.evaluation.bench import Figures, Shape
+from ekiden.evaluation.bench import Shape
 from ekiden.evaluation.bench_serve import bench_serve
 from ekiden.evaluation.sse_client import Target, TargetError
+from ekiden.measure.figures import Figures
 from tests.unit.evaluation.loopback import Answer, LoopbackServer
 
 SHAPE = Shape(rows=2, prompt_tokens=3, output_tokens=4, requests=5, concurrency=2)

@@ -8,8 +8,8 @@ import pytest
 
 from ekiden.backends.fake import FakeRunner, next_token
 from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.engine_core import EngineCore
-from ekiden.evaluation.offline import Answer, run_batch
 from ekiden.evaluation.slot_chart import EMPTY, PADDED, axis, chart_rows, coloured, colours
 from ekiden.evaluation.slot_html import ChartData, TableData, chart_svg, page
 from ekiden.evaluation.slots import letters, slot_figures, stays
@@ -144,11 +144,10 @@ def steps(rows: list[str]) -> list[SlotStep]:
         held = [(slot, row[index]) for slot, row in enumerate(rows) if row[index] != EMPTY]
         drawn.append(
             SlotStep(
-                index,
                 float(index),
                 index + 1.0,
                 tuple(
-                    SlotRow(slot, name.upper(), 1, Work.PADDING if name.islower() else Work.DECODE)
+                    SlotRow(slot, name.upper(), Work.PADDING if name.islower() else Work.DECODE, 1, int(name.isupper()))
                     for slot, name in held
                 ),
             )
@@ -176,6 +175,20 @@ def test_even_the_shortest_stay_is_seen():
 def test_a_request_that_comes_back_has_two_stays():
     found = stays(steps(["AA·AA"]))
     assert [(stay.first_step, stay.last_step) for stay in found] == [(0, 1), (3, 4)]
+
+
+def test_a_row_counts_the_tokens_it_made_and_not_the_steps_it_took():
+    rows = [
+        SlotRow(0, "A", Work.PREFILL, 40, 1),
+        SlotRow(0, "A", Work.DECODE, 4, 3),
+        SlotRow(0, "A", Work.DECODE, 4, 0),
+    ]
+    recorder = StepRecorder()
+    recorder.steps += [SlotStep(float(index), index + 1.0, (row,)) for index, row in enumerate(rows)]
+    (stay,) = stays(recorder.steps)
+    assert stay.output_tokens == 4
+    assert slot_figures(recorder.steps, 1).slot_utilisation == 1.0
+    assert [(sample.prefill_tokens, sample.decode_tokens) for sample in recorder.samples()] == [(40, 0), (0, 3), (0, 0)]
 
 
 def test_letters_and_neighbouring_colours_differ():

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ekiden.config import LimitsConfig
-from ekiden.engine.engine_core import EngineCore
+from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.evidence.live import SHOWN_TENANTS, live_view
 from ekiden.evidence.live_view import LiveView, SlotState, Spread
 from ekiden.evidence.reader import LedgerReader
@@ -91,8 +91,8 @@ class Checked(RecordedSimulation):
         self.states: set[SlotState] = set()
         self.looks = 0
 
-    def _step(self) -> None:
-        super()._step()
+    def _after_step(self, result: StepResult) -> None:
+        super()._after_step(result)
         if self.outcome.steps % self._every == 0:
             view = seen(self._folder, self.header, self.kept.turns, window_seconds=LONG, shown=1000)
             prompts_exact = not self.world.prefix_caching and not self.world.pause_rate
@@ -333,12 +333,14 @@ def test_a_look_costs_no_more_on_a_long_run(tmp_path: Path) -> None:
     assert long < 1.5 * short
 
 
-def test_percentiles_are_by_nearest_rank() -> None:
+def test_percentiles_follow_the_one_rule() -> None:
+    """They interpolate between the values, each of which counts as often as it was seen."""
     assert Spread.of([]) == Spread()
     assert Spread.of([(1000, 1)]) == Spread(count=1, p50=0.001, p95=0.001, p99=0.001)
-    assert Spread.of([(2000, 50), (1000, 45), (3000, 4), (9000, 1)]) == Spread(
-        count=100, p50=0.002, p95=0.002, p99=0.003
-    )
+    found = Spread.of([(2000, 50), (1000, 45), (3000, 4), (9000, 1)])
+    assert (found.count, found.p50) == (100, 0.002)
+    assert found.p95 == pytest.approx(0.002 + 0.05 * 0.001)
+    assert found.p99 == pytest.approx(0.003 + 0.01 * 0.006)
 
 
 def test_a_view_is_json_and_back(tmp_path: Path) -> None:
