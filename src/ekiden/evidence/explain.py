@@ -4,13 +4,15 @@
 Requests of other tenants are named only to an operator (see ``viewer``).
 """
 
+from collections import Counter
 from typing import Any
 
 import msgspec
 
-from ekiden.evidence.breakdown import Breakdown, Cause, CauseTime, breakdown
+from ekiden.evidence.breakdown import Breakdown, CauseTime, breakdown
+from ekiden.evidence.causes import OWN_WORK, REMEDIES, Cause
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
-from ekiden.evidence.words import MEANINGS, OWN_WORK, event_words, seconds
+from ekiden.evidence.words import event_words, seconds
 from ekiden.ledger.records import EventKind, RequestRow
 
 _NAMED = 3
@@ -112,41 +114,41 @@ def _headline(found: Breakdown, shares: list[CauseShare]) -> str:
     else:
         opening = f"Took {total} for {end.output_tokens} tokens"
     text = f"{opening}, {seconds(first.seconds)} of it ({first.share:.0%}) {first.words}."
-    others = next((share for share in shares if Cause(share.cause) not in OWN_WORK), None)
+    others = next((share for share in shares if share.cause not in OWN_WORK), None)
     if others is not None and others is not first and others.seconds >= 0.001:
         text += f" Most of what was not its own work: {seconds(others.seconds)} {others.words}."
     return text
 
 
 def _share(reader: LedgerReader, found: Breakdown, time: CauseTime, viewer: str | None) -> CauseShare:
-    meaning = MEANINGS[time.cause]
-    decision: dict[str, Any] = {"stage": meaning.stage, "turn": _deciding_turn(found, time)}
-    others = time.others
-    if time.cause is Cause.OTHERS_PREFILL:
+    cause, others = time.cause, time.others
+    control, otherwise = REMEDIES.get(cause, (None, None))
+    decision: dict[str, Any] = {"stage": cause.stage, "turn": _deciding_turn(found, time)}
+    if cause is Cause.OTHERS_PREFILL:
         others = _prefilled(reader, found.request.request, time)
-    if time.cause is Cause.PREEMPTED:
+    if cause is Cause.PREEMPTED:
         decision |= _victim(reader, found, viewer)
     return CauseShare(
-        cause=time.cause.value,
+        cause=cause.value,
         seconds=time.micros / 1e6,
         share=time.micros / found.e2e if found.e2e else 0.0,
-        words=meaning.words,
-        stage=meaning.stage,
+        words=cause.words,
+        stage=cause.stage,
         decision=decision,
         turns=(time.first_turn, time.last_turn),
         steps=time.turns,
-        control=_control(reader, found, time, meaning.control),
+        control=_control(reader, found, time, control),
         details={name: micros / 1e6 for name, micros in time.details.items()},
-        named=[_name(reader, number, viewer) for number in sorted(others, key=lambda number: -others[number])[:_NAMED]],
-        otherwise=meaning.otherwise,
-        saved_seconds=time.micros / 1e6 if meaning.otherwise is not None else None,
+        named=[_name(reader, number, viewer) for number, _ in others.most_common(_NAMED)],
+        otherwise=otherwise,
+        saved_seconds=time.micros / 1e6 if otherwise else None,
     )
 
 
 def _deciding_turn(found: Breakdown, time: CauseTime) -> int:
     """The turn at whose boundary the cause began; for waiting that is the one before."""
-    waits = MEANINGS[time.cause].stage == "refill"
-    return max(1, time.first_turn - 1) if waits and time.first_turn > found.request.turn else time.first_turn
+    before = time.cause.stage == "refill" and time.first_turn > found.request.turn
+    return max(1, time.first_turn - before)
 
 
 def _control(reader: LedgerReader, found: Breakdown, time: CauseTime, name: str | None) -> dict[str, str] | None:
@@ -162,13 +164,13 @@ def _control(reader: LedgerReader, found: Breakdown, time: CauseTime, name: str 
     return {"name": row.name, "value": row.value, "set_by": row.set_by, "who": row.who}
 
 
-def _prefilled(reader: LedgerReader, own: int, time: CauseTime) -> dict[int, int]:
+def _prefilled(reader: LedgerReader, own: int, time: CauseTime) -> Counter[int]:
     """How many tokens of other requests' prompts were computed in the cause's most expensive turns."""
-    tokens: dict[int, int] = {}
+    tokens: Counter[int] = Counter()
     for row in reader.heaviest_prefills(time.first_turn, time.last_turn):
         for number, count in decisions_of(row).prefills:
             if number != own:
-                tokens[number] = tokens.get(number, 0) + count
+                tokens[number] += count
     return tokens
 
 
@@ -233,7 +235,7 @@ def worst(reader: LedgerReader, count: int, *, since: int = 0) -> list[WorstRequ
                 output_tokens=end.output_tokens,
                 cause=first.cause.value,
                 cause_seconds=first.micros / 1e6,
-                words=MEANINGS[first.cause].words,
+                words=first.cause.words,
             )
         )
     return found

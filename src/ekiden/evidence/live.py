@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 
-from ekiden.evidence.breakdown import Cause, waiting_cause
+from ekiden.evidence.breakdown import waiting_cause
+from ekiden.evidence.causes import Cause
 from ekiden.evidence.live_view import (
     Away,
     Control,
