@@ -102,13 +102,9 @@ class SpanMaker:
 
     def spans(self, ends: Sequence[EndRow]) -> list[Any]:
         """The spans of some requests, without those whose parent is not sampled."""
-        made = []
-        for end in ends:
-            row = self.reader.request(end.request)
-            span = None if row is None else self._span(row, end)
-            if span is not None:
-                made.append(span)
-        return made
+        requests = ((self.reader.request(end.request), end) for end in ends)
+        made = [self._span(row, end) for row, end in requests if row is not None]
+        return [span for span in made if span is not None]
 
     def _span(self, row: RequestRow, end: EndRow) -> Any | None:
         trace, started, detail = self._trace, self.reader.header.started, request_detail_of(row)
