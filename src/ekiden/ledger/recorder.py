@@ -101,11 +101,9 @@ class Recorder:
         self._note_controls(turn, start)
         if turn.arrivals or turn.aborts or turn.pauses or turn.draining or turn.ended_at_start or turn.pauses_applied:
             inputs = self._inbox(turn, start)
-        stops: list[tuple[int, int | str | None]] = []
-        proposed = self._proposed(turn)
-        decisions = self._decide(turn, end, stops)
-        if turn.output is not None or turn.failure is not None:
-            inputs = _measured(turn, inputs, stops, proposed)
+        inputs.drafts = self._proposed(turn)
+        _measure(turn, inputs)
+        decisions = self._decide(turn, end, inputs)
         row = self._turn_row(turn, start, end, inputs, decisions)
         self._forget_padding()
         self._ends.sort()  # as they are read back
@@ -178,54 +176,34 @@ class Recorder:
 
     # --- stages 2 to 5
 
-    def _decide(self, turn: Turn, end: int, stops: list[tuple[int, int | str | None]]) -> TurnDecisions:
+    def _decide(self, turn: Turn, end: int, inputs: TurnInputs) -> TurnDecisions:
+        """What was decided; the answers that the model's tokens ended are added to the inputs."""
         number, formed = self._number, turn.formed
         at_start, at_end = turn.refilled_at_start, turn.refilled
-        admitted_start = self._admitted(at_start, late=0)
-        resumed_start = self._resumed(at_start, late=0)
-        decodes: list[int] | None = None
-        prefills: list[tuple[int, int]] = []
-        left_out: list[tuple[int, int]] = []
-        victims: list[tuple[int, int]] = []
-        swap_out: list[tuple[int, int]] = []
-        swap_in: list[tuple[int, int]] = []
-        drafts: list[tuple[int, int]] = []
-        budget = 0
+        made = TurnDecisions(admitted_start=self._admitted(at_start, late=0))
+        made.resumed_start = self._resumed(at_start, late=0)
         if formed is not None and turn.load is not None:
-            decodes, prefills = self._rows(formed)
-            left_out = self._left_out_changes(formed)
-            victims = self._victims(formed)
             rows = formed.plan.rows
-            drafts = [(number[formed.sequences[i]], rows[i].num_drafts) for i in formed.proposed if rows[i].num_drafts]
-            swap_out, swap_in, budget = formed.plan.swap_out, formed.plan.swap_in, formed.token_budget
+            made.decodes, made.prefills = self._rows(formed)
+            made.left_out = self._left_out_changes(formed)
+            made.victims = self._victims(formed)
+            made.drafts = [
+                (number[formed.sequences[i]], rows[i].num_drafts) for i in formed.proposed if rows[i].num_drafts
+            ]
+            made.swap_out, made.swap_in, made.budget = formed.plan.swap_out, formed.plan.swap_in, formed.token_budget
         if turn.output is not None:
             self._first_tokens(turn)
-        retired = []
         for update in turn.updates:
             if update.finish is not None:
                 sequence = self._live[update.request_id]
                 if turn.output is not None and sequence.finish_reason is not FinishReason.LENGTH:
-                    stops.append((number[sequence], stop_of(sequence)))
-                retired.append((number[sequence], update.finish.num_blocks))
+                    inputs.stops.append((number[sequence], stop_of(sequence)))
+                made.retired.append((number[sequence], update.finish.num_blocks))
                 self._ended(update, end, late=1)
-        resumed = self._resumed(at_end, late=1)
-        admitted = self._admitted(at_end, late=1)
-        return TurnDecisions(
-            decodes=decodes,
-            prefills=prefills,
-            left_out=left_out,
-            victims=victims,
-            swap_out=swap_out,
-            swap_in=swap_in,
-            resumed_start=resumed_start,
-            admitted_start=admitted_start,
-            resumed=resumed,
-            admitted=admitted,
-            passed_over=self._passed_over_changes(at_end or at_start),
-            retired=retired,
-            budget=budget,
-            drafts=drafts,
-        )
+        made.resumed = self._resumed(at_end, late=1)
+        made.admitted = self._admitted(at_end, late=1)
+        made.passed_over = self._passed_over_changes(at_end or at_start)
+        return made
 
     def _rows(self, formed: FormationOutcome) -> tuple[list[int] | None, list[tuple[int, int]]]:
         """The decode rows when they changed, and the prefill chunks, which stand after them."""
@@ -404,28 +382,12 @@ class Recorder:
             self._padded = [sequence for sequence in self._padded if sequence.slot >= 0]
 
 
-def _measured(
-    turn: Turn,
-    inputs: TurnInputs,
-    stops: list[tuple[int, int | str | None]],
-    proposed: list[tuple[int, int, int]],
-) -> TurnInputs:
-    """The inputs, with the times of stage 3 and the answers that the model's tokens ended."""
-    output = turn.output
-    if output is None:
-        return msgspec.structs.replace(inputs, failure=turn.failure, drafts=proposed)
-    timing = output.timing
-    return TurnInputs(
-        advance_start=round((timing.started - turn.start) * 1e6),
-        advance=round(timing.total * 1e6),
-        model=round(timing.model * 1e6),
-        sampling=round(timing.sampling * 1e6),
-        passes=output.passes,
-        padding_rows=output.padding_rows,
-        arrivals=inputs.arrivals,
-        draining=inputs.draining,
-        aborts=inputs.aborts,
-        pauses=inputs.pauses,
-        stops=stops,
-        drafts=proposed,
-    )
+def _measure(turn: Turn, inputs: TurnInputs) -> None:
+    """Add what stage 3 measured."""
+    inputs.failure = turn.failure
+    if turn.output is not None:
+        timing = turn.output.timing
+        inputs.advance_start = round((timing.started - turn.start) * 1e6)
+        inputs.advance, inputs.model = round(timing.total * 1e6), round(timing.model * 1e6)
+        inputs.sampling = round(timing.sampling * 1e6)
+        inputs.passes, inputs.padding_rows = turn.output.passes, turn.output.padding_rows

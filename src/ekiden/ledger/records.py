@@ -224,7 +224,7 @@ class EndDetail(msgspec.Struct, frozen=True, array_like=True):
     output: bytes | None = None
 
 
-class TurnInputs(msgspec.Struct, frozen=True, array_like=True):
+class TurnInputs(msgspec.Struct, array_like=True):
     """What came from outside the engine in a turn. Times are microseconds; ``advance_start`` counts from the turn's
     start."""
 
@@ -245,7 +245,7 @@ class TurnInputs(msgspec.Struct, frozen=True, array_like=True):
     """Rows for which drafts were proposed: the request, how many, and how many tokens the row gave."""
 
 
-class TurnDecisions(msgspec.Struct, frozen=True, array_like=True):
+class TurnDecisions(msgspec.Struct, array_like=True):
     """What the engine chose in a turn, as request numbers.
 
     ``decodes`` are the rows of one token, in order; None when they are those of the turn before. ``passed_over``
