@@ -87,10 +87,8 @@ def print_explanation(console: Console, told: Explanation) -> None:
     console.print(told.headline, soft_wrap=True)
     if told.expected_output is not None and told.status == "finished":
         p10, p50, p90 = told.expected_output
-        console.print(
-            f"{told.output_tokens} output tokens; expected at arrival: {p10} to {p90}, {p50} in the middle.",
-            soft_wrap=True,
-        )
+        made = f"{told.output_tokens} output tokens"
+        console.print(f"{made}; expected at arrival: {p10} to {p90}, {p50} in the middle.", soft_wrap=True)
     if told.causes:
         console.print()
         console.print(_causes_table(told))

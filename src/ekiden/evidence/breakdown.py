@@ -33,11 +33,7 @@ _LEFT_OUT_CAUSES = {
     LeftOutReason.KV_BLOCKS: Cause.RUNNING_KV_BLOCKS,
     LeftOutReason.PREFIX_IN_FLIGHT: Cause.PREFIX_IN_FLIGHT,
 }
-_WHOLE_CAUSES = {
-    Phase.PREEMPTED: Cause.PREEMPTED,
-    Phase.RESUMING: Cause.RESUMING,
-    Phase.RECOMPUTE: Cause.RECOMPUTE,
-}
+_WHOLE_CAUSES = {Phase.PREEMPTED: Cause.PREEMPTED, Phase.RESUMING: Cause.RESUMING, Phase.RECOMPUTE: Cause.RECOMPUTE}
 _ORDER_CAUSES = {"fair": Cause.TENANT_TURN, "priority": Cause.PRIORITY, "deadline": Cause.EARLIER_DEADLINE}
 _OPERATOR = PAUSE_BITS[PauseReason.OPERATOR]
 
@@ -128,17 +124,18 @@ class _Splitter:
         cause: Cause,
         micros: int,
         turn: int,
-        last_turn: int | None = None,
+        last: int = 0,
+        *,
         other: int | None = None,
         detail: str | None = None,
     ) -> None:
+        """Charge time of one turn, or of the turns up to ``last``."""
         if not micros:
             return
-        time = self.causes.setdefault(cause, CauseTime(cause, first_turn=turn))
-        last_turn = last_turn or turn
+        time, last = self.causes.setdefault(cause, CauseTime(cause, first_turn=turn)), last or turn
         time.micros += micros
-        time.first_turn, time.last_turn = min(time.first_turn, turn), max(time.last_turn, last_turn)
-        time.turns += last_turn - turn + 1
+        time.first_turn, time.last_turn = min(time.first_turn, turn), max(time.last_turn, last)
+        time.turns += last - turn + 1
         if other is not None:
             time.others[other] += micros
         if detail is not None:
@@ -220,21 +217,20 @@ class _Splitter:
         """Turns with a chunk are its own prefill, less other prompts' share of them; those without have a reason."""
         for row, gap, body in self._turns(span):
             self._add(Cause.HOST, gap, row.turn)
-            chunk = self._chunks.get(row.turn)
             if not body:
                 continue
-            if chunk:
+            if chunk := self._chunks.get(row.turn):
                 others = row.prefill_time * max(0, row.prefill_tokens - chunk) // max(1, row.prefill_tokens)
                 swapping = max(0, min(row.took - row.p90, row.took - others)) if row.swapped else 0
                 self._add(Cause.OTHERS_PREFILL, others, row.turn, detail="shared_steps")
                 self._add(Cause.SWAPPING, swapping, row.turn)
                 self._add(Cause.OWN_PREFILL, body - others - swapping, row.turn)
             elif span.left_out:
-                self._left_out(span.left_out, body, row.turn, row.turn)
+                self._left_out(span.left_out, body, row.turn)
             else:
                 self._step_in_progress(row, body)
 
-    def _left_out(self, code: int, micros: int, first: int, last: int) -> None:
+    def _left_out(self, code: int, micros: int, first: int, last: int = 0) -> None:
         reason = LEFT_OUT_REASONS[code]
         self._add(_LEFT_OUT_CAUSES[reason], micros, first, last, detail=reason.value)
 

@@ -58,28 +58,22 @@ class _World:
         self._inputs = TurnInputs()
         self._stops: dict[int, int | str | None] = {}
         self._last_tokens: dict[int, int] = {}
-        self._messages: dict[int, str] = {}
+        self.messages: dict[int, str | None] = {}
+        """Why grammars failed in the turn, by request."""
         self.number_of: dict[str, int] = {}
         self.refused_grammars: dict[int, str] = {}
         self.population: Population | None = None
 
     def begin(self, start: int, took: int, inputs: TurnInputs, ends: list[EndRow], *, computes: bool) -> None:
         """Get ready for a turn. Times are microseconds of the run."""
-        self._inputs = inputs
-        self._stops = dict(inputs.stops)
-        self._last_tokens = {}
-        self._messages = {}
-        if any(value == FAILED_RULES for value in self._stops.values()):
-            self._messages = {end.request: end_detail_of(end).message or "" for end in ends}
-        self._readings.clear()
-        self._readings.append(start)
-        if not computes:
-            return
-        advance = start + inputs.advance_start
-        if inputs.failure is not None:
-            self._readings.extend((advance, start + took))
-        else:
-            self._readings.extend((advance, advance + inputs.advance, start + took))
+        self._inputs, self._stops, self._last_tokens = inputs, dict(inputs.stops), {}
+        failed = FAILED_RULES in self._stops.values()
+        self.messages = {end.request: end_detail_of(end).message for end in ends} if failed else {}
+        self._readings = deque([start])
+        if computes:
+            advance = start + inputs.advance_start
+            advanced = [advance + inputs.advance] if inputs.failure is None else []
+            self._readings.extend((advance, *advanced, start + took))
 
     def clock(self) -> float:
         """The next recorded reading, in seconds; the last one again when the core reads more often than it did."""
@@ -131,7 +125,7 @@ class _World:
 
     def make_stop_text(self, request: Request) -> StopText:
         number = self.number_of[request.request_id]
-        return StopText(lambda token: STOP_STRING if self._ended_by(number, token) == STOP_STRING else None)
+        return StopText(lambda token: STOP_STRING if self.ended_by(number, token) == STOP_STRING else None)
 
     def make_rules(self, grammar: Grammar) -> "_Rules":
         number = int(grammar.source)
@@ -139,14 +133,7 @@ class _World:
             raise GrammarError(self.refused_grammars[number])
         return _Rules(self, number)
 
-    def rules_end(self, number: int, token: int) -> tuple[bool, str | None]:
-        """Whether the request's grammar ended with a token, and why it failed if it did."""
-        ended_by = self._ended_by(number, token)
-        if ended_by == FAILED_RULES:
-            return True, self._messages.get(number)
-        return ended_by is None, None
-
-    def _ended_by(self, number: int, token: int) -> int | str | None:
+    def ended_by(self, number: int, token: int) -> int | str | None:
         """What the recorded step ended the answer by with this token; :data:`_GOES_ON` when it did not."""
         if token != self._last_tokens.get(number):
             return _GOES_ON
@@ -160,20 +147,21 @@ def _harmless(stops: frozenset[int]) -> tuple[int, int]:
     return first, second
 
 
+@dataclass(slots=True)
 class _Rules:
     """Follows the recorded end of one request's grammar."""
 
-    def __init__(self, world: _World, number: int) -> None:
-        self._world = world
-        self._number = number
-        self.error: str | None = None
+    world: _World
+    number: int
+    error: str | None = None
 
     def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
         return (b"",) * (len(drafts) + 1)
 
     def advance(self, token: int) -> bool:
-        ended, self.error = self._world.rules_end(self._number, token)
-        return ended
+        ended_by = self.world.ended_by(self.number, token)
+        self.error = self.world.messages.get(self.number) if ended_by == FAILED_RULES else None
+        return ended_by in (None, FAILED_RULES)
 
 
 class _Caught:
@@ -253,8 +241,8 @@ class Replay:
 def replay(header: RunHeader, turns: Iterable[Rows]) -> ReplayResult:
     """Drive a whole run, from its first turn, until it ends or its decisions differ from the recorded ones."""
     engine = Replay(header)
-    count = tokens = last = 0
-    first: int | None = None
+    count = tokens = first = last = 0
+    found: Difference | None = None
     for recorded in turns:
         row = recorded.turn
         if row.turn != count + 1:
@@ -263,12 +251,12 @@ def replay(header: RunHeader, turns: Iterable[Rows]) -> ReplayResult:
                 "from the run's start"
             )
         replayed = engine.turn(recorded)
-        count, tokens, last = count + 1, tokens + row.tokens, row.start + row.took
-        first = row.start if first is None else first
+        count, tokens, last = count + 1, tokens + row.tokens, row.end
+        first = row.start if count == 1 else first
         found = difference(recorded, replayed)
         if found is not None:
-            return ReplayResult(turns=count, tokens=tokens, seconds=(last - first) / 1e6, difference=found)
-    return ReplayResult(turns=count, tokens=tokens, seconds=(last - (first or 0)) / 1e6, difference=None)
+            break
+    return ReplayResult(turns=count, tokens=tokens, seconds=(last - first) / 1e6, difference=found)
 
 
 class ReplayError(UserError, ValueError):

@@ -24,12 +24,7 @@ FORMAT = 2
 REFUSED = "refused"
 """The reason in the end row of a request that was refused; other end rows have a FinishReason."""
 
-WAIT_REASONS = {
-    1: WaitReason.SLOTS,
-    2: WaitReason.KV_BLOCKS,
-    3: WaitReason.PREEMPTED_FIRST,
-    4: WaitReason.BATCHING,
-}
+WAIT_REASONS = {1: WaitReason.SLOTS, 2: WaitReason.KV_BLOCKS, 3: WaitReason.PREEMPTED_FIRST, 4: WaitReason.BATCHING}
 LEFT_OUT_REASONS = {
     1: LeftOutReason.TOKEN_BUDGET,
     2: LeftOutReason.CONCURRENT_PREFILLS,

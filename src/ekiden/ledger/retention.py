@@ -67,11 +67,9 @@ class Retention:
         if upto is None:
             return False
         connection.execute("BEGIN")
-        ended = "SELECT request FROM ends WHERE turn <= ?"
-        for table in ("events", "requests"):
-            connection.execute(f"DELETE FROM {table} WHERE request IN ({ended})", (upto,))  # noqa: S608 - no values
-        connection.execute("DELETE FROM ends WHERE turn <= ?", (upto,))
-        connection.execute("DELETE FROM turns WHERE turn <= ?", (upto,))
+        of_ended = "request IN (SELECT request FROM ends WHERE turn <= ?)"
+        for table, old in (("events", of_ended), ("requests", of_ended), ("ends", "turn <= ?"), ("turns", "turn <= ?")):
+            connection.execute(f"DELETE FROM {table} WHERE {old}", (upto,))  # noqa: S608 - no values
         connection.execute("COMMIT")
         return True
 
