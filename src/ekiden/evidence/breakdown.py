@@ -120,14 +120,7 @@ class _Splitter:
         self.causes: dict[Cause, CauseTime] = {}
 
     def _add(
-        self,
-        cause: Cause,
-        micros: int,
-        turn: int,
-        last: int = 0,
-        *,
-        other: int | None = None,
-        detail: str | None = None,
+        self, cause: Cause, micros: int, turn: int, last: int = 0, *, other: int | None = None, detail: str = ""
     ) -> None:
         """Charge time of one turn, or of the turns up to ``last``."""
         if not micros:
@@ -138,7 +131,7 @@ class _Splitter:
         time.turns += last - turn + 1
         if other is not None:
             time.others[other] += micros
-        if detail is not None:
+        if detail:
             time.details[detail] += micros
 
     def inbox(self, start: int) -> None:
