@@ -13,14 +13,13 @@ import random
 import time
 from pathlib import Path
 
-from ekiden.build.recording import controls_of, make_header
-from ekiden.config import CacheConfig, Config, SchedulerConfig
+from ekiden.build.recording import make_header
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.driver import Source, VirtualClock, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain, worst
 from ekiden.evidence.reader import LedgerReader
-from ekiden.guardrails.limits import Tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
 from ekiden.measure.percentiles import median
@@ -70,16 +69,15 @@ class Bench:
         self.writer: LedgerWriter | None = None
         recorder = None
         if folder is not None:
-            header = make_header(config, self.model.info, Tenants(), run_id="bench", clock_base=0)
+            header = make_header(config, self.model.info, run_id="bench", clock_base=0)
             self.writer = LedgerWriter(folder / "bench.sqlite", header)
             recorder = Recorder(
                 self.writer, clock_base=0, block_size=32, prefix_caching=True, controls=controls_of(config)
             )
         self.core = EngineCore(
             runner=self.model,
-            scheduler=config.scheduler,
+            controls=controls_of(config),
             cache=config.cache,
-            limits=config.limits,
             clock=whole_microseconds(self.model.clock.now),
             recorder=recorder,
         )

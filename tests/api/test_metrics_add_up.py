@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ekiden.config import CacheConfig, Config, LedgerConfig, LimitsConfig, SchedulerConfig, ServerConfig
 from ekiden.engine.interface import LATENCIES, LATENCY_BOUNDS, OTHER_TENANTS, STEP_TOKEN_BOUNDS, TOKEN_TIME_BOUNDS
 from ekiden.evidence.reader import LedgerReader, decisions_of, inputs_of, request_detail_of
+from ekiden.guardrails.limits import load_tenants
 from ekiden.ledger.records import REFUSED
 from ekiden.state.request import FinishReason
 from ekiden.state.runner import RunnerError
@@ -41,7 +42,8 @@ def config(tmp_path: Path) -> Config:
             max_num_seqs=SLOTS, max_num_batched_tokens=SLOTS + 3 * BLOCK, scheduling_policy="fair"
         ),
         cache=CacheConfig(block_size=BLOCK),
-        limits=LimitsConfig(tenants_file=str(tenants), max_num_queued_reqs=40),
+        limits=LimitsConfig(max_num_queued_reqs=40),
+        tenants=load_tenants(str(tenants)),
         server=ServerConfig(tenant_header="x-tenant"),
         ledger=LedgerConfig(ledger_dir=str(tmp_path / "ledger")),
     )

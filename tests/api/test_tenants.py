@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ekiden.config import CacheConfig, Config, LedgerConfig, LimitsConfig, SchedulerConfig, ServerConfig
+from ekiden.guardrails.limits import load_tenants
 from tests.api.conftest import assert_error, events
 from tests.api.real_core import BLOCK, real_core
 from tests.api.test_admin import Gate
@@ -26,7 +27,8 @@ def config(tmp_path: Path, **limits: object) -> Config:
     return Config(
         scheduler=SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=1 + 2 * BLOCK),
         cache=CacheConfig(block_size=BLOCK),
-        limits=LimitsConfig(tenants_file=str(path), **limits),  # type: ignore[arg-type]
+        limits=LimitsConfig(**limits),  # type: ignore[arg-type]
+        tenants=load_tenants(str(path)),
         server=ServerConfig(tenant_header="x-tenant"),
         ledger=LedgerConfig(ledger=False),
     )

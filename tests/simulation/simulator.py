@@ -1,5 +1,6 @@
 """A deterministic simulation of the production engine core: the fake model, a virtual clock, one seeded generator.
 
+With a ``change_rate`` the controls change before so many of the steps, with chance of their own.
 `simulate(seed)` draws a configuration, a load and faults from the seed alone, checks every invariant after every step,
 then stops the faults and requires that everything drains. The same seed always gives the same :class:`Outcome`.
 """
@@ -9,21 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ekiden.backends.fake import FakeRunner, next_token
-from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.driver import ANY_TIME, Source, drive
 from ekiden.engine.engine_core import EngineCore, StepResult, StepView
-from ekiden.guardrails.limits import TenantLimits, Tenants
+from ekiden.state.controls import ControlChange, ControlState, ControlValue, SetBy, TenantLimits
 from ekiden.state.request import FinishReason, Request, RequestUpdate
 from ekiden.state.runner import RunnerError
 from ekiden.state.sampling_params import SamplingParams
 
 VOCAB = 50
-TENANTS = Tenants(
-    {
-        "a": TenantLimits(weight=2.0),
-        "limited": TenantLimits(max_num_queued_reqs=2, tokens_per_second=300.0, burst_tokens=400.0),
-    }
-)
+TENANTS = {
+    "a": TenantLimits(weight=2.0),
+    "limited": TenantLimits(max_num_queued_reqs=2, tokens_per_second=300.0, burst_tokens=400.0),
+}
 MAX_STEPS = 5_000
 
 
@@ -101,8 +100,10 @@ class Guesser:
 
 
 class Simulation:
-    def __init__(self, seed: int, num_requests: int | None = None) -> None:
+    def __init__(self, seed: int, num_requests: int | None = None, change_rate: float = 0.0) -> None:
         self.rng = random.Random(seed)
+        self.change_rate = change_rate
+        self._change_rng = random.Random(f"controls-{seed}")
         self.world = draw_world(self.rng)
         if num_requests is not None:
             self.world.num_requests = num_requests
@@ -141,18 +142,21 @@ class Simulation:
                 max_num_queued_tokens=2_000,
                 max_queue_seconds=self.world.max_queue_seconds,
             ),
+            tenants=TENANTS,
         )
         self.core = EngineCore(
             runner=self.runner,
-            scheduler=self.config.scheduler,
+            controls=controls_of(self.config),
             cache=self.config.cache,
-            limits=self.config.limits,
-            tenants=TENANTS,
             clock=self._clock,
             eos_token_ids=frozenset({0}),
             observer=self,
             drafter=guesser,
         )
+        self.answers: list[ControlState | str] = []
+        """What came of the changes of the controls."""
+        self._most_overtakes = self.world.max_overtakes
+        self._in_batch = 0
 
     # --- the virtual world
 
@@ -198,6 +202,26 @@ class Simulation:
             priority=rng.choice([0, 0, 1, -2]),
         )
 
+    def _draw_change(self) -> ControlChange:
+        """Any controls, and some that cannot work; half of them expire."""
+        rng = self._change_rng
+        seqs = rng.choice([1, 2, 4, 8])
+        budget = seqs + 2 * self.world.block_size + rng.choice([0, 3, 40])
+        weights = {"a": TenantLimits(weight=rng.choice([0.5, 4.0])), "limited": TENANTS["limited"]}
+        values: dict[str, ControlValue] = rng.choice(
+            [
+                {"batching": rng.choice(BATCHING)},
+                {"scheduling_policy": rng.choice(ORDERS), "ageing_seconds": rng.choice([1.0, 30.0])},
+                {"max_num_seqs": seqs, "max_num_batched_tokens": budget},
+                {"max_num_seqs": rng.choice([0, seqs])},
+                {"max_overtakes": rng.choice([0, 1, 3]), "max_concurrent_prefills": rng.choice([1, 8])},
+                {"target_itl_ms": rng.choice([None, 5.0]), "prefill_first": rng.random() < 0.5},
+                {"max_num_queued_reqs": rng.choice([3, 1000]), "tenants": weights, "draining": rng.random() < 0.2},
+            ]
+        )
+        expires_at = self.time + rng.choice([0.02, 0.2, 2.0]) if rng.random() < 0.5 else None
+        return ControlChange(values=values, set_by=SetBy.PERSON, who="anna", why="a trial", expires_at=expires_at)
+
     # --- running
 
     def run(self) -> Outcome:
@@ -230,12 +254,19 @@ class Simulation:
     def _one_step(self) -> Source:
         self.views.clear()
         self.started = self.now()
+        if self._change_rng.random() < self.change_rate:
+            self.core.set_controls(self._draw_change(), self.answers.append)
+        self._in_batch = self.core.population.num_in_batch
         yield ANY_TIME  # a request that is paused may be resumed before the next step
 
     def _after_step(self, result: StepResult) -> None:
         self.outcome.steps += 1
+        controls = self.core.controls.now
+        self._most_overtakes = max(self._most_overtakes, controls.max_overtakes)
+        most_rows = max(controls.max_num_seqs, self._in_batch)  # with fewer slots those that run keep theirs
+        assert self.core.population.num_in_batch <= most_rows, "more slots were given out than there are"
         for view in self.views:
-            self._check_plan(view)
+            self._check_plan(view, most_rows)
         for update in result.updates:
             self._take(update)
         self.core.check_integrity()
@@ -257,12 +288,12 @@ class Simulation:
 
     # --- checks
 
-    def _check_plan(self, view: StepView) -> None:
+    def _check_plan(self, view: StepView, most_rows: int) -> None:
         formed, plan = view.formed, view.formed.plan
         counts = [len(row.token_ids) for row in plan.rows]
         assert plan.total_tokens > 0 or plan.swap_out
-        assert sum(counts) <= self.world.budget
-        assert len(plan.rows) == len(formed.sequences) <= self.world.max_num_seqs
+        assert sum(counts) <= self.core.controls.now.max_num_batched_tokens
+        assert len(plan.rows) == len(formed.sequences) <= most_rows
         assert len({s.request_id for s in formed.sequences}) == len({row.slot for row in plan.rows}) == len(plan.rows)
         assert all(count > row.num_drafts for count, row in zip(counts, plan.rows, strict=True))
         assert all(row.end <= len(row.blocks) * self.world.block_size for row in plan.rows)
@@ -286,14 +317,14 @@ class Simulation:
     def _check_patience(self) -> None:
         """No sequence is overtaken more often than the bound allows, or lives on after its deadline."""
         for sequence in self.core.population.by_id.values():
-            assert sequence.num_overtaken <= self.world.max_overtakes, f"{sequence!r} was overtaken too often"
+            assert sequence.num_overtaken <= self._most_overtakes, f"{sequence!r} was overtaken too often"
             deadline = sequence.request.deadline
             assert deadline is None or deadline > self.started, f"{sequence!r} lives beyond its deadline"
 
     def _check_work_conservation(self) -> None:
         """Invariant 6: under `continuous`, the first sequence in line does not fit."""
         population = self.core.population
-        if self.world.batching != "continuous" or not population.running or population.preempted:
+        if self.core.controls.now.batching != "continuous" or not population.running or population.preempted:
             return
         head = population.waiting.first(1)
         if head and population.num_free_slots:
@@ -338,7 +369,7 @@ class Simulation:
         assert self.ended == set(self.requests), "a request had no terminal event"
         population, kv = self.core.population, self.core.kv
         assert not [*population.running, *population.preempted, *population.padding, *population.paused]
-        assert population.num_free_slots == self.world.max_num_seqs
+        assert population.num_free_slots == self.core.controls.now.max_num_seqs
         assert kv.pool.num_referenced == 0, "blocks were leaked"
         stats = self.core.stats()
         self.outcome.preemptions = stats.preemptions_total
@@ -349,9 +380,9 @@ class Simulation:
         assert ends == len(self.requests), "the counters disagree with the events"
 
 
-def simulate(seed: int, num_requests: int | None = None) -> Outcome:
+def simulate(seed: int, num_requests: int | None = None, change_rate: float = 0.0) -> Outcome:
     """Run the world of ``seed``, cut to its first ``num_requests`` requests if that is given."""
-    return Simulation(seed, num_requests).run()
+    return Simulation(seed, num_requests, change_rate).run()
 
 
 def shrink(seed: int) -> int:

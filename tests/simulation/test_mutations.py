@@ -6,16 +6,16 @@ Each entry breaks one rule of one owner. A simulation that does not notice it is
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from ekiden.engine.engine_core import EngineCore
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.policies.batching import Continuous
+from ekiden.policies.batching import BatchView, Continuous
 from ekiden.stages import formation, retirement
 from ekiden.stages.formation import Formation
 from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
-from ekiden.state.policy import BatchView
 from ekiden.state.population import Population
 from ekiden.state.runner import ChunkRules
 from ekiden.state.sequence import Sequence
@@ -52,8 +52,7 @@ def blocks_of_aborted_requests_are_kept(patch: Patch) -> None:
     def forget(self: Retirement, sequence: Sequence) -> None:
         if sequence.finish_reason == "abort":
             self._kv._tables.pop(sequence.request_id, None)
-            if sequence.slot >= 0:
-                self._population.free_slot(sequence)
+            self._population.free_slot(sequence)
         else:
             give_back(self, sequence)
 
@@ -146,9 +145,10 @@ def nobody_counts_who_is_overtaken(patch: Patch) -> None:
     look_past = Refill._look_past_the_blocked
 
     def impatient(self: Refill, *arguments: Any) -> None:
-        bound, self._max_overtakes = self._max_overtakes, 10**9
+        controls = self._controls.now
+        self._controls.now = msgspec.structs.replace(controls, max_overtakes=10**9)
         look_past(self, *arguments)
-        self._max_overtakes = bound
+        self._controls.now = controls
 
     patch.setattr(Refill, "_look_past_the_blocked", impatient)
 

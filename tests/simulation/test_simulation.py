@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.simulator import shrink, simulate
+from tests.simulation.simulator import Simulation, shrink, simulate
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "2000"))
 BATCH = 100
@@ -38,3 +38,18 @@ def test_the_worlds_are_hard_enough() -> None:
 def test_the_same_seed_gives_the_same_decisions() -> None:
     for seed in range(50):
         assert simulate(seed).log == simulate(seed).log
+
+
+def test_every_invariant_holds_while_the_controls_change() -> None:
+    """Policies, orders, slots, budgets and limits change at random moments, with padding rows and preempted ones."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(SEEDS // 4):
+        world = Simulation(seed, change_rate=0.2)
+        try:
+            world.run()
+        except Exception as error:
+            raise AssertionError(f"Simulation({seed}, change_rate=0.2): {type(error).__name__}: {error}") from error
+        outcomes.update("refused" if isinstance(answer, str) else "made" for answer in world.answers)
+        outcomes["expired"] += world.core.controls.now.epoch > sum(not isinstance(a, str) for a in world.answers)
+    assert min(outcomes["made"], 10 * outcomes["refused"]) >= SEEDS, outcomes
+    assert outcomes["expired"] >= SEEDS // 20, outcomes

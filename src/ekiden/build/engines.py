@@ -29,7 +29,7 @@ def load_engine(config: Config, sources: Mapping[str, str] | None = None) -> Bui
 
 def build_llm(parts: EngineParts, config: Config, *, record: bool = False) -> LLM:
     """An offline engine. Prompts are computed before answers go on: nobody watches, and full batches decode fastest."""
-    config = replace(config, limits=NO_LIMITS, scheduler=replace(config.scheduler, prefill_first=True))
+    config = replace(config, limits=NO_LIMITS, tenants={}, scheduler=replace(config.scheduler, prefill_first=True))
     return LLM(build_engine(parts, config, record=record))
 
 

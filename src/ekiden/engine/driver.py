@@ -65,8 +65,7 @@ def drive(core: EngineCore, source: Source, clock: DriverClock, sink: Sink) -> N
         sink(result)
         if result.computed:
             continue
-        # An idle core may still know the deadline of a request that has ended.
-        moment = _earliest(next_due, result.next_change if core.has_work else None)
+        moment = _earliest(next_due, result.next_change)
         if moment is not None:
             clock.wait_until(moment)
         elif core.has_work:

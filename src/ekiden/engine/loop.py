@@ -6,6 +6,7 @@ The inbox is filled from this process or through a pipe.
 import queue
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -14,6 +15,7 @@ from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.preparing import Prepared, Preparing
 from ekiden.sampling.structured import GrammarCompiler
+from ekiden.state.controls import ControlChange, ControlState, SetBy
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
@@ -38,10 +40,11 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
     by: str | None = None
 
 
-class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Refuse newcomers, or (``draining`` False) take them again."""
+class SetControls(msgspec.Struct, frozen=True, tag=True):
+    """Change the controls. What comes of the last change is told with ``number``, unless that is 0."""
 
-    draining: bool
+    changes: list[ControlChange]
+    number: int = 0
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -50,9 +53,13 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     drain_seconds: float = 0.0
 
 
-Command = Submit | Abort | Pause | Drain | Stop
+Command = Submit | Abort | Pause | SetControls | Stop
 Deliver = Callable[[list[RequestUpdate], EngineStats | None], None]
 """Takes what a step brought, and the statistics where they are due."""
+Answer = Callable[[int, ControlState | str], None]
+"""Takes the number of a :class:`SetControls` with the controls in force, or why the change was refused.
+
+Number 0 stands for a change of the controls that no command asked for."""
 
 
 class EngineLoop:
@@ -69,12 +76,15 @@ class EngineLoop:
         deliver: Deliver,
         grammars: GrammarCompiler | None = None,
         *,
+        answer: Answer,
         stats_seconds: float = 0.0,
     ) -> None:
         self._core = core
         self._deliver = deliver
+        self._answer = answer
         self._stop_at: float | None = None
-        self._draining = False
+        self._was_draining = False
+        self._told_epoch = 0
         self._stats_seconds = stats_seconds
         self._stats_due = 0.0
         self.inbox: queue.SimpleQueue[Command | Prepared] = queue.SimpleQueue()
@@ -82,13 +92,14 @@ class EngineLoop:
 
     def run(self) -> None:
         """Until a :class:`Stop` has been obeyed. What is still running then is aborted, and its updates delivered."""
-        # A loop may have run, and stopped, before.
-        self._stop_at, self._core.intake.draining = None, self._draining
+        if self._stop_at is not None:  # it has run, and stopped, before
+            self._stop_at = None
+            self._drain(self._was_draining, "start")
         self.wait_until(ANY_TIME)
         drive(self._core, self._commands(), self, self._after_step)
         for request in self._preparing.give_up():
             self._core.add_request(request)  # to be refused
-        self._after_step(abort_all(self._core, list(self._core.population.by_id)))
+        self._after_step(abort_all(self._core, self._core.request_ids))
 
     def _commands(self) -> Source:
         """Obey all commands that have come, until it is time to stop."""
@@ -100,13 +111,17 @@ class EngineLoop:
             yield ANY_TIME
 
     def _after_step(self, result: StepResult) -> None:
-        if self._stop_at is None:
-            # Only now: requests that were sent before the drain have been taken in by this step.
-            self._core.intake.draining = self._draining
         now, stats = self.now(), None
         if now >= self._stats_due or not (result.computed and self._core.has_work):
             stats, self._stats_due = self._core.stats(), now + self._stats_seconds
         self._deliver(result.updates, stats)
+        if self._core.controls.now.epoch != self._told_epoch:
+            self._told_epoch = self._core.controls.now.epoch
+            self._answer(0, self._core.controls.state)
+
+    def _drain(self, draining: bool, who: str) -> None:
+        change = ControlChange(values={"draining": draining}, set_by=SetBy.SOFTWARE_RULE, who=who)
+        self._core.set_controls(change)
 
     def now(self) -> float:
         return time.monotonic()
@@ -136,10 +151,11 @@ class EngineLoop:
                     self._core.abort(request_id)
             case Pause(request_id, reason, paused, by):
                 (self._core.pause if paused else self._core.resume)(request_id, reason, by)
-            case Drain(draining):
-                self._draining = draining
-                if not draining and self._stop_at is None:
-                    self._core.intake.draining = False
+            case SetControls(changes, number):
+                for change in changes:
+                    self._core.set_controls(change, partial(self._answer, number) if number else None)
             case Stop(drain_seconds):
-                self._core.intake.draining = True
+                if self._stop_at is None:
+                    self._was_draining = self._core.controls.now.draining
+                    self._drain(True, "shutdown")
                 self._stop_at = time.monotonic() + drain_seconds

@@ -147,7 +147,7 @@ def _record_of(answer: Answer) -> RequestRecord:
 
 
 def bench_scheduler(
-    make_core: Callable[[SchedulerConfig, CacheConfig, LimitsConfig, StepRecorder], EngineCore],
+    make_core: Callable[[Config, StepRecorder], EngineCore],
     *,
     rows: int,
     waiting: int,
@@ -162,13 +162,15 @@ def bench_scheduler(
     replaced, in most steps.
     """
     recorder = StepRecorder()
-    core = make_core(
-        SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=2 * rows, scheduling_policy=order),
-        CacheConfig(block_size=16),
-        LimitsConfig(max_num_queued_reqs=10 * (rows + waiting), max_num_queued_tokens=1_000 * (rows + waiting)),
-        recorder,
+    requests = rows + waiting
+    config = Config(
+        scheduler=SchedulerConfig(
+            max_num_seqs=rows, max_num_batched_tokens=rows + max(rows, 2 * 16), scheduling_policy=order
+        ),
+        cache=CacheConfig(block_size=16),
+        limits=LimitsConfig(max_num_queued_reqs=10 * requests, max_num_queued_tokens=1_000 * requests),
     )
-    source, clock = random.Random(seed), RealClock()
+    core, source, clock = make_core(config, recorder), random.Random(seed), RealClock()
     for index in range(rows + waiting):
         sampling = SamplingParams(temperature=0.0, max_tokens=source.randrange(steps, 3 * steps))
         prompt = [source.randrange(1000) for _ in range(4)]

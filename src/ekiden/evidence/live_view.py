@@ -157,6 +157,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     who: str
     seconds: float
     """Since it has been in force."""
+    why: str = ""
+    expires_in_seconds: float | None = None
 
 
 class LiveView(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,3 +192,5 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     controls: list[Control]
     order: str
     """The scheduling policy."""
+    epoch: int = 0
+    """How many times the controls have changed."""

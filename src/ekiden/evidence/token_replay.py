@@ -37,7 +37,7 @@ def replay_tokens(
     """
     result = TokenReplay()
     engine = replace(config.engine, seed=reader.header.seed)
-    core = make_core(replace(config, engine=engine, limits=NO_LIMITS))
+    core = make_core(replace(config, engine=engine, limits=NO_LIMITS, tenants={}))
     requests: list[Request] = []
     expected: dict[str, tuple[str, bytes, int]] = {}
     ends = {end.request: end for end in reader.all_ends()}

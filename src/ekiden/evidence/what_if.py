@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.config import SchedulerConfig, controls_of
 from ekiden.engine.driver import VirtualClock, arrivals, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.step_time import fitted, load_of
-from ekiden.evidence.decision_replay import runner_info, tenants_of
+from ekiden.evidence.decision_replay import config_of, runner_info
 from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.ledger.records import REFUSED, EndRow, RequestDetail, RequestRow, RunHeader, TurnRow
@@ -193,17 +193,13 @@ def _simulate(
 ) -> Figures:
     """One run in virtual time."""
     model = _VirtualModel(info, fitted)
-    config = Config(
-        scheduler=SchedulerConfig(**scheduler), cache=CacheConfig(**header.cache), limits=LimitsConfig(**header.limits)
-    )
+    config = replace(config_of(header), scheduler=SchedulerConfig(**scheduler))
     core = EngineCore(
         runner=model,
-        scheduler=config.scheduler,
+        controls=controls_of(config),
         cache=config.cache,
-        limits=config.limits,
         clock=model.clock.now,
         max_model_len=header.max_model_len,
-        tenants=tenants_of(header),
     )
     ended: list[tuple[str, float | None, float]] = []
 

@@ -1,7 +1,7 @@
 """What explain, export and top say of durations and events."""
 
 from ekiden.evidence.reader import Event
-from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EventKind
+from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EventKind, Resumed
 
 
 def seconds(value: float) -> str:
@@ -33,7 +33,7 @@ def event_words(event: Event) -> str:
         case EventKind.PREEMPTED:
             return f"preempted, {value} blocks moved to the swap space" if value else "preempted, its blocks dropped"
         case EventKind.RESUMED:
-            return "back after preemption" if value > 0 else "back after preemption, to be computed again"
+            return "back after preemption" if Resumed.of(value).whole else "back after preemption, to be computed again"
         case EventKind.CAUGHT_UP:
             return "what was dropped is computed again"
         case EventKind.PAUSED:

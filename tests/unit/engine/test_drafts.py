@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ekiden.backends.fake import FakeRunner, next_token
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.evaluation.trace import StepRecorder, Work
 from ekiden.sampling.sampler import Sampler
@@ -73,9 +73,11 @@ def make_core(
             vocab_size=VOCAB_SIZE, num_blocks=num_blocks, block_size=BLOCK, num_swap_blocks=64, max_drafts=max_drafts,
             sampler=sampler,
         ),
-        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=budget, target_itl_ms=0.0),
+        controls=controls_of(Config(
+            scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=budget, target_itl_ms=0.0),
+            cache=CacheConfig(block_size=BLOCK),
+        )),
         cache=CacheConfig(block_size=BLOCK),
-        limits=LimitsConfig(),
         clock=lambda: 0.0,
         observer=run,
         drafter=drafter,

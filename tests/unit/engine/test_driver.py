@@ -6,7 +6,7 @@ from itertools import repeat
 import pytest
 
 from ekiden.backends.fake import FakeRunner
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.driver import ANY_TIME, StuckError, VirtualClock, abort_all, arrivals, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.state.request import FinishReason, Request, RequestUpdate
@@ -19,11 +19,12 @@ class World:
     def __init__(self, **scheduler: object) -> None:
         self.clock = VirtualClock()
         settings = {"max_num_seqs": 4, "max_num_batched_tokens": 64, **scheduler}
+        cache = CacheConfig(block_size=16)
+        config = Config(scheduler=SchedulerConfig(**settings), cache=cache)  # type: ignore[arg-type]
         self.core = EngineCore(
             runner=FakeRunner(before_step=self._spend),
-            scheduler=SchedulerConfig(**settings),  # type: ignore[arg-type]
-            cache=CacheConfig(block_size=16),
-            limits=LimitsConfig(),
+            controls=controls_of(config),
+            cache=cache,
             clock=self.clock.now,
         )
         self.updates: list[RequestUpdate] = []

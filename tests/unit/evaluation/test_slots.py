@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from ekiden.backends.fake import FakeRunner, next_token
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.engine_core import EngineCore
 from ekiden.evaluation.slot_chart import EMPTY, PADDED, axis, chart_rows, coloured, colours
@@ -35,9 +35,13 @@ def record(batching: str, *, slots: int = 2, lengths: list[int] = LENGTHS) -> tu
     recorder = StepRecorder()
     core = EngineCore(
         runner=FakeRunner(),
-        scheduler=SchedulerConfig(max_num_seqs=slots, max_num_batched_tokens=128, batching=batching),
+        controls=controls_of(
+            Config(
+                scheduler=SchedulerConfig(max_num_seqs=slots, max_num_batched_tokens=128, batching=batching),
+                cache=CacheConfig(block_size=16),
+            )
+        ),
         cache=CacheConfig(block_size=16),
-        limits=LimitsConfig(),
         clock=Ticks(),
         observer=recorder,
     )
@@ -66,9 +70,12 @@ def test_a_refused_request_comes_back_with_its_reason():
     recorder = StepRecorder()
     core = EngineCore(
         runner=FakeRunner(max_model_len=8),
-        scheduler=SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=128),
+        controls=controls_of(
+            Config(
+                scheduler=SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=128), cache=CacheConfig(block_size=16)
+            )
+        ),
         cache=CacheConfig(block_size=16),
-        limits=LimitsConfig(),
         clock=Ticks(),
         observer=recorder,
     )

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekiden.backends.fake import FakeRunner
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore, StepView
-from ekiden.guardrails.limits import TenantLimits, Tenants
+from ekiden.state.controls import TenantLimits
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
 
@@ -32,24 +32,28 @@ class Recorder:
 
 
 def make_core(
-    recorder: Recorder, *, order: str, max_num_seqs: int = 1, num_blocks: int = 64, tenants: Tenants | None = None,
-    max_overtakes: int = 16,
+    recorder: Recorder, *, order: str, max_num_seqs: int = 1, num_blocks: int = 64,
+    tenants: dict[str, TenantLimits] | None = None, max_overtakes: int = 16,
 ) -> EngineCore:  # fmt: skip
     now = iter(range(10**9))
     return EngineCore(
         runner=FakeRunner(vocab_size=50, num_blocks=num_blocks, block_size=4, max_model_len=512, num_swap_blocks=500),
-        scheduler=SchedulerConfig(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=512,
-            scheduling_policy=order,
-            max_overtakes=max_overtakes,
-            ageing_seconds=10.0,
-            default_deadline_seconds=100.0,
+        controls=controls_of(
+            Config(
+                scheduler=SchedulerConfig(
+                    max_num_seqs=max_num_seqs,
+                    max_num_batched_tokens=512,
+                    scheduling_policy=order,
+                    max_overtakes=max_overtakes,
+                    ageing_seconds=10.0,
+                    default_deadline_seconds=100.0,
+                ),
+                cache=CacheConfig(block_size=4, enable_prefix_caching=False),
+                tenants=tenants or {},
+            )
         ),
         cache=CacheConfig(block_size=4, enable_prefix_caching=False),
-        limits=LimitsConfig(),
         clock=lambda: next(now) * 0.001,
-        tenants=tenants,
         observer=recorder,
     )
 
@@ -135,7 +139,7 @@ def test_service_of_backlogged_tenants_differs_by_at_most_the_bound(
         order="fair",
         max_num_seqs=max_num_seqs,
         num_blocks=blocks,
-        tenants=Tenants({"a": TenantLimits(weight=weight)}),
+        tenants={"a": TenantLimits(weight=weight)},
     )
     for index in range(30):
         prompt, output = lengths[index % len(lengths)]
