@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Sequence
 
 import click
 import msgspec
@@ -60,15 +59,11 @@ def command(
     reader = find_request(folder_of(resolved), request_id)[0] if run is None else open_run(resolved, run)
     with reader:
         rows = _named(reader, request_id)
-        told: Sequence[Explanation | Answer]
-        if question is None:
-            told = [explain(reader, row) for row in rows]
-        else:
-            other = None if than is None else _named(reader, than)[0]
-            told = [why(reader, row, Question(question), other) for row in rows]
+        other = _named(reader, than)[0] if question and than else None
+        asked = question and Question(question)
+        told = [why(reader, row, asked, other) if asked else explain(reader, row) for row in rows]
     if as_json:  # one object for one request; a list where a call had several answers
-        plain = [msgspec.to_builtins(one) for one in told]
-        print_json(plain[0] if len(plain) == 1 else plain)
+        print_json(msgspec.to_builtins(told[0] if len(told) == 1 else told))
         return
     for one in told:
         print_explanation(out(), one) if isinstance(one, Explanation) else _print_answer(out(), one)

@@ -5,6 +5,7 @@ slots are as quick to read in a small terminal as 4 are. Nothing wraps; what is 
 """
 
 from collections.abc import Iterable
+from textwrap import wrap
 
 from rich.text import Text
 
@@ -164,9 +165,7 @@ def _cell(slot: Slot, width: int) -> tuple[str, str]:
 
 def _short(count: int) -> str:
     """At most three characters, up to 999 thousand."""
-    if count < 1000:
-        return str(count)
-    return f"{count // 1000}k" if count < 100_000 else "99k"
+    return str(count) if count < 1000 else f"{min(99, count // 1000)}k"
 
 
 # --- the queue
@@ -244,15 +243,12 @@ def _controls(view: LiveView, width: int, most: int) -> list[Text]:
     lines = []
     if set_now:
         lines.append(Text.assemble(("set", "bold"), f"  {_joined(map(_set, set_now))}", style="magenta"))
-    rest = [printable(f"{c.name}={c.value}") for c in configured if c.value != "None"]
+    rest = _joined(f"{c.name}={c.value}" for c in configured if c.value != "None")
     name = "rules  "
-    for place in range(most):
-        fitting = len(rest)
-        while place < most - 1 and fitting > 1 and len(name) + len(", ".join(rest[:fitting])) > width:
-            fitting -= 1
-        if rest:
-            lines.append(Text.assemble((name, "bold"), ", ".join(rest[:fitting]), style="dim"))
-        rest, name = rest[fitting:], " " * len(name)
+    wrapped = wrap(rest, max(1, width - len(name)), break_long_words=False, break_on_hyphens=False)
+    for text in filter(None, (*wrapped[: most - 1], " ".join(wrapped[most - 1 :]))):
+        lines.append(Text.assemble((name, "bold"), text.rstrip(","), style="dim"))
+        name = " " * len(name)
     return lines
 
 

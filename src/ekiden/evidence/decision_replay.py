@@ -163,21 +163,13 @@ class _Rules:
         return ended_by in (None, FAILED_RULES)
 
 
-class _Caught:
-    """The sink of the replay's own records: the rows of the turn just driven."""
-
-    rows: Rows | None = None
-
-    def put(self, rows: Rows) -> None:
-        self.rows = rows
-
-
 class Replay:
     """The engine core of a recorded run, given again what came from outside it."""
 
     def __init__(self, header: RunHeader) -> None:
         self._world = _World(header)
-        self._caught = _Caught()
+        self._decided: list[Rows] = []
+        """What the core decided in the turn just driven."""
         self._prompts = PromptMaker(vocab_size=header.vocab_size, block_size=header.block_size)
         self._ids: dict[int, str] = {}
         config = config_of(header)
@@ -193,7 +185,7 @@ class Replay:
             seed=header.seed,
             max_model_len=header.max_model_len,
             recorder=Recorder(
-                self._caught,
+                self._decided.append,
                 clock_base=header.clock_base,
                 block_size=header.block_size,
                 prefix_caching=config.cache.enable_prefix_caching,
@@ -224,9 +216,7 @@ class Replay:
         core.step()  # not through `drive`: the recorded turns are iterated, and each gives its rows back
         for end in recorded.ends:
             self._forget(end.request)
-        rows = self._caught.rows
-        assert rows is not None
-        return rows
+        return self._decided.pop()
 
     def _forget(self, number: int) -> None:
         request_id = self._ids.pop(number)

@@ -126,19 +126,20 @@ class Follower:
                 return
 
     def _send(self, run: SpanMaker, spans: list[Any]) -> bool:
-        if delivered(self._exporter, spans):
+        taken = delivered(self._exporter, spans)
+        if taken:
             self.sent += len(spans)
-            self._tries = 0
-            run.go_on()
-            return True
-        self._tries += 1
-        self._complain("spans cannot be sent and are tried again", self._reason.last or "the exporter gives no reason")
-        if self._tries >= self._max_tries:
+        else:
+            self._tries += 1
+            reason = self._reason.last or "the exporter gives no reason"
+            self._complain("spans cannot be sent and are tried again", reason)
+            if self._tries < self._max_tries:
+                return False
             logger.error("%d spans are left out after %d tries", len(spans), self._tries)
             self.left_out += len(spans)
-            self._tries = 0
-            run.go_on()
-        return False
+        self._tries = 0
+        run.go_on()
+        return taken
 
 
 class _Reason(logging.Handler):

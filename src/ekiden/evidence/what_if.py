@@ -7,13 +7,13 @@ ones stands in. Clients that left leave at the recorded time; pauses are left ou
 Its error is measured, not assumed: the same simulation under the recorded policy is compared with what was recorded.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from ekiden.config import SchedulerConfig, controls_of
+from ekiden.config import controls_of
 from ekiden.engine.driver import VirtualClock, arrivals, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.step_time import fitted, load_of
@@ -111,13 +111,10 @@ def what_if(reader: LedgerReader, overrides: dict[str, Any], *, num_blocks: int 
 
     Raises :class:`ekiden.config.ConfigError` for settings that cannot work.
     """
-    header = reader.header
-    fitted = FittedStepTime(reader.turns(*reader.bounds()))
-    load = _Load(reader)
-    info = runner_info(header)
-    scheduler = {**header.scheduler, **overrides}
-    same = _simulate(header, header.scheduler, info, load, fitted)
-    other = _simulate(header, scheduler, replace(info, num_blocks=num_blocks or info.num_blocks), load, fitted)
+    header, load, fitted = reader.header, _Load(reader), FittedStepTime(reader.turns(*reader.bounds()))
+    scheduler, blocks = {**header.scheduler, **overrides}, num_blocks or header.num_blocks
+    changed = msgspec.structs.replace(header, scheduler=scheduler, num_blocks=blocks)
+    same, other = (_simulate(settings, load, fitted) for settings in (header, changed))
     recorded = load.recorded
     pairs = [(getattr(same, name), getattr(recorded, name)) for name in ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99")]
     return WhatIf(
@@ -188,12 +185,9 @@ def _figures(ended: list[tuple[str, float | None, float]], duration: float) -> F
     )
 
 
-def _simulate(
-    header: RunHeader, scheduler: dict[str, Any], info: RunnerInfo, load: _Load, fitted: FittedStepTime
-) -> Figures:
+def _simulate(header: RunHeader, load: _Load, fitted: FittedStepTime) -> Figures:
     """One run in virtual time."""
-    model = _VirtualModel(info, fitted)
-    config = replace(config_of(header), scheduler=SchedulerConfig(**scheduler))
+    model, config = _VirtualModel(runner_info(header), fitted), config_of(header)
     core = EngineCore(
         runner=model,
         controls=controls_of(config),

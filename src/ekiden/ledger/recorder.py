@@ -6,7 +6,6 @@ replay can repeat every reading exactly.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
@@ -45,12 +44,6 @@ def control_text(value: ControlValue) -> str:
     return msgspec.json.encode(value).decode() if isinstance(value, dict) else str(value)
 
 
-class Sink(Protocol):
-    def put(self, rows: Rows) -> None:
-        """Take the rows of one turn. Must return at once."""
-        ...
-
-
 def whole_microseconds(clock: Callable[[], float]) -> Callable[[], float]:
     """A clock that rounds its readings to whole microseconds, so that the ledger holds them exactly."""
 
@@ -63,12 +56,13 @@ def whole_microseconds(clock: Callable[[], float]) -> Callable[[], float]:
 class Recorder:
     """A :class:`ekiden.state.turn.TurnRecorder`. ``clock_base`` is where the run's microseconds begin.
 
-    ``keep_prompts`` stores prompts and outputs as token ids; otherwise only their digests are.
+    ``put`` takes the rows of one turn, and must return at once. ``keep_prompts`` stores prompts and outputs as token
+    ids; otherwise only their digests are.
     """
 
     def __init__(
         self,
-        sink: Sink,
+        put: Callable[[Rows], None],
         *,
         clock_base: int,
         block_size: int,
@@ -76,7 +70,7 @@ class Recorder:
         keep_prompts: bool = False,
         controls: Controls | None = None,
     ) -> None:
-        self._sink = sink
+        self._put = put
         self._base = clock_base
         self._block_size = block_size
         self._prefix_caching = prefix_caching
@@ -101,14 +95,14 @@ class Recorder:
         self._controls: list[ControlRow] = []
 
     def record(self, turn: Turn) -> None:
-        """Turn one turn into rows and hand them to the sink."""
+        """Turn one turn into rows and hand them on."""
         self._turn += 1
         self._events, self._ends, self._requests, self._controls = [], [], [], []
         start, end = self._micros(turn.start), self._micros(turn.end)
         inputs = TurnInputs()
         self._note_controls(turn, start)
         if turn.arrivals or turn.aborts or turn.pauses or turn.ended_at_start or turn.pauses_applied:
-            inputs = self._inbox(turn, start)
+            self._inbox(turn, start, inputs)
         inputs.controls = turn.control_changes
         inputs.drafts = self._proposed(turn)
         _measure(turn, inputs)
@@ -116,7 +110,7 @@ class Recorder:
         row = self._turn_row(turn, start, end, inputs, decisions)
         self._forget_padding()
         self._ends.sort()  # as they are read back
-        self._sink.put(Rows(row, self._events, self._requests, self._ends, self._controls))
+        self._put(Rows(row, self._events, self._requests, self._ends, self._controls))
 
     def _micros(self, seconds: float) -> int:
         return round(seconds * 1e6) - self._base
@@ -140,12 +134,13 @@ class Recorder:
 
     # --- stage 1: arrivals, cancellations and pauses
 
-    def _inbox(self, turn: Turn, start: int) -> TurnInputs:
+    def _inbox(self, turn: Turn, start: int, inputs: TurnInputs) -> None:
         for arrival in turn.arrivals:
             self._arrived(arrival, start)
         numbers, live = self._number, self._live
-        aborts = [numbers[live[name]] for name in turn.aborts if name in live]
-        pauses = [
+        inputs.arrivals = len(turn.arrivals)
+        inputs.aborts = [numbers[live[name]] for name in turn.aborts if name in live]
+        inputs.pauses = [
             (numbers[live[change.request_id]], PAUSE_BITS[change.reason], change.paused, change.by)
             for change in turn.pauses
             if change.request_id in live
@@ -160,7 +155,6 @@ class Recorder:
         for update in turn.ended_at_start:
             if update.finish is not None:
                 self._ended(update, start, late=0)
-        return TurnInputs(arrivals=len(turn.arrivals), aborts=aborts, pauses=pauses)
 
     def _arrived(self, arrival: Arrival, start: int) -> None:
         self._numbered += 1
