@@ -176,9 +176,8 @@ def _queue(view: LiveView, width: int, room: int) -> list[Text]:
     if not queue.waiting:
         lines = [Text.assemble(("queue", "bold"), "  empty")]
     else:
-        causes = ", ".join(f"{count} {cause.replace('_', ' ')}" for cause, count in queue.by_cause.items())
         oldest = seconds(queue.oldest_seconds or 0.0)
-        title = f"  {queue.waiting} ({causes}), oldest {oldest}, {queue.prompt_tokens:,} prompt tokens"
+        title = f"  {queue.waiting} ({_counts(queue.by_cause)}), oldest {oldest}, {queue.prompt_tokens:,} prompt tokens"
         lines = [Text.assemble(("queue", "bold"), title)]
     name = 34 if width >= 110 else 13
     for place, one in enumerate(queue.first, 1):
@@ -207,7 +206,9 @@ def _all_tenants(view: LiveView) -> list[Tenant]:
 def _tenants(view: LiveView, room: int) -> list[Text]:
     told = _all_tenants(view)
     if len(told) > room - 1 > 0:  # the last line is for the rest
-        told = [*told[: room - 2], _rest(told[room - 2 :])]
+        rest = told[room - 2 :]  # the last of them may itself stand for others; then there is no counting them
+        name = "others" if rest[-1].tenant.endswith(" others") else None
+        told = [*told[: room - 2], Tenant.sum_of(rest, name)]
     total = max(1, view.pace.output_tokens + view.pace.prompt_tokens)
     title = f"{'tenants':<17}{'weight':>6}{'run':>5}{'wait':>6}{'away':>5}{'out':>9}{'prompt':>9}{'share':>7}"
     lines = [Text(f"{title}{'ended':>7}{'refused':>9}", "bold")]
@@ -217,13 +218,6 @@ def _tenants(view: LiveView, room: int) -> list[Text]:
         text += f"{one.output_tokens:>9,}{one.prompt_tokens:>9,}{share:>7.0%}{one.ended:>7}{one.refused:>9}"
         lines.append(Text(text))
     return lines
-
-
-def _rest(tenants: list[Tenant]) -> Tenant:
-    """The last of them may itself stand for others; then there is no counting them."""
-    if tenants[-1].tenant.endswith(" others"):
-        return Tenant.sum_of(tenants, name="others")
-    return Tenant.sum_of(tenants)
 
 
 def _ends(view: LiveView) -> Text:

@@ -15,6 +15,7 @@ from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, re
 from ekiden.evidence.words import event_words, seconds
 from ekiden.ledger.records import EventKind, RequestRow
 
+_CUT_SHORT = {"deadline": "Ended by its deadline", "abort": "Aborted by its client", "error": "Failed ({message})"}
 _NAMED = 3
 """How many other requests are named for one cause."""
 
@@ -105,12 +106,9 @@ def _headline(found: Breakdown, shares: list[CauseShare]) -> str:
     end, total, first = found.end, seconds(found.e2e / 1e6), shares[0]
     if end is None:
         opening = f"In the engine for {total} so far"
-    elif end.reason == "deadline":
-        opening = f"Ended by its deadline after {total} with {end.output_tokens} tokens"
-    elif end.reason == "abort":
-        opening = f"Aborted by its client after {total} with {end.output_tokens} tokens"
-    elif end.reason == "error":
-        opening = f"Failed ({end_detail_of(end).message}) after {total} with {end.output_tokens} tokens"
+    elif end.reason in _CUT_SHORT:
+        how = _CUT_SHORT[end.reason].format(message=end_detail_of(end).message)
+        opening = f"{how} after {total} with {end.output_tokens} tokens"
     else:
         opening = f"Took {total} for {end.output_tokens} tokens"
     text = f"{opening}, {seconds(first.seconds)} of it ({first.share:.0%}) {first.words}."

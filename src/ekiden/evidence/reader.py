@@ -114,7 +114,7 @@ class LedgerReader:
         except (sqlite3.Error, msgspec.DecodeError, TypeError) as error:
             raise LedgerReadError(f"{path} is not a ledger of this version of Ekiden: {error}") from error
         if not OLDEST_FORMAT <= self.header.format <= FORMAT:
-            readable = FORMAT if OLDEST_FORMAT == FORMAT else f"{OLDEST_FORMAT} to {FORMAT}"
+            readable = f"{OLDEST_FORMAT} to {FORMAT}"
             raise LedgerReadError(f"{path} has ledger format {self.header.format}; this version reads {readable}")
 
     def close(self) -> None:
@@ -150,9 +150,8 @@ class LedgerReader:
         return next(self._iterate(row, where, *values), None)
 
     def _select(self, row: type[Row], blobs: bool) -> str:
-        known = self._selects.get((row, blobs))
-        if known is not None:
-            return known
+        if (row, blobs) in self._selects:
+            return self._selects[row, blobs]
         table, empty = TABLES[row], {} if blobs else dict.fromkeys(_BLOBS, b"")
         stored = {name for _, name, *_ in self._all(f"PRAGMA table_info({table})")}
         columns = [
@@ -205,12 +204,9 @@ class LedgerReader:
 
     def _last_request_before(self, turn: int) -> int:
         """The highest number given out up to a turn. Numbers and turns of arrival grow together."""
-        low, high = 0, self._all("SELECT coalesce(max(request), 0) FROM requests")[0][0]
-        while low < high:
-            middle = (low + high + 1) // 2
-            found = self._all("SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1", middle)
-            low, high = (middle, high) if found and found[0][0] <= turn else (low, middle - 1)
-        return low
+        ((newest,),) = self._all("SELECT coalesce(max(request), 0) FROM requests")
+        sql = "SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1"
+        return bisect_right(range(1, newest + 1), turn, key=lambda number: self._all(sql, number)[0][0])
 
     def all_requests(self) -> list[RequestRow]:
         return self._rows(RequestRow, "ORDER BY request")

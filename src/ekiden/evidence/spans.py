@@ -73,15 +73,9 @@ class SpanMaker:
         self._after = self._newest = (0, 0)
         header = reader.header
         self._ids = _Ids(header.run_id)
+        service = {"service.name": "ekiden", "service.version": header.version, "service.instance.id": header.run_id}
         provider = sdk.TracerProvider(
-            resource=resources.Resource.create(
-                {
-                    "service.name": "ekiden",
-                    "service.version": header.version,
-                    "service.instance.id": header.run_id,
-                    "ekiden.run_id": header.run_id,
-                }
-            ),
+            resource=resources.Resource.create(service | {"ekiden.run_id": header.run_id}),
             id_generator=self._ids,
             span_limits=sdk.SpanLimits(max_events=MAX_EVENTS),
             shutdown_on_exit=False,
