@@ -57,7 +57,7 @@ async def test_queues_of_one_tenant_and_of_all(tmp_path: Path):
                 await asyncio.sleep(0.001)
             # The step of the first is held; all the others are there before the next one begins.
             others = [asyncio.create_task(core.complete("b", max_tokens=1)) for _ in range(5)]
-            while len(core.app.state.context.in_flight) < 6:
+            while len(core.app.state.doors.generation.flight.calls) < 6:
                 await asyncio.sleep(0.001)
         finally:
             gate.open.set()
@@ -76,12 +76,14 @@ async def test_a_deadline_that_passes_in_the_queue(tmp_path: Path, stream: bool)
     async with real_core(config(tmp_path), before_step=gate) as core:
         try:
             running = asyncio.create_task(core.complete("a", max_tokens=3, ignore_eos=True))
-            while not core.app.state.context.in_flight:
+            while not core.app.state.doors.generation.flight.calls:
                 await asyncio.sleep(0)
             body = {"model": "toy/model", "prompt": "b", "stream": stream}
             headers = {"x-request-deadline-ms": "20"}
             late = asyncio.create_task(core.http.post("/v1/completions", json=body, headers=headers))
-            await asyncio.sleep(0.05)
+            while len(core.app.state.doors.generation.flight.calls) < 2:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.02)  # its deadline passes in the queue
         finally:
             gate.open.set()
         assert_error(await late, 408, code="deadline")
@@ -96,11 +98,11 @@ async def test_a_deadline_that_passes_while_tokens_flow(tmp_path: Path):
     async with real_core(config(tmp_path), before_step=gate, live=True) as core:
         try:
             body = {"model": "toy/model", "prompt": "b", "stream": True, "max_tokens": 50, "ignore_eos": True}
-            headers = {"x-request-deadline-ms": "200"}
+            headers = {"x-request-deadline-ms": "400"}
             gate.permits.release(3)
             async with core.http.stream("POST", "/v1/completions", json=body, headers=headers) as response:
                 assert response.status_code == 200
-                await asyncio.sleep(0.25)
+                await asyncio.sleep(0.4)  # the deadline passes, at the latest
                 gate.open.set()
                 text = (await response.aread()).decode()
         finally:

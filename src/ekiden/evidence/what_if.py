@@ -133,14 +133,15 @@ class _Load:
     def __init__(self, reader: LedgerReader) -> None:
         header = reader.header
         prompts = PromptMaker(vocab_size=header.vocab_size, block_size=header.block_size)
-        rows, ends = reader.all_requests(), {end.request: end for end in reader.all_ends()}
+        told = {row: detail for row in reader.all_requests() if not (detail := request_detail_of(row)).by_door}
+        rows, numbers = [*told], {row.request for row in told}
+        ends = {end.request: end for end in reader.all_ends() if end.request in numbers}
         lengths = {end.request: end.output_tokens for end in ends.values() if end.reason in _WHOLE}
         typical = int(median(list(lengths.values()))) if lengths else 1
         self.unknown_lengths = len(rows) - sum(row.request in lengths for row in rows)
         self.leaves = [(e.at / 1e6, str(e.request)) for e in ends.values() if e.reason == FinishReason.ABORT]
         self.requests: list[Request] = []
-        for row in rows:
-            detail = request_detail_of(row)
+        for row, detail in told.items():
             room = row.max_tokens or header.max_model_len - row.prompt_tokens
             if row.prompt_tokens and room > 0 and detail.bad_token is None:
                 prompt = prompts.prompt(row, detail)

@@ -65,7 +65,8 @@ def _refused(reader: LedgerReader, request: RequestRow) -> WordsAndFacts:
     reason, detail = RefusalReason(request.refusal), request_detail_of(request)
     name = _LIMIT_OF.get(reason)
     control = None if name is None else reader.controls(request.turn).get(name)
-    words = f"It was refused at intake, {reason.value}: {detail.message}."
+    where = "by the HTTP layer" if detail.by_door else "at intake"
+    words = f"It was refused {where}, {reason.value}: {detail.message}."
     if control is not None:
         by = f"{control.set_by} {control.who}".strip()
         words += f" The limit {control.name}={control.value} was set by {by}."

@@ -16,6 +16,7 @@ import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from ekiden.state.invariants import Invariant, checking
 from ekiden.state.policy import WaitingQueue
 from ekiden.state.sequence import Sequence, Status
 
@@ -121,8 +122,9 @@ class Population:
         """The earliest deadline that is watched; its request may have ended already."""
         return self._deadlines[0][0] if self._deadlines else None
 
+    @checking(Invariant.PLACES)
     def check_integrity(self) -> None:
-        """Assert invariant 2, and that each slot is free or held by one sequence that may hold it."""
+        """Assert that every sequence is in one place, and that each slot is free or held by one that may hold it."""
         self.waiting.check_integrity()
         placed = [
             *((s, Status.WAITING) for s in self.waiting),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from ekiden.state.invariants import Invariant, InvariantBreach
 from ekiden.state.plan import PromptLogits, Row, RowSampling
 from ekiden.state.request import FinishReason, Request, TokenLogprobs
 
@@ -40,7 +41,7 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 }
 
 
-class IllegalTransition(AssertionError):
+class IllegalTransition(InvariantBreach):
     """A status change that is not in :data:`TRANSITIONS`; the message lists the statuses that the sequence had."""
 
 
@@ -178,7 +179,7 @@ class Sequence:
     def move_to(self, status: Status) -> None:
         if status not in TRANSITIONS[self.status]:
             story = " -> ".join([*self.history, self.status])
-            raise IllegalTransition(f"{self.request_id}: {story} cannot become {status}")
+            raise IllegalTransition(Invariant.PLACES, f"{self.request_id}: {story} cannot become {status}")
         self.history.append(self.status)
         self.status = status
 

@@ -171,6 +171,8 @@ def test_the_commands_that_the_alerts_name_exist(capsys: pytest.CaptureFixture[s
     descriptions = " ".join(rule["annotations"]["description"] for rule in rules())
     commands = set(re.findall(r"`(ekiden [^`]+)`", descriptions))
     flags = set(re.findall(r"--[a-z-]+", descriptions))
+    assert commands
+    assert flags
     for command in sorted({command.split()[1] for command in commands}):
         assert main([command, "--help"]) == 0
     assert main(["serve", "--help"]) == 0

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from ekiden.backends.fake import next_token
+from ekiden.backends.fake import answer_to
 from ekiden.build.core import build_core
 from ekiden.build.engines import build_engine
 from ekiden.engine import loop
@@ -49,10 +49,7 @@ async def collect(engine: Engine, request: Request) -> list[int]:
 
 
 def expected(request: Request, count: int) -> list[int]:
-    tokens = list(request.prompt_token_ids)
-    for _ in range(count):
-        tokens.append(next_token(tokens, VOCAB))
-    return tokens[len(request.prompt_token_ids) :]
+    return answer_to(request.prompt_token_ids, VOCAB, count)
 
 
 @pytest.fixture(params=["thread", "process"])

@@ -144,7 +144,7 @@ async def test_r_08_two_hundred_at_once_never_get_each_others_answers() -> None:
     async with AsyncEngine(build_engine(make_fake_parts(config), config)) as engine:
         gate = asyncio.Semaphore(32)
 
-        async def ask(index: int) -> None:
+        async def ask(index: int) -> int:
             request = make_request(f"r{index}", max_tokens=source.randrange(1, 40), prompt=long_prompt(9, index))
             leaves = source.random() < 0.2
             history = list(request.prompt_token_ids)
@@ -156,8 +156,11 @@ async def test_r_08_two_hundred_at_once_never_get_each_others_answers() -> None:
                         history.append(token)
                     if leaves:
                         await stream.aclose()
+            told = len(history) - len(request.prompt_token_ids)
+            assert leaves or told == request.sampling.max_tokens
+            return told
 
-        await asyncio.gather(*(ask(index) for index in range(200)))
+        assert all(await asyncio.gather(*(ask(index) for index in range(200)))), "even who leaves has had a token"
 
 
 async def test_r_13_a_reader_may_time_out_and_read_on_and_its_iteration_ends() -> None:

@@ -1,6 +1,7 @@
 """Runs of the simulation with the production recorder, for tests of everything that reads a ledger."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from ekiden.build.recording import make_header
@@ -41,6 +42,14 @@ class RecordedSimulation(Simulation):
 
     def _clock(self) -> float:
         return round(super()._clock() * 1e6) / 1e6
+
+
+@cache
+def finished(seed: int) -> RecordedSimulation:
+    """The world of ``seed`` at its end, run once for all tests that only read what it recorded."""
+    simulation = RecordedSimulation(seed)
+    simulation.run()
+    return simulation
 
 
 def stored(simulation: RecordedSimulation, folder: Path) -> Path:

@@ -28,17 +28,14 @@ from ekiden.state.sequence import StopText
 from ekiden.state.turn import LeftOutReason
 from tests.unit.engine.fake_parts import make_fake_parts
 from tests.unit.evidence.directed import Directed
-from tests.unit.evidence.recorded import RecordedSimulation, stored
+from tests.unit.evidence.recorded import RecordedSimulation, finished, stored
 
 SEEDS = 150
 
 
 @pytest.fixture(scope="module")
 def worlds() -> list[RecordedSimulation]:
-    simulations = [RecordedSimulation(seed) for seed in range(SEEDS)]
-    for simulation in simulations:
-        simulation.run()
-    return simulations
+    return [finished(seed) for seed in range(SEEDS)]
 
 
 def test_every_simulated_world_replays_identically(worlds: list[RecordedSimulation]) -> None:

@@ -31,7 +31,7 @@ async def test_the_servers_engine_records_in_its_own_process(tmp_path: Path) -> 
     client = EngineClient(make_fake_engine, recording_config(tmp_path))
     await client.start()
     try:
-        held = client.generate(make_request("held", max_tokens=400))
+        held = client.generate(make_request("held", max_tokens=3000))
         await held.__anext__()
         await client.pause("held", "alice")
         other = [update async for update in client.generate(make_request("other", max_tokens=5))]
@@ -48,7 +48,7 @@ async def test_the_servers_engine_records_in_its_own_process(tmp_path: Path) -> 
         paused = next(cause for cause in told.causes if cause.cause == Cause.OPERATOR_PAUSE)
         assert paused.control is not None
         assert paused.control["who"] == "alice"
-        assert told.output_tokens == 400
+        assert told.output_tokens == 3000
         assert replay(reader.header, reader.everything()).difference is None
 
 

@@ -146,9 +146,11 @@ def test_service_of_backlogged_tenants_differs_by_at_most_the_bound(
         core.add_request(make_request(f"a{index}", tenant="a", prompt=prompt, output=output))
         core.add_request(make_request(f"b{index}", tenant="b", prompt=1 + prompt // 3, output=output))
     service: defaultdict[str, float] = defaultdict(float)
+    looks = 0
     bound = 2 * max(PROMPT_WEIGHT * max(p for p, _ in lengths), OUTPUT_WEIGHT * blocks * 4) / 1.0
 
     def count(view: StepView) -> None:
+        nonlocal looks
         waiting = {s.request.tenant for s in core.population.waiting}
         for sequence in view.formed.sequences:
             if sequence.num_output_tokens == 1:
@@ -156,11 +158,13 @@ def test_service_of_backlogged_tenants_differs_by_at_most_the_bound(
         for update in view.updates:
             service[update.request_id[0]] += OUTPUT_WEIGHT * len(update.token_ids)
         if waiting == {"a", "b"}:
+            looks += 1
             assert abs(service["a"] / weight - service["b"]) <= bound
 
     recorder.after_step = count
     while core.has_work:
         core.step()
+    assert looks, "both tenants never waited at once"
 
 
 def test_only_tenants_that_are_not_ahead_pass_a_request_that_does_not_fit() -> None:
