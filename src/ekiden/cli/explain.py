@@ -148,10 +148,9 @@ def _worst(reader: LedgerReader, count: int, last: str | None, as_json: bool) ->
     say(f"The {len(found)} slowest requests of run {reader.header.run_id}:")
     table = plain_table("request", "tenant", "ended", "took", "first token", "tokens", "mostly")
     for one in found:
-        ttft = "-" if one.ttft_seconds is None else seconds(one.ttft_seconds)
+        times = (seconds(one.e2e_seconds), "-" if one.ttft_seconds is None else seconds(one.ttft_seconds))
         mostly = f"{seconds(one.cause_seconds)} {one.words}"
-        row = (one.request_id, one.tenant, one.reason, seconds(one.e2e_seconds), ttft, str(one.output_tokens))
-        table.add_row(*row, mostly)
+        table.add_row(one.request_id, one.tenant, one.reason, *times, str(one.output_tokens), mostly)
     out().print(table)
 
 

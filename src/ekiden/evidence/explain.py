@@ -13,7 +13,7 @@ from ekiden.evidence.breakdown import Breakdown, CauseTime, breakdown
 from ekiden.evidence.causes import OWN_WORK, REMEDIES, Cause
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
 from ekiden.evidence.words import event_words, seconds
-from ekiden.ledger.records import EventKind, RequestRow
+from ekiden.ledger.records import EndRow, EventKind, RequestRow
 
 _CUT_SHORT = {"deadline": "Ended by its deadline", "abort": "Aborted by its client", "error": "Failed ({message})"}
 _NAMED = 3
@@ -218,23 +218,20 @@ class WorstRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def worst(reader: LedgerReader, count: int, *, since: int = 0) -> list[WorstRequest]:
     """The slowest requests that ended at or after a time (microseconds of the run), each with its largest cause."""
-    found = []
-    for end in reader.worst(count, since):
-        request = reader.request(end.request)
-        if request is None:
-            continue
-        first = next(iter(breakdown(reader, request).causes), CauseTime(Cause.UNRECORDED))
-        found.append(
-            WorstRequest(
-                request_id=request.request_id,
-                tenant=request.tenant,
-                reason=end.reason,
-                e2e_seconds=end.e2e / 1e6,
-                ttft_seconds=request.seconds_until(end.first_token),
-                output_tokens=end.output_tokens,
-                cause=first.cause.value,
-                cause_seconds=first.micros / 1e6,
-                words=first.cause.words,
-            )
-        )
-    return found
+    pairs = ((end, reader.request(end.request)) for end in reader.worst(count, since))
+    return [_worst(reader, end, request) for end, request in pairs if request is not None]
+
+
+def _worst(reader: LedgerReader, end: EndRow, request: RequestRow) -> WorstRequest:
+    first = next(iter(breakdown(reader, request).causes), CauseTime(Cause.UNRECORDED))
+    return WorstRequest(
+        request_id=request.request_id,
+        tenant=request.tenant,
+        reason=end.reason,
+        e2e_seconds=end.e2e / 1e6,
+        ttft_seconds=request.seconds_until(end.first_token),
+        output_tokens=end.output_tokens,
+        cause=first.cause.value,
+        cause_seconds=first.micros / 1e6,
+        words=first.cause.words,
+    )

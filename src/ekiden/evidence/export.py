@@ -30,7 +30,9 @@ _REQUESTS: Final = (
     "e2e double, admitted double, first_token double, output_tokens int64, cached_tokens int64, preemptions int64, "
     "blocks int64"
 )
-_CONTROLS: Final = "turn int64, at int64, name string, value string, set_by string, who string"
+_CONTROLS: Final = (
+    "turn int64, at int64, name string, value string, set_by string, who string, why string, old string, expires int64"
+)
 
 
 def export_parquet(reader: LedgerReader, folder: Path) -> dict[str, int]:

@@ -279,7 +279,7 @@ class Recorder:
             self._event(self._number[sequence], EventKind.CAUGHT_UP, late=1)
 
     def _admitted(self, outcome: RefillOutcome | None, *, late: int) -> list[Admitted]:
-        if outcome is None or not outcome.admitted:
+        if outcome is None:
             return []
         admitted = []
         for sequence, (slot, blocks, standing) in zip(outcome.admitted, outcome.places, strict=True):
@@ -289,7 +289,7 @@ class Recorder:
         return admitted
 
     def _resumed(self, outcome: RefillOutcome | None, *, late: int) -> list[int]:
-        if outcome is None or not outcome.resumed:
+        if outcome is None:
             return []
         resumed = []
         for sequence in outcome.resumed:
