@@ -21,7 +21,7 @@ from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, reque
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder
-from ekiden.ledger.records import PAUSE_REASONS, EndRow, RequestDetail, RequestRow, Rows, RunHeader, TurnInputs
+from ekiden.ledger.records import PAUSE_REASONS, RequestDetail, RequestRow, Rows, RunHeader, TurnInputs
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.controls import ControlChange, SetBy, TenantLimits
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
@@ -63,16 +63,17 @@ class _World:
         self.refused_grammars: dict[int, str] = {}
         self.population: Population | None = None
 
-    def begin(self, start: int, took: int, inputs: TurnInputs, ends: list[EndRow], *, computes: bool) -> None:
+    def begin(self, recorded: Rows, inputs: TurnInputs) -> None:
         """Get ready for a turn. Times are microseconds of the run."""
         self._inputs, self._stops, self._last_tokens = inputs, dict(inputs.stops), {}
         failed = FAILED_RULES in self._stops.values()
-        self.messages = {end.request: end_detail_of(end).message for end in ends} if failed else {}
-        self._readings = deque([start])
-        if computes:
-            advance = start + inputs.advance_start
+        self.messages = {end.request: end_detail_of(end).message for end in recorded.ends} if failed else {}
+        row = recorded.turn
+        self._readings = deque([row.start])
+        if decisions_of(row).budget > 0:  # it computed
+            advance = row.start + inputs.advance_start
             advanced = [advance + inputs.advance] if inputs.failure is None else []
-            self._readings.extend((advance, *advanced, start + took))
+            self._readings.extend((advance, *advanced, row.end))
 
     def clock(self) -> float:
         """The next recorded reading, in seconds; the last one again when the core reads more often than it did."""
@@ -196,9 +197,8 @@ class Replay:
 
     def turn(self, recorded: Rows) -> Rows:
         """Drive one turn with the recorded inputs; returns what the core decided."""
-        row, inputs, core = recorded.turn, inputs_of(recorded.turn), self.core
-        computes = decisions_of(row).budget > 0
-        self._world.begin(row.start, row.took, inputs, recorded.ends, computes=computes)
+        inputs, core = inputs_of(recorded.turn), self.core
+        self._world.begin(recorded, inputs)
         if self._old_format and inputs.draining != core.controls.now.draining:
             drain = ControlChange(values={"draining": inputs.draining}, set_by=SetBy.PERSON, who="operator")
             core.set_controls(drain)
