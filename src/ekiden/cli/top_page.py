@@ -95,20 +95,16 @@ def _bar(share: float, width: int = 10) -> str:
 
 
 def _spread(name: str, spread: Spread) -> list[str | tuple[str, str]]:
-    """p50, p95 and p99."""
-    if spread.p50 is None or spread.p95 is None or spread.p99 is None:
+    """p50, p95 and p99, in one unit, so that they are compared at a glance."""
+    values = [value for value in (spread.p50, spread.p95, spread.p99) if value is not None]
+    if not values:
         return [(name, "bold"), " -"]
-    return [(name, "bold"), f" {_times(spread.p50, spread.p95, spread.p99)}"]
+    scale, unit = (1000.0, "ms") if max(values) < 1.0 else (1.0, "s")
+    return [(name, "bold"), f" {'/'.join(f'{value * scale:.3g}' for value in values)} {unit}"]
 
 
 def _step(spread: Spread) -> list[str | tuple[str, str]]:
     return [("step", "bold"), " -" if spread.p50 is None else f" {seconds(spread.p50)}", ("  (p50/p95/p99)", "dim")]
-
-
-def _times(*values: float) -> str:
-    """In one unit, so that they are compared at a glance."""
-    scale, unit = (1000.0, "ms") if max(values) < 1.0 else (1.0, "s")
-    return "/".join(f"{value * scale:.3g}" for value in values) + f" {unit}"
 
 
 # --- slots
@@ -154,18 +150,14 @@ def _cell(slot: Slot, width: int) -> tuple[str, str]:
     if width == 1 or slot.state in (SlotState.EMPTY, SlotState.PADDING):
         return f"{sign:<{width}}", style
     sign = "!" if slot.left_out else sign
-    done = _short(slot.output_tokens)
+    made = slot.output_tokens
+    done = str(made) if made < 1000 else f"{min(99, made // 1000)}k"
     if slot.state is SlotState.PREFILLING:
         done = f"{min(99, 100 * slot.computed_tokens // max(1, slot.prompt_tokens))}%"
     text = f"{sign}{done:>3}"
     if width > len(text) + 2:
         text += f" {_cut(slot.tenant or '', width - len(text) - 2)}"
     return f"{text:<{width}}", style
-
-
-def _short(count: int) -> str:
-    """At most three characters, up to 999 thousand."""
-    return str(count) if count < 1000 else f"{min(99, count // 1000)}k"
 
 
 # --- the queue
