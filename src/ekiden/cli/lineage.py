@@ -16,6 +16,8 @@ from ekiden.evidence.lineage import changes, lineage_of
 from ekiden.state.lineage import SECTIONS, Lineage, Value
 
 _SHOW = "show"
+_WIDEST = 72
+"""Characters of a value that are shown."""
 _OF = "a run's id (or the beginning of it), a ledger file, `last`, a bench report (.json), or a server's URL"
 
 
@@ -100,6 +102,3 @@ def _shown(value: Value) -> str:
         return str(value).lower()
     text = str(value)
     return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
-
-
-_WIDEST = 72

@@ -5,8 +5,9 @@ a setting of the scheduler changed it tells what would have been; with ``--with-
 """
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,23 +146,16 @@ def _what_if(reader: LedgerReader, changed: dict[str, Any], num_blocks: int | No
 
 
 def _tokens(reader: LedgerReader, resolved: Resolved, model: str, as_json: bool) -> int:
-    from dataclasses import replace
-    from functools import partial
-
     from ekiden.build.core import build_core
     from ekiden.cli.loading import load_model
-    from ekiden.config import CacheConfig, SchedulerConfig
+    from ekiden.evidence.decision_replay import config_of
     from ekiden.evidence.token_replay import replay_tokens
 
     header = reader.header
     if not header.prompts_kept:
         raise UserError(f"run {header.run_id} kept no prompts; record one with --ledger-keep-prompts")
-    config = replace(
-        resolved.config,
-        model=replace(resolved.config.model, model=model),
-        scheduler=SchedulerConfig(**header.scheduler),
-        cache=CacheConfig(**header.cache),
-    )
+    recorded, chosen = config_of(header), replace(resolved.config.model, model=model)
+    config = replace(resolved.config, model=chosen, scheduler=recorded.scheduler, cache=recorded.cache)
     parts = load_model(config)
     if parts.card.fingerprint != header.fingerprint:
         say(f"This is {parts.card.fingerprint}; the run was made by {header.fingerprint}.")
