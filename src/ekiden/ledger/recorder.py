@@ -257,11 +257,11 @@ class Recorder:
         return changes
 
     def _victims(self, formed: FormationOutcome) -> list[tuple[int, int]]:
-        number, victims = self._number, []
-        for sequence, runner_up in zip(formed.preempted, formed.runners_up, strict=True):
-            victims.append((number[sequence], 0 if runner_up is None else number[runner_up]))
+        number = self._number
+        for sequence in formed.preempted:
             self._event(number[sequence], EventKind.PREEMPTED, sequence.swapped_blocks)
-        return victims
+        pairs = zip(formed.preempted, formed.runners_up, strict=True)
+        return [(number[victim], number[other] if other else 0) for victim, other in pairs]
 
     def _first_tokens(self, turn: Turn) -> None:
         """Note which sequences got their first token, and which have computed their dropped KV blocks again."""
@@ -291,16 +291,13 @@ class Recorder:
     def _resumed(self, outcome: RefillOutcome | None, *, late: int) -> list[int]:
         if outcome is None:
             return []
-        resumed = []
         for sequence in outcome.resumed:
-            number = self._number[sequence]
-            resumed.append(number)
             # One that has ended in this turn has no slot any more.
             back = Resumed(sequence.slot or 0, whole=sequence.num_uncomputed_tokens <= 1)
-            self._event(number, EventKind.RESUMED, back.value, late=late)
+            self._event(self._number[sequence], EventKind.RESUMED, back.value, late=late)
             if not back.whole and sequence.num_output_tokens:
                 self._recomputing.add(sequence)
-        return resumed
+        return [self._number[sequence] for sequence in outcome.resumed]
 
     def _passed_over_changes(self, outcome: RefillOutcome | None) -> list[int] | None:
         """The requests that were looked at for admission and did not fit; None when they are those of before."""
@@ -384,11 +381,10 @@ class Recorder:
 
     def _forget_padding(self) -> None:
         """Forget the numbers of finished rows that are no longer computed."""
-        if self._padded:
-            for sequence in self._padded:
-                if sequence.slot is None:
-                    del self._number[sequence]
-            self._padded = [sequence for sequence in self._padded if sequence.slot is not None]
+        for sequence in self._padded:
+            if sequence.slot is None:
+                del self._number[sequence]
+        self._padded = [sequence for sequence in self._padded if sequence.slot is not None]
 
 
 def _measure(turn: Turn, inputs: TurnInputs) -> None:
