@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from ekiden.models.architectures.fields import Fields
 from ekiden.models.errors import ModelError
-from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, TokenizerParts, failure
+from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, failure
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _WAY_OUT = "give the model's Hugging Face folder, whose tokenizer.json is used"
@@ -114,7 +114,7 @@ def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: 
     if adds_bos and bos is None:
         warnings.append(f"{source}: the file asks for a BOS token but names none, so none is added")
     eos = described.token_id("eos")
-    parts = TokenizerParts(
+    return Tokenizer(
         backend=backend,
         rest=backend,
         byte_level=model == "gpt2",
@@ -126,7 +126,6 @@ def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: 
             if token_type in (CONTROL, USER_DEFINED, UNKNOWN) or token_id in special_ids
         },
         special={described.tokens[token_id]: token_id for token_id in sorted(special_ids)},
-        patterns={},
         prefix=(bos,) if adds_bos and bos is not None else (),
         suffix=(eos,) if described.flag("add_eos_token", False) and eos is not None else (),
         bos_token_id=bos,
@@ -135,7 +134,6 @@ def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: 
         bos_token="" if bos is None else described.tokens[bos],
         eos_token="" if eos is None else described.tokens[eos],
     )
-    return Tokenizer(parts)
 
 
 def _ends(described: _Metadata, special_ids: frozenset[int]) -> frozenset[int]:

@@ -10,7 +10,7 @@ import tokenizers
 
 from ekiden.models.errors import ModelError
 from ekiden.models.files import read_text
-from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, TokenizerParts, failure
+from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, failure
 
 
 def read_tokenizer(
@@ -43,7 +43,7 @@ def read_tokenizer(
     ends |= {special[name] for name in END_OF_TURN if name in special}
     if bos is None and prefix and prefix[0] in special.values():
         bos = prefix[0]
-    parts = TokenizerParts(
+    return Tokenizer(
         backend=backend,
         rest=_for_the_rest(backend, text),
         byte_level=byte_level,
@@ -60,7 +60,6 @@ def read_tokenizer(
         bos_token=names[0],
         eos_token=names[1],
     )
-    return Tokenizer(parts)
 
 
 def _parts_of(component: Any) -> list[dict[str, Any]]:
@@ -75,7 +74,7 @@ def _parts_of(component: Any) -> list[dict[str, Any]]:
 
 
 def _piece_kind(path: Path, backend: tokenizers.Tokenizer) -> tuple[bool, bool, bool]:
-    """How pieces become bytes: ``byte_level``, ``byte_fallback`` and ``strips_space`` of :class:`TokenizerParts`."""
+    """How pieces become bytes: ``byte_level``, ``byte_fallback`` and ``strips_space`` of :class:`Tokenizer`."""
     parts = _parts_of(backend.decoder)
     names = {part["type"] for part in parts}
     if "ByteLevel" in names:
