@@ -48,14 +48,12 @@ class GGUFCheckpoint:
         Raises:
             ModelError: there is no such tensor.
         """
-        info = self._infos.get(name)
-        if info is None:
+        if name not in self._infos:
             raise ModelError(f"{self.path}: tensor {name!r} is missing; fetch or convert the model again")
-        values = self._dequantise(info)
-        if self.spec.family == "llama" and ".self_attn.q_proj." in name:
-            return rotary_halves(values, self.spec.num_heads)
-        if self.spec.family == "llama" and ".self_attn.k_proj." in name:
-            return rotary_halves(values, self.spec.num_kv_heads)
+        values = self._dequantise(self._infos[name])
+        for part, heads in (("q_proj", self.spec.num_heads), ("k_proj", self.spec.num_kv_heads)):
+            if self.spec.family == "llama" and f".self_attn.{part}." in name:
+                return rotary_halves(values, heads)
         return values
 
     def _dequantise(self, info: TensorInfo) -> npt.NDArray[np.float32]:

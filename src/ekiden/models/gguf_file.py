@@ -13,10 +13,9 @@ The format is described at https://github.com/ggml-org/ggml/blob/master/docs/ggu
 
 import mmap
 import struct
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,8 +56,7 @@ _STRING, _ARRAY = 8, 9
 MetadataValue = str | int | float | bool | list[Any] | npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """Where a tensor lies: ``offset`` in bytes from the file's start, ``shape`` with the slowest dimension first."""
 
     name: str
@@ -81,21 +79,18 @@ class GGUFFile:
         reader = _Reader(path, self._mapping)
         tensor_count, key_count = reader.header()
         self.metadata: dict[str, MetadataValue] = reader.metadata(key_count)
-        self.tensors: dict[str, TensorInfo] = reader.tensors(tensor_count, self._alignment())
+        alignment = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 8 or alignment % 8 or alignment > 1 << 20:
+            raise ModelError(
+                f"{path}: general.alignment is {alignment!r:.40}, not a multiple of 8; fetch the file again"
+            )
+        self.tensors: dict[str, TensorInfo] = reader.tensors(tensor_count, alignment)
         split_count = self.metadata.get("split.count", 0)
         if isinstance(split_count, int) and split_count > 1:
             raise ModelError(
                 f"{path}: this is one of {split_count} parts of a split GGUF; join them with "
                 "`llama-gguf-split --merge` and give the joined file"
             )
-
-    def _alignment(self) -> int:
-        value = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        if not isinstance(value, int) or value < 8 or value % 8 or value > 1 << 20:
-            raise ModelError(
-                f"{self.path}: general.alignment is {value!r:.40}, not a multiple of 8; fetch the file again"
-            )
-        return value
 
     def raw(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
         """The tensor's bytes as a read-only view of the mapped file, ``[num_bytes]``."""
@@ -105,8 +100,7 @@ class GGUFFile:
 def _map(path: Path) -> mmap.mmap:
     try:
         with path.open("rb") as file:
-            magic = file.read(4)
-            if magic != MAGIC:
+            if (magic := file.read(4)) != MAGIC:
                 raise ModelError(f"{path}: not a GGUF file (it begins with {magic!r}); give a .gguf model file")
             return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except OSError as error:
@@ -126,11 +120,11 @@ class _Reader:
         return ModelError(f"{self.path}: {what}; the file is damaged or incomplete, fetch it again")
 
     def unpack(self, fmt: str) -> Any:
-        end = self.position + struct.calcsize("<" + fmt)
-        if end > self.size:
-            raise self.failure(f"cut short at byte {self.size}, inside its header")
-        (value,) = struct.unpack_from("<" + fmt, self.data, self.position)
-        self.position = end
+        try:
+            (value,) = struct.unpack_from("<" + fmt, self.data, self.position)
+        except struct.error as error:
+            raise self.failure(f"cut short at byte {self.size}, inside its header") from error
+        self.position += struct.calcsize("<" + fmt)
         return value
 
     def count(self, what: str, least_bytes_each: int, limit: int) -> int:
@@ -173,7 +167,7 @@ class _Reader:
 
     def value(self, key: str, type_id: int, depth: int) -> MetadataValue:
         if type_id in _SCALARS:
-            scalar: int | float | bool = self.unpack(_SCALARS[type_id])
+            scalar: MetadataValue = self.unpack(_SCALARS[type_id])
             return scalar
         if type_id == _STRING:
             return self.string(key)
@@ -184,7 +178,7 @@ class _Reader:
     def array(self, key: str, depth: int) -> MetadataValue:
         item_type: int = self.unpack("I")
         if item_type in _SCALARS:
-            dtype = np.dtype("<" + _SCALARS[item_type]) if item_type != 7 else np.dtype(np.bool_)
+            dtype = np.dtype("<" + _SCALARS[item_type])
             length = self.count(f"length of {key}", dtype.itemsize, MAX_NUMBERS)
             items = np.frombuffer(self.data, dtype=dtype, count=length, offset=self.position)
             self.position += items.nbytes
@@ -215,26 +209,22 @@ class _Reader:
         return result
 
     def tensors(self, count: int, alignment: int) -> dict[str, TensorInfo]:
-        rows = [self.tensor_row() for _ in range(count)]
-        start = (self.position + alignment - 1) // alignment * alignment
         result: dict[str, TensorInfo] = {}
-        for name, shape, type_id, offset in rows:
-            if name in result:
-                raise self.failure(f"tensor {name!r} occurs twice")
-            _, block_elements, block_bytes = TENSOR_TYPES[type_id]
-            if shape[-1] % block_elements:
-                raise self.failure(f"rows of tensor {name!r} ({shape[-1]}) are not whole blocks of {block_elements}")
-            num_bytes = prod(shape) // block_elements * block_bytes
-            if start + offset + num_bytes > self.size:
-                raise self.failure(
-                    f"tensor {name!r} ends at byte {start + offset + num_bytes:,}, past the end ({self.size:,})"
-                )
-            result[name] = TensorInfo(
-                name=name, type_id=type_id, shape=shape, offset=start + offset, num_bytes=num_bytes
-            )
+        for _ in range(count):
+            tensor = self.tensor()
+            if tensor.name in result:
+                raise self.failure(f"tensor {tensor.name!r} occurs twice")
+            result[tensor.name] = tensor
+        start = (self.position + alignment - 1) // alignment * alignment
+        for name, tensor in result.items():
+            end = start + tensor.offset + tensor.num_bytes
+            if end > self.size:
+                raise self.failure(f"tensor {name!r} ends at byte {end:,}, past the end ({self.size:,})")
+            result[name] = tensor._replace(offset=start + tensor.offset)
         return result
 
-    def tensor_row(self) -> tuple[str, tuple[int, ...], int, int]:
+    def tensor(self) -> TensorInfo:
+        """One row of the table; its offset still counts from the end of the table."""
         name = self.string("a tensor's name")
         dimensions: int = self.unpack("I")
         if not 1 <= dimensions <= MAX_DIMENSIONS:
@@ -249,14 +239,14 @@ class _Reader:
                 f"{self.path}: tensor {name!r} is of type {_type_name(type_id)}, which is not supported; "
                 f"give a file whose types are among {names}"
             )
-        return name, shape, type_id, int(self.unpack("Q"))
+        _, block_elements, block_bytes = TENSOR_TYPES[type_id]
+        if shape[-1] % block_elements:
+            raise self.failure(f"rows of tensor {name!r} ({shape[-1]}) are not whole blocks of {block_elements}")
+        return TensorInfo(name, type_id, shape, self.unpack("Q"), prod(shape) // block_elements * block_bytes)
 
 
 def _type_name(type_id: int) -> str:
     """The name that the gguf package has for a type which is not in :data:`TENSOR_TYPES`."""
     from gguf.constants import GGMLQuantizationType
 
-    try:
-        return GGMLQuantizationType(type_id).name
-    except ValueError:
-        return f"number {type_id}"
+    return {kind.value: kind.name for kind in GGMLQuantizationType}.get(type_id, f"number {type_id}")

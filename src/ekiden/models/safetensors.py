@@ -113,7 +113,7 @@ def _tensors(path: Path) -> dict[str, _Tensor]:
     if length > min(MAX_HEADER, len(data) - 8):
         raise _damaged(path, f"its header of {length:,} bytes does not fit the file of {len(data):,}")
     try:
-        header = msgspec.json.decode(data[8 : 8 + length])
+        header = msgspec.json.decode(data[8 : 8 + length].tobytes())
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _damaged(path, "its header is not JSON") from error
     if not isinstance(header, dict):
