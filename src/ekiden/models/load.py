@@ -3,6 +3,7 @@
 :func:`describe` reads everything but the weights, which takes a fraction of a second, also for a large model.
 """
 
+import hashlib
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from ekiden.models.architectures.hf_config import spec_from_config
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
 from ekiden.models.architectures.weights import check_weights
 from ekiden.models.chat_template import ChatTemplate, ChatTemplateError
-from ekiden.models.digests import file_digest, joined_digest, text_digest
+from ekiden.models.digests import file_digest
 from ekiden.models.errors import ModelError
 from ekiden.models.files import read_json, read_text
 from ekiden.models.gguf import GGUFCheckpoint
@@ -127,14 +128,19 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
 
 
 def _digests(files: ModelFiles, template: ChatTemplate | None) -> dict[str, str]:
-    weights = joined_digest([file_digest(path, files.cache_dir) for path in files.weights])
+    each = [file_digest(path, files.cache_dir) for path in files.weights]
+    weights = each[0] if len(each) == 1 else _text_digest("\n".join(each))
     digests = {"weights": weights}
     for name, path in (("tokenizer", files.tokenizer), ("config", files.config)):
         # A GGUF file holds these as well.
         digests[name] = weights if path is None else file_digest(path, files.cache_dir)
     if template is not None:
-        digests["template"] = text_digest(template.source)
+        digests["template"] = _text_digest(template.source)
     return digests
+
+
+def _text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _templates(files: ModelFiles, tokenizer_config: dict[str, Any]) -> dict[str, Any]:
