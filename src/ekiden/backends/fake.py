@@ -55,7 +55,7 @@ class FakeRunner:
         sampler: Sampler | None = None,
         before_step: Callable[[int], None] | None = None,
     ) -> None:
-        self._info = RunnerInfo(
+        self.info = RunnerInfo(
             backend="fake",
             vocab_size=vocab_size,
             max_model_len=max_model_len,
@@ -73,10 +73,6 @@ class FakeRunner:
         self.steps = 0
         self.computed_tokens = 0
 
-    @property
-    def info(self) -> RunnerInfo:
-        return self._info
-
     def execute(self, plan: BatchPlan) -> StepOutput:
         self.steps += 1
         if self._before_step is not None:
@@ -93,7 +89,7 @@ class FakeRunner:
         if row.sampling is not None and self._sampler is not None:
             (result,) = self._sampler.sample(self._logits(row, row.logit_positions), [row])
         elif row.sampling is not None:
-            chosen = [self._state_at(row, position) % self._info.vocab_size for position in row.logit_positions]
+            chosen = [self._state_at(row, position) % self.info.vocab_size for position in row.logit_positions]
             result = RowResult(tuple(chosen[: 1 + num_accepted(row, chosen)]))
         if (asked := row.prompt_logits) is not None:
             positions = range(asked.first, asked.first + len(asked.targets))
@@ -103,18 +99,18 @@ class FakeRunner:
 
     def _logits(self, row: Row, positions: range) -> FloatMatrix:
         """Logits of 1 for the hashed token and 0 for the others."""
-        logits = np.zeros((len(positions), self._info.vocab_size), np.float32)
+        logits = np.zeros((len(positions), self.info.vocab_size), np.float32)
         for line, position in zip(logits, positions, strict=True):
-            line[self._state_at(row, position) % self._info.vocab_size] = 1.0
+            line[self._state_at(row, position) % self.info.vocab_size] = 1.0
         return logits
 
     def _state_at(self, row: Row, position: int) -> int:
         """The hash of the row's tokens up to and including ``position``; at -1 the hash of no tokens."""
-        size = self._info.block_size
+        size = self.info.block_size
         return _SEED if position < 0 else self._pool[row.blocks[position // size]][position % size]
 
     def _compute(self, row: Row) -> None:
-        size = self._info.block_size
+        size = self.info.block_size
         if row.end > len(row.blocks) * size:
             raise RunnerError(f"tokens {row.start}..{row.end} do not fit {len(row.blocks)} blocks of {size}")
         state = self._state_at(row, row.start - 1)

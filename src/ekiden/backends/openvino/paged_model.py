@@ -37,16 +37,12 @@ class CompiledPagedModel:
     """A :class:`PagedModel` on OpenVINO. Its ``infer`` releases the GIL."""
 
     def __init__(self, compiled: ov.CompiledModel, pool: KVPool) -> None:
-        self._pool = pool
+        self.pool = pool
         self._request = compiled.create_infer_request()
         self._indices = {port.any_name: index for index, port in enumerate(compiled.inputs)}
         for name, tensor in pool.tensors.items():
             self._request.set_input_tensor(self._indices[name], tensor)
         self._bound: list[ov.Tensor] = []
-
-    @property
-    def pool(self) -> KVPool:
-        return self._pool
 
     def compute(self, inputs: Inputs) -> tuple[FloatMatrix, float]:
         """See :class:`PagedModel`. Raises :class:`RunnerError` when the model fails."""
@@ -67,7 +63,7 @@ class CompiledPagedModel:
     def close(self) -> None:
         del self._request
         self._bound.clear()
-        self._pool.tensors.clear()
+        self.pool.tensors.clear()
 
 
 def flat_inputs(

@@ -33,12 +33,8 @@ class OpenVINORunner:
         # In such a pass any token may want logits, so the limit of logits applies to tokens too.
         bounds = (PROMPT_LOGITS_LIMIT, limits.tokens, limits.logits)
         self._limits_with_prompt_logits = PassLimits(tokens=min(bound for bound in bounds if bound is not None))
-        self._info = info
+        self.info = info
         self._sampler = sampler or Sampler()
-
-    @property
-    def info(self) -> RunnerInfo:
-        return self._info
 
     def execute(self, plan: BatchPlan) -> StepOutput:
         pool, rows = self.model.pool, plan.rows
