@@ -27,9 +27,7 @@ def setting(
     over: float | None = None,
 ) -> Any:
     """A dataclass field with its help text and bounds. A value is at least ``least`` and greater than ``over``."""
-    metadata: dict[str, object] = {"help": help_text, "choices": choices, "least": least, "over": over}
-    if flag is not None:
-        metadata["flag"] = flag
+    metadata = {"help": help_text, "choices": choices, "least": least, "over": over, "flag": flag}
     return field(default=default, metadata=metadata)
 
 

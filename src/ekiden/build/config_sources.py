@@ -82,7 +82,7 @@ def all_settings() -> tuple[Setting, ...]:
                     default=cast(Value, field.default),
                     help=field.metadata["help"],
                     choices=field.metadata["choices"],
-                    flag=field.metadata.get("flag", "--" + field.name.replace("_", "-")),
+                    flag=field.metadata["flag"] or "--" + field.name.replace("_", "-"),
                 )
             )
     names = [setting.name for setting in found]

@@ -75,7 +75,13 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._mapping = _map(path)
+        try:
+            with path.open("rb") as file:
+                if (magic := file.read(4)) != MAGIC:
+                    raise ModelError(f"{path}: not a GGUF file (it begins with {magic!r}); give a .gguf model file")
+                self._mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        except OSError as error:
+            raise unreadable(path, error) from error
         reader = _Reader(path, self._mapping)
         tensor_count, key_count = reader.header()
         self.metadata: dict[str, MetadataValue] = reader.metadata(key_count)
@@ -95,16 +101,6 @@ class GGUFFile:
     def raw(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
         """The tensor's bytes as a read-only view of the mapped file, ``[num_bytes]``."""
         return np.frombuffer(self._mapping, dtype=np.uint8, count=info.num_bytes, offset=info.offset)
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            if (magic := file.read(4)) != MAGIC:
-                raise ModelError(f"{path}: not a GGUF file (it begins with {magic!r}); give a .gguf model file")
-            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    except OSError as error:
-        raise unreadable(path, error) from error
 
 
 class _Reader:
@@ -171,11 +167,8 @@ class _Reader:
             return scalar
         if type_id == _STRING:
             return self.string(key)
-        if type_id == _ARRAY and depth < MAX_NESTING:
-            return self.array(key, depth)
-        raise self.failure(f"metadata key {key!r} has the unknown value type {type_id}")
-
-    def array(self, key: str, depth: int) -> MetadataValue:
+        if type_id != _ARRAY or depth == MAX_NESTING:
+            raise self.failure(f"metadata key {key!r} has the unknown value type {type_id}")
         item_type: int = self.unpack("I")
         if item_type in _SCALARS:
             dtype = np.dtype("<" + _SCALARS[item_type])

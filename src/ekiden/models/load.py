@@ -5,7 +5,6 @@
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +144,9 @@ def _text_digest(text: str) -> str:
 
 def _templates(files: ModelFiles, tokenizer_config: dict[str, Any]) -> dict[str, Any]:
     """The model's chat templates by name; a separate file takes precedence over ``tokenizer_config.json``."""
-    own: Any = tokenizer_config.get("chat_template")
-    if files.chat_template is not None:
-        if files.chat_template.suffix == ".json":
-            own = read_json(files.chat_template).get("chat_template")
-        else:
-            own = read_text(files.chat_template)
+    own, separate = tokenizer_config.get("chat_template"), files.chat_template
+    if separate is not None:
+        own = read_json(separate).get("chat_template") if separate.suffix == ".json" else read_text(separate)
     if isinstance(own, list):
         return {str(each.get("name")): each.get("template") for each in own if isinstance(each, dict)}
     return {"default": own}
@@ -160,34 +156,31 @@ def _chat_template(
     source: str, override: str | None, own: dict[str, Any], tokenizer: Tokenizer, warnings: list[str]
 ) -> ChatTemplate | None:
     """The template in use. A faulty override is an error; a faulty template of the model's own only rules out chat."""
-    build = partial(ChatTemplate, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
-    if override is not None:
-        try:
-            return build(override)
-        except ChatTemplateError as error:
-            raise ModelError(f"{error}; give another file with --chat-template") from error
-    template, tools = own.get("default"), own.get("tool_use")
+    template, tools = (own.get("default"), own.get("tool_use")) if override is None else (override, None)
     if not isinstance(template, str):
         warnings.append(f"{source}: has no chat template, so chat is refused; give one with --chat-template")
         return None
+    tool_source = tools if isinstance(tools, str) else None
     try:
-        return build(template, tool_source=tools if isinstance(tools, str) else None)
+        return ChatTemplate(
+            template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token, tool_source=tool_source
+        )
     except ChatTemplateError as error:
+        if override is not None:
+            raise ModelError(f"{error}; give another file with --chat-template") from error
         warnings.append(f"{source}: {error}, so chat is refused; give another with --chat-template")
         return None
 
 
 def _sampling_defaults(generation: dict[str, Any], warnings: list[str]) -> dict[str, float | int]:
-    defaults: dict[str, float | int] = {}
-    for key in _SAMPLING_DEFAULTS:
-        value = generation.get(key)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            warnings.append(f"generation_config.json: {key!r} is {value!r:.40}, not a number, and is left out")
-            continue
-        defaults[key] = value
-    return defaults
+    given = {key: generation[key] for key in _SAMPLING_DEFAULTS if generation.get(key) is not None}
+    numbers = {key: value for key, value in given.items() if type(value) in (int, float)}
+    warnings += [
+        f"generation_config.json: {key!r} is {value!r:.40}, not a number, and is left out"
+        for key, value in given.items()
+        if key not in numbers
+    ]
+    return numbers
 
 
 def _ids(value: Any) -> list[int]:

@@ -139,7 +139,9 @@ class Tokenizer:
         if piece is None:
             return b""
         if self.byte_level:
-            return _byte_level_bytes(piece)
+            # A token with other characters stands for its own text.
+            own = _BYTE_OF.keys() >= set(piece)
+            return bytes(map(_BYTE_OF.__getitem__, piece)) if own else piece.encode()
         if self.byte_fallback and _BYTE_TOKEN.fullmatch(piece):
             return bytes([int(piece[3:5], 16)])
         return piece.replace("▁", " ").encode()
@@ -203,13 +205,6 @@ class DecodeStream:
 
 def _encode(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-
-def _byte_level_bytes(piece: str) -> bytes:
-    try:
-        return bytes(_BYTE_OF[character] for character in piece)
-    except KeyError:
-        return piece.encode()  # a token with other characters stands for its own text
 
 
 def failure(source: str, error: Exception) -> ModelError:
