@@ -11,17 +11,9 @@ from typing import Any, Final
 MAX_SOURCE: Final = 128 * 1024
 """Characters of a grammar."""
 MAX_SCHEMA_DEPTH: Final = 64
-MAX_SCHEMA_NODES: Final = 2000
-"""Objects in a schema."""
-MAX_PROPERTIES: Final = 500
-"""Properties in a whole schema."""
-MAX_ENUM_VALUES: Final = 1000
-"""Values of all ``enum`` of a schema."""
-MAX_REFERENCES: Final = 500
 MAX_LOOKS: Final = 200_000
 """Steps that resolving the references may take."""
 MAX_MULTIPLE: Final = 1000
-"""Sum of all ``multipleOf`` of a schema, each in units of its last decimal place (0.25 is 25)."""
 MAX_REGEX: Final = 8 * 1024
 MAX_GBNF: Final = 32 * 1024
 MAX_RULES: Final = 500
@@ -69,12 +61,13 @@ def check_schema(schema: Any) -> None:
 
 
 _LIMITS: Final = {
-    "objects": MAX_SCHEMA_NODES,
-    "properties": MAX_PROPERTIES,
-    "enum values": MAX_ENUM_VALUES,
-    "references": MAX_REFERENCES,
+    "objects": 2000,
+    "properties": 500,
+    "enum values": 1000,
+    "references": 500,
     "as the sum of its multipleOf, counted in their last decimal places": MAX_MULTIPLE,
 }
+"""How many of each a whole schema may have."""
 
 
 def _walk(schema: Any) -> Iterator[tuple[str, Mapping[str, Any], int]]:

@@ -159,11 +159,10 @@ def _self_test(
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     path = cache_dir / "self_test" / f"{digest}.json"
     test = SelfTest(model, vocab_size=description.vocab_size, **most)
-    known: SelfTestResult | None = None
     with contextlib.suppress(OSError, msgspec.DecodeError):  # there may be no earlier result, or an unreadable one
         known = msgspec.json.decode(path.read_bytes(), type=SelfTestResult)
-    if known is not None and (not strict or test.holds(known)):
-        return known
+        if not strict or test.holds(known):
+            return known
     result = test.calibrate(strict=strict)
     if result.failure is None:
         try:
