@@ -74,8 +74,7 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
         environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        environment.globals |= {"raise_exception": _raise_exception, "strftime_now": lambda form: now().strftime(form)}
         try:
             self._template = environment.from_string(source)
             self._tool_template = environment.from_string(tool_source) if tool_source else self._template

@@ -78,19 +78,14 @@ class IncrementalText:
             return TextDelta(text="", stopped=self._stopped)
         held, pending = len(self._held), self._held + text
         # A match that ends in the held-back text was complete with an earlier token, and was passed over then.
-        found = [(begin, len(stop), stop) for stop in self._stop if (begin := _find(pending, stop, held)) >= 0]
-        if found and may_stop:
+        begins = [(pending.find(stop, max(0, held + 1 - len(stop))), len(stop), stop) for stop in self._stop]
+        if may_stop and (found := [each for each in begins if each[0] >= 0]):
             begin, length, self._stopped = min(found)
             self._held = ""
             return TextDelta(text=pending[: begin + length if self._include_stop else begin], stopped=self._stopped)
         keep = len(pending) - max((_begun(pending, stop) for stop in self._stop), default=0)
         self._held = pending[keep:]
         return TextDelta(text=pending[:keep])
-
-
-def _find(text: str, stop: str, after: int) -> int:
-    """Where the first ``stop`` begins that ends after the first ``after`` characters; -1 if there is none."""
-    return text.find(stop, max(0, after + 1 - len(stop)))
 
 
 def _begun(text: str, stop: str) -> int:

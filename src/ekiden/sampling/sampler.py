@@ -126,10 +126,8 @@ def _choices(row: Row) -> Iterable[Choice]:
 
 def num_accepted(row: Row, chosen: list[int]) -> int:
     """How many of a row's drafts equal the chosen tokens. ``chosen`` has a token for each logit position."""
-    for count, draft in enumerate(row.token_ids[len(row.token_ids) - row.num_drafts :]):
-        if chosen[count] != draft:
-            return count
-    return row.num_drafts
+    drafts = row.token_ids[len(row.token_ids) - row.num_drafts :]
+    return next((at for at, draft in enumerate(drafts) if chosen[at] != draft), row.num_drafts)
 
 
 def prompt_logprobs(logits: FloatMatrix, asked: PromptLogits, positions: Iterable[int]) -> tuple[TokenLogprobs, ...]:

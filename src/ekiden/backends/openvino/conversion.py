@@ -95,7 +95,8 @@ def _read(core: ov.Core, entry: Path) -> ov.Model | None:
                 raise ValueError(f"{name} is not what was written")
         return core.read_model(entry / GRAPH)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ModelError) as error:
-        _let_go(entry)
+        if entry in _held:
+            os.close(_held.pop(entry))
         log.warning("the converted model in %s is damaged (%s); converting again", entry, error)
         return None
 
@@ -108,12 +109,6 @@ def _hold(entry: Path) -> None:
         _held[entry] = descriptor
     with contextlib.suppress(OSError):  # somebody else's cache, which we may only read
         os.utime(entry)
-
-
-def _let_go(entry: Path) -> None:
-    descriptor = _held.pop(entry, None)
-    if descriptor is not None:
-        os.close(descriptor)
 
 
 def _write(model: ov.Model, entry: Path) -> None:
