@@ -54,19 +54,10 @@ class SafetensorsCheckpoint:
             for name in found.keys() & self._tensors.keys():
                 raise ModelError(f"{path}: tensor {name!r} is in another file as well; fetch the model again")
             self._tensors |= found
-        self._where = str(paths[0].parent) if paths else "model"
-
-    def names(self) -> frozenset[str]:
-        return frozenset(self._tensors)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of tensor ``name``, which must be among :meth:`names`."""
-        return self._tensors[name].entry.shape
+        self.shapes = {name: tensor.entry.shape for name, tensor in self._tensors.items()}
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
-        """The tensor ``name`` as float32 in its stored shape; raises :class:`ModelError` when it is not there."""
-        if name not in self._tensors:
-            raise ModelError(f"{self._where}: tensor {name!r} is missing; fetch the model again")
+        """The tensor ``name``, which must be there, as float32; raises :class:`ModelError` for a type of no weights."""
         path, entry, content = self._tensors[name]
         if entry.dtype not in _DTYPES:
             raise ModelError(f"{path}: tensor {name!r} is of type {entry.dtype}; {', '.join(_DTYPES)} are supported")
