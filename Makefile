@@ -7,7 +7,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
-.PHONY: serve demo test soak fuzz bench bench-peer lint format clean lock setup setup-test setup-bench
+.PHONY: serve demo test test-fast soak fuzz bench bench-peer lint format clean lock setup setup-test setup-bench
 
 serve: setup
 	@exec $(BIN)/ekiden serve $(ARGS)
@@ -15,9 +15,20 @@ serve: setup
 demo: setup
 	@exec $(BIN)/ekiden demo $(ARGS)
 
-# Two files of tests at a time: the model's tests and the others keep both of two cores busy. ARGS="-n 0" for one.
-test: lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
+# Two files of tests at a time keep both of two cores busy. ARGS="-n 0" for one.
+PYTEST = $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
+# The checks run in what time the tests leave, and tell what they found when the tests have ended.
+test: setup-test
+	@checks=$$(mktemp); trap 'rm -f "$$checks"' EXIT; \
+	nice $(MAKE) --no-print-directory lint >"$$checks" 2>&1 & lint=$$!; \
+	$(PYTEST) $(ARGS); tests=$$?; \
+	wait $$lint; lint=$$?; cat "$$checks"; \
+	exit $$((tests ? tests : lint))
+
+# Whatever needs neither a model nor another program, for while one works.
+test-fast: setup-test
+	SIMULATION_SEEDS=500 $(PYTEST) -m "not model and not program" $(ARGS)
 
 lint: setup-test
 	$(BIN)/ruff check .
@@ -29,10 +40,13 @@ format: setup-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Many more simulated worlds than the test command runs; a failure prints the seed that shows it again.
+# Many more simulated worlds than the test command runs (a failure prints the seed that shows it again), and the
+# longest runs of the real model at their full length.
 SEEDS ?= 50000
 soak: setup-test
 	SIMULATION_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/simulation/test_simulation.py $(ARGS)
+	SOAK_REQUESTS=500 SOAK_MARKERS=200 $(BIN)/python -m pytest -q \
+	  tests/endtoend/test_ledger.py tests/endtoend/test_structured_output.py $(ARGS)
 
 # Ten minutes of attacks on the real server; ARGS="--seconds 60" for fewer.
 fuzz: setup-test

@@ -10,19 +10,19 @@ only the core and its recorder are measured. ``--steps 2000000 --rows 16`` write
 import argparse
 import json
 import random
-import statistics
 import time
 from pathlib import Path
 
-from ekiden.build.recording import controls_of, make_header
-from ekiden.config import CacheConfig, Config, SchedulerConfig
-from ekiden.engine.engine_core import EngineCore
+from ekiden.build.recording import make_header
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
+from ekiden.engine.driver import Source, VirtualClock, drive
+from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain, worst
 from ekiden.evidence.reader import LedgerReader
-from ekiden.guardrails.limits import Tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
+from ekiden.measure.percentiles import median
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput
 from ekiden.state.request import Request
 from ekiden.state.runner import ChunkRules, RunnerInfo
@@ -35,7 +35,7 @@ class VirtualModel:
     """A model whose steps take virtual time and whose every token is 1."""
 
     def __init__(self, rows: int) -> None:
-        self.now = 0.0
+        self.clock = VirtualClock()
         self.info = RunnerInfo(
             backend="virtual",
             vocab_size=50_000,
@@ -47,11 +47,8 @@ class VirtualModel:
             chunks=ChunkRules(border=32, least=2),
         )
 
-    def clock(self) -> float:
-        return self.now
-
     def execute(self, plan: BatchPlan) -> StepOutput:
-        self.now += 0.008 + 0.0004 * plan.total_tokens
+        self.clock.time += 0.008 + 0.0004 * plan.total_tokens
         return StepOutput(rows=[NO_TOKENS if row.sampling is None else ONE_TOKEN for row in plan.rows])
 
     def close(self) -> None:
@@ -72,51 +69,54 @@ class Bench:
         self.writer: LedgerWriter | None = None
         recorder = None
         if folder is not None:
-            header = make_header(config, self.model.info, Tenants(), run_id="bench", clock_base=0)
+            header = make_header(config, self.model.info, run_id="bench", clock_base=0)
             self.writer = LedgerWriter(folder / "bench.sqlite", header)
             recorder = Recorder(
                 self.writer, clock_base=0, block_size=32, prefix_caching=True, controls=controls_of(config)
             )
         self.core = EngineCore(
             runner=self.model,
-            scheduler=config.scheduler,
+            controls=controls_of(config),
             cache=config.cache,
-            limits=config.limits,
-            clock=whole_microseconds(self.model.clock),
+            clock=whole_microseconds(self.model.clock.now),
             recorder=recorder,
         )
         self.sent = self.tokens = 0
+        self.began: float | None = None
 
-    def offer(self) -> None:
-        """Keep the engine full, with half as many requests again waiting."""
-        while len(self.core.population.by_id) < self.rows * 3 // 2:
-            self.sent += 1
-            rng = self.rng
-            prompt = (7,) * 64 + tuple(rng.choices(range(50_000), k=rng.choice((16, 60, 200, 500))))
-            self.core.add_request(
-                Request(
-                    request_id=f"request-{self.sent:026d}",
-                    prompt_token_ids=prompt,
-                    sampling=SamplingParams(
-                        temperature=0.0, max_tokens=rng.choice((16, 64, 100, 300)), ignore_eos=True
-                    ),
-                    arrival_time=self.model.now,
-                    tenant=rng.choice(("alpha", "beta", "gamma")),
-                )
-            )
-            self.core.step()
-
-    def run(self, steps: int) -> list[float]:
-        """Run ``steps`` steps; returns the seconds that each took."""
-        times = []
+    def load(self, steps: int) -> Source:
+        """Keep half as many again waiting as can run; each arrival gets a step of its own, which is not measured."""
         for _ in range(steps):
-            self.offer()
+            while len(self.core.population.by_id) < self.rows * 3 // 2:
+                self.core.add_request(self.request())
+                self.began = None
+                yield None
             while self.writer is not None and len(self.writer._pending) > 10_000:
                 time.sleep(0.05)  # virtual time runs faster than the disk can write
-            began = time.perf_counter()
-            result = self.core.step()
-            times.append(time.perf_counter() - began)
-            self.tokens += sum(len(update.token_ids) for update in result.updates)
+            self.began = time.perf_counter()
+            yield None
+
+    def request(self) -> Request:
+        self.sent += 1
+        rng = self.rng
+        return Request(
+            request_id=f"request-{self.sent:026d}",
+            prompt_token_ids=(7,) * 64 + tuple(rng.choices(range(50_000), k=rng.choice((16, 60, 200, 500)))),
+            sampling=SamplingParams(temperature=0.0, max_tokens=rng.choice((16, 64, 100, 300)), ignore_eos=True),
+            arrival_time=self.model.clock.now(),
+            tenant=rng.choice(("alpha", "beta", "gamma")),
+        )
+
+    def run(self, steps: int) -> list[float]:
+        """Seconds of each measured step."""
+        times: list[float] = []
+
+        def after_step(result: StepResult) -> None:
+            if self.began is not None:
+                times.append(time.perf_counter() - self.began)
+                self.tokens += sum(len(update.token_ids) for update in result.updates)
+
+        drive(self.core, self.load(steps), self.model.clock, after_step)
         return times
 
 
@@ -130,9 +130,9 @@ def main() -> None:
     arguments = parser.parse_args()
     figures: dict[str, object] = {"rows": arguments.rows, "steps": arguments.steps}
     off, sample = Bench(arguments.rows, None), min(arguments.steps, 5_000)
-    figures["step_us_off"] = statistics.median(off.run(sample)) * 1e6
+    figures["step_us_off"] = median(off.run(sample)) * 1e6
     on = Bench(arguments.rows, arguments.folder)
-    figures["step_us_on"] = statistics.median(on.run(arguments.steps)[:sample]) * 1e6
+    figures["step_us_on"] = median(on.run(arguments.steps)[:sample]) * 1e6
     assert on.writer is not None
     on.writer.close()
     path = on.writer.path
@@ -149,7 +149,7 @@ def main() -> None:
             told = explain(reader, found[0])
             times.append(time.perf_counter() - began)
             assert abs(sum(cause.seconds for cause in told.causes) - told.e2e_seconds) < 1e-3
-        figures |= {"explain_ms_p50": statistics.median(times) * 1e3, "explain_ms_max": max(times) * 1e3}
+        figures |= {"explain_ms_p50": median(times) * 1e3, "explain_ms_max": max(times) * 1e3}
         began = time.perf_counter()
         worst(reader, 10)
         figures["worst_10_ms"] = (time.perf_counter() - began) * 1e3

@@ -5,7 +5,6 @@ python benchmarks/ledger_on_off.py --rounds 2 --rows 64 --output-tokens 64
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 from dataclasses import replace
@@ -14,9 +13,10 @@ from ekiden.build.core import build_core
 from ekiden.build.model import load_model
 from ekiden.build.recording import recorded_core
 from ekiden.config import Config, LedgerConfig
+from ekiden.engine.driver import run_batch
 from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.bench import Shape, requests_for, sized
-from ekiden.evaluation.offline import run_batch
+from ekiden.measure.percentiles import median
 
 
 def run(parts: EngineParts, config: Config, shape: Shape, *, ledger: bool) -> tuple[float, list[list[int]]]:
@@ -60,7 +60,7 @@ def main() -> None:
         print(
             json.dumps(
                 {
-                    "on_over_off_median": statistics.median(ratios),
+                    "on_over_off_median": median(ratios),
                     "on_over_off": ratios,
                     "same_tokens": same,
                     "pairs": len(ratios),

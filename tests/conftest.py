@@ -1,4 +1,7 @@
-"""Fixtures that several rooms' tests share."""
+"""Fixtures that several rooms' tests share, and what each test needs, as markers.
+
+No test is marked by hand: its folder and its fixtures say what it needs. ``make test-fast`` leaves out what is marked.
+"""
 
 import os
 from collections.abc import Iterator
@@ -13,6 +16,26 @@ from ekiden.models.resolve import ModelFiles, resolve
 # How fast examples are generated and run depends on the machine, not on the code.
 settings.register_profile("ekiden", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ekiden")
+
+TESTS = Path(__file__).parent
+FOLDERS = {"backends": "model", "endtoend": "model", "clients": "program", "fuzz": "program"}
+FIXTURES = {"smollm2_files": "model"}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A folder of tests that are left out is not even read: importing a model's kernels and clients takes seconds."""
+    need = FOLDERS.get(collection_path.name)
+    return True if need is not None and f"not {need}" in config.option.markexpr else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by what it needs; the model's tests come first, as the longest files must not be begun last."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        for need in {FOLDERS.get(item.path.relative_to(TESTS).parts[0]), *(FIXTURES.get(name) for name in fixtures)}:
+            if need is not None:
+                item.add_marker(need)
+    items.sort(key=lambda item: item.path.parent != TESTS / "endtoend")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,10 +7,11 @@ be checked without a model is checked when a section is created, and raises :cla
 """
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ekiden.errors import UserError
+from ekiden.state.controls import Controls, TenantLimits
 
 
 class ConfigError(UserError, ValueError):
@@ -223,6 +224,8 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
+    tenants: dict[str, TenantLimits] = field(default_factory=dict)
+    """What ``limits.tenants_file`` holds; whoever resolves the settings reads it."""
 
     def __post_init__(self) -> None:
         # A step must hold a decode of every sequence and a prefill chunk that does not leave one token over.
@@ -232,6 +235,25 @@ class Config:
             f"max_num_batched_tokens is {self.scheduler.max_num_batched_tokens}; with max_num_seqs "
             f"{self.scheduler.max_num_seqs} and block_size {self.cache.block_size} it must be at least {least}",
         )
+
+
+_LIMITS = ("max_num_queued_reqs", "max_num_queued_tokens", "max_queue_seconds")
+
+
+def controls_of(config: Config) -> Controls:
+    """The controls that an engine starts with."""
+    limits = {name: getattr(config.limits, name) for name in _LIMITS}
+    return Controls(**asdict(config.scheduler), **limits, tenants=config.tenants)
+
+
+def check_controls(controls: Controls, block_size: int) -> None:
+    """Raise :class:`ConfigError` for controls that an engine could not have started with."""
+    scheduler = {name: getattr(controls, name) for name in SchedulerConfig.__dataclass_fields__}
+    Config(
+        scheduler=SchedulerConfig(**scheduler),
+        limits=LimitsConfig(**{name: getattr(controls, name) for name in _LIMITS}),
+        cache=CacheConfig(block_size=block_size),
+    )
 
 
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}

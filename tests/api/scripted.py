@@ -11,11 +11,12 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from ekiden.api.app import create_app
-from ekiden.config import Config
+from ekiden.config import Config, controls_of
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
+from ekiden.state.controls import ControlChange, ControlsInForce, ControlState
 from ekiden.state.request import Finish, FinishReason, Refusal, Request, RequestUpdate, TokenLogprobs
 
 START, END, BOS = 256, 257, 258
@@ -85,7 +86,8 @@ class ScriptedEngine:
         self.requests: list[Request] = []
         self.aborted: list[str] = []
         self.commands: list[tuple[str, object]] = []
-        """The pause, resume and drain commands received."""
+        """The pause, resume and controls commands received."""
+        self.in_force = ControlsInForce(controls_of(Config()))
         self.reached_gate = asyncio.Event()
         self.someone_aborted = asyncio.Event()
         self.snapshot = EngineStats()
@@ -116,8 +118,13 @@ class ScriptedEngine:
     async def resume(self, request_id: str, by: str | None = None) -> None:
         self.commands.append(("resume", request_id))
 
-    async def drain(self, draining: bool) -> None:
-        self.commands.append(("drain", draining))
+    def controls(self) -> ControlState:
+        return self.in_force.state
+
+    async def set_controls(self, change: ControlChange) -> ControlState:
+        self.commands.append(("set_controls", change.values))
+        self.in_force.apply(change, time.monotonic())
+        return self.in_force.state
 
     def note_abort(self, request_id: str) -> None:
         self.aborted.append(request_id)

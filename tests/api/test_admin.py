@@ -174,6 +174,70 @@ async def test_drain_closes_the_door_and_opens_it(desk: Desk):
 
 async def test_policy(desk: Desk):
     state = (await desk.core.http.get("/admin/policy", headers=desk.admin)).json()
-    assert state["scheduler"]["scheduling_policy"] == "fcfs"
-    assert state["limits"]["max_num_queued_reqs"] == 4096
+    assert state["epoch"] == 0
     assert state["draining"] is False
+    nobody = {"set_by": "configuration", "who": "", "why": "", "expires_in_seconds": None}
+    assert state["controls"]["scheduling_policy"] == {"value": "fcfs", **nobody}
+    assert state["controls"]["max_num_queued_reqs"] == {"value": 4096, **nobody}
+
+
+async def test_a_policy_is_changed_with_a_reason_and_an_end(desk: Desk, caplog):
+    desk.gate.open.set()
+    wanted = {"scheduling_policy": "priority", "max_num_seqs": 2}
+    with caplog.at_level(logging.INFO):
+        response = await desk.do("policy", set=wanted, reason="burst of batch work", expires_in_seconds=0.4)
+    assert response.status_code == 200
+    state = response.json()
+    assert state["epoch"] == 1
+    told = state["controls"]["max_num_seqs"]
+    assert 0 < told.pop("expires_in_seconds") <= 0.4
+    assert told == {"value": 2, "set_by": "person", "who": "ops", "why": "burst of batch work"}
+    assert f"admin ops set {wanted}: 'burst of batch work'" in caplog.text
+    async with asyncio.timeout(5):
+        while (await desk.core.http.get("/admin/policy", headers=desk.admin)).json()["epoch"] == 1:
+            await asyncio.sleep(0.02)
+    state = (await desk.core.http.get("/admin/policy", headers=desk.admin)).json()
+    assert state["controls"]["max_num_seqs"]["value"] == 64
+    assert state["controls"]["scheduling_policy"]["set_by"] == "configuration"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        ({"max_num_seqs": 0}, "max_num_seqs is 0; it must be at least 1"),
+        ({"max_num_seqs": "many"}, "max_num_seqs is 'many'"),
+        ({"scheduling_policy": "lifo"}, "must be one of fcfs"),
+        ({"max_num_batched_tokens": 65}, "max_num_batched_tokens is 65; with max_num_seqs 64"),
+        ({"block_size": 8}, "block_size cannot be changed while the engine runs"),
+        ({"tenants": {"a": {"weight": -1.0}}}, "weight is -1.0"),
+    ],
+)
+async def test_a_policy_that_cannot_work_is_refused_and_changes_nothing(desk: Desk, wanted, text):
+    desk.gate.open.set()
+    response = await desk.do("policy", set=wanted, reason="try")
+    assert text in assert_error(response, 400, "set")
+    assert (await desk.core.http.get("/admin/policy", headers=desk.admin)).json()["epoch"] == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"set": {}, "reason": "x"},
+        {"set": {"max_num_seqs": 2}},
+        {"set": {"max_num_seqs": 2}, "reason": "x", "expires_in_seconds": 0},
+        {"set": {"max_num_seqs": 2}, "reason": "x", "until": "noon"},
+    ],
+)
+async def test_a_policy_needs_a_field_and_a_reason(desk: Desk, body):
+    assert_error(await desk.do("policy", **body), 400)
+
+
+async def test_a_drain_that_expires_opens_the_server_again(desk: Desk):
+    desk.gate.open.set()
+    await desk.do("policy", set={"draining": True}, reason="upgrade of a disk", expires_in_seconds=1)
+    assert_error(await desk.core.complete("hi"), 503, code="draining")
+    async with asyncio.timeout(5):
+        while (await desk.core.http.get("/ready")).status_code != 200:
+            await asyncio.sleep(0.02)
+    assert (await desk.core.complete("hi", max_tokens=1)).status_code == 200

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ekiden.config import CacheConfig, Config, LedgerConfig, LimitsConfig, SchedulerConfig, ServerConfig
 from ekiden.engine.interface import LATENCIES, LATENCY_BOUNDS, OTHER_TENANTS, STEP_TOKEN_BOUNDS, TOKEN_TIME_BOUNDS
 from ekiden.evidence.reader import LedgerReader, decisions_of, inputs_of, request_detail_of
+from ekiden.guardrails.limits import load_tenants
 from ekiden.ledger.records import REFUSED
 from ekiden.state.request import FinishReason
 from ekiden.state.runner import RunnerError
@@ -41,7 +42,8 @@ def config(tmp_path: Path) -> Config:
             max_num_seqs=SLOTS, max_num_batched_tokens=SLOTS + 3 * BLOCK, scheduling_policy="fair"
         ),
         cache=CacheConfig(block_size=BLOCK),
-        limits=LimitsConfig(tenants_file=str(tenants), max_num_queued_reqs=40),
+        limits=LimitsConfig(max_num_queued_reqs=40),
+        tenants=load_tenants(str(tenants)),
         server=ServerConfig(tenant_header="x-tenant"),
         ledger=LedgerConfig(ledger_dir=str(tmp_path / "ledger")),
     )
@@ -80,11 +82,13 @@ class Load:
         late = self.post("somebody", shared, deadline_ms=30, max_tokens=300, ignore_eos=True)
         held.append(asyncio.create_task(late))
         await self.arrived(held)
-        await asyncio.sleep(0.05)  # its deadline passes while no slot is free
-        self.gate.open.set()
-        # More than the queue holds, at once; they are answered, one way or another.
+        # More than the queue holds, all of them before the next step begins; they are answered, one way or another.
         flood = [self.post("flood", f"{index}", max_tokens=30, ignore_eos=True) for index in range(60)]
-        await asyncio.gather(*held, *flood, self.leave(), self.be_paused())
+        held += [asyncio.create_task(call) for call in flood]
+        await self.arrived(held)
+        await asyncio.sleep(0.03)  # the deadline passes while no slot is free
+        self.gate.open.set()
+        await asyncio.gather(*held, self.leave(), self.be_paused())
         await self.be_refused()
 
     async def arrived(self, calls: list[asyncio.Task[httpx.Response]]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ekiden.config import CacheConfig, Config, LedgerConfig, LimitsConfig, SchedulerConfig, ServerConfig
+from ekiden.guardrails.limits import load_tenants
 from tests.api.conftest import assert_error, events
 from tests.api.real_core import BLOCK, real_core
 from tests.api.test_admin import Gate
@@ -26,7 +27,8 @@ def config(tmp_path: Path, **limits: object) -> Config:
     return Config(
         scheduler=SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=1 + 2 * BLOCK),
         cache=CacheConfig(block_size=BLOCK),
-        limits=LimitsConfig(tenants_file=str(path), **limits),  # type: ignore[arg-type]
+        limits=LimitsConfig(**limits),  # type: ignore[arg-type]
+        tenants=load_tenants(str(path)),
         server=ServerConfig(tenant_header="x-tenant"),
         ledger=LedgerConfig(ledger=False),
     )
@@ -79,7 +81,9 @@ async def test_a_deadline_that_passes_in_the_queue(tmp_path: Path, stream: bool)
             body = {"model": "toy/model", "prompt": "b", "stream": stream}
             headers = {"x-request-deadline-ms": "20"}
             late = asyncio.create_task(core.http.post("/v1/completions", json=body, headers=headers))
-            await asyncio.sleep(0.05)
+            while len(core.app.state.context.in_flight) < 2:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.02)  # its deadline passes in the queue
         finally:
             gate.open.set()
         assert_error(await late, 408, code="deadline")
@@ -94,11 +98,11 @@ async def test_a_deadline_that_passes_while_tokens_flow(tmp_path: Path):
     async with real_core(config(tmp_path), before_step=gate, live=True) as core:
         try:
             body = {"model": "toy/model", "prompt": "b", "stream": True, "max_tokens": 50, "ignore_eos": True}
-            headers = {"x-request-deadline-ms": "200"}
+            headers = {"x-request-deadline-ms": "400"}
             gate.permits.release(3)
             async with core.http.stream("POST", "/v1/completions", json=body, headers=headers) as response:
                 assert response.status_code == 200
-                await asyncio.sleep(0.25)
+                await asyncio.sleep(0.4)  # the deadline passes, at the latest
                 gate.open.set()
                 text = (await response.aread()).decode()
         finally:

@@ -4,7 +4,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
@@ -25,9 +25,8 @@ def test_the_same_tokens_and_logprobs_from_another_process(reference_dir: Path, 
     runner = Recorded(load())
     core = EngineCore(
         runner=runner,
-        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=96),
+        controls=controls_of(Config(scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=96))),
         cache=CacheConfig(),
-        limits=LimitsConfig(),
         clock=lambda: 0.0,
     )
     for index, fields in enumerate(SETTINGS):

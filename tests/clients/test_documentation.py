@@ -39,7 +39,7 @@ def snippets(page: str, begin: str, end: str) -> list[Snippet]:
     return [Snippet(page, *found) for found in re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)]
 
 
-README = snippets("README.md", "Ask it something:", "## See what continuous batching is")
+README = snippets("README.md", "Send it a request:", "## See what continuous batching is")
 CLIENTS = snippets("docs/clients.md", "# Clients", "## What a client may rely on")
 
 

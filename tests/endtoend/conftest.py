@@ -14,6 +14,9 @@ from ekiden.models.load import describe
 from ekiden.models.resolve import ModelFiles
 from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.runner import ModelRunner, RunnerInfo
+from tests.model_threads import model_threads
+
+__all__ = ["model_threads"]
 
 
 @dataclass(slots=True)
@@ -38,8 +41,9 @@ class SmallPool:
 
 
 @pytest.fixture(scope="session")
-def parts() -> Iterator[EngineParts]:
+def parts(model_threads: int) -> Iterator[EngineParts]:
     loaded = load_model(Config(cache=CacheConfig(kv_cache_size="256MiB", swap_size="256MiB")))
+    assert loaded.runner.info.details["threads"] == str(model_threads)
     yield loaded
     loaded.runner.close()
 

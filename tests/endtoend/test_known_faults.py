@@ -58,7 +58,9 @@ def test_pb_01_penalties_touch_their_own_row_only(parts: EngineParts, penalty: d
 
 def test_pb_05_a_prompt_that_the_cache_covers_whole_answers_the_same(parts: EngineParts) -> None:
     llm = build_llm(parts, CONFIG)
-    sampling = SamplingParams(temperature=0.0, max_tokens=16, logprobs=1, ignore_eos=True)
+    sampling = SamplingParams(temperature=0.0, max_tokens=8, logprobs=1, ignore_eos=True)
+    near = SamplingParams(temperature=0.0, max_tokens=1)
+    least = parts.runner.info.chunks.least
     long = tuple((37 * index) % 9000 + 100 for index in range(3 * BLOCK + 2))
     for length in (1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 1):
         seen = []
@@ -67,7 +69,7 @@ def test_pb_05_a_prompt_that_the_cache_covers_whole_answers_the_same(parts: Engi
             seen.append(run(llm, [(0, name, long[:length], sampling)])[name])
         seen += run(llm, [(0, f"{length}-copy{i}", long[:length], sampling) for i in range(4)]).values()
         for other in (length + 1, max(1, length - 1)):
-            run(llm, [(0, f"{length}-near{other}", long[:other], sampling)])
+            run(llm, [(0, f"{length}-near{other}", long[:other], near)])
         first = seen[0]
         for updates in seen:
             assert tokens(updates) == tokens(first)
@@ -75,7 +77,8 @@ def test_pb_05_a_prompt_that_the_cache_covers_whole_answers_the_same(parts: Engi
             finish = updates[-1].finish
             assert finish is not None
             assert finish.num_prompt_tokens == length
-            assert finish.num_cached_tokens <= max(0, length - 1)
+            if updates is not first:
+                assert finish.num_cached_tokens == max(0, length - least) // BLOCK * BLOCK < length
 
 
 def test_r_09_every_token_has_its_logprob_also_where_a_stop_ends_it(parts: EngineParts) -> None:

@@ -280,8 +280,9 @@ async def test_r_08_answers_of_many_requests_are_never_mixed_up(core: RealCore) 
             return None
 
     said = await asyncio.gather(*map(one, range(200)))
-    assert all(text in (f"marker-{index:03}", None) for index, text in enumerate(said))
-    assert sum(text is not None for text in said) >= 160
+    for index, text in enumerate(said):
+        assert text == f"marker-{index:03}" or (text is None and index % 5 == 0)
+    assert said[0] is None, "the first leaves at once"
 
 
 async def test_r_12_a_limit_of_all_there_is_for_many_at_once(core: RealCore) -> None:

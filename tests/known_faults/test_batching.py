@@ -80,7 +80,7 @@ async def test_pb_03_rows_that_join_in_waves_keep_their_own_grammars() -> None:
         for cycle in range(5):
             for words in ((f"a{cycle}", f"b{cycle}"), ("x", "y"), ("z", "w")):
                 assert json.loads(await said(**one_of(*words)))["k"] in words
-                assert words != ("x", "y") or await said(**plain[1]) == solo[1]
+            assert await said(**plain[1]) == solo[1]
 
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 1])
@@ -93,7 +93,8 @@ async def test_pb_05_the_same_prompt_again_gives_the_same(core: RealCore, length
     for answer in again:
         assert answer["choices"] == first["choices"]
         assert answer["usage"]["prompt_tokens"] == length
-        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] <= length - 1
+        found = max(0, length - core.runner.info.chunks.least) // BLOCK * BLOCK
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == found < length
     for other in ([*prompt, 5], prompt[:-1]):
         if other:
             answer = await whole(core.http, TEXT, prompt=other, **fields)

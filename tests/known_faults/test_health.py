@@ -192,7 +192,10 @@ async def test_r_25_counters_never_fall() -> None:
                 whole(core.http, TEXT, text="shared beginning " * 3 + str(index % 4), max_tokens=200, ignore_eos=True)
             )
             if generator.random() < 0.3:
-                await asyncio.sleep(generator.random() / 4)
+                for _ in range(generator.randrange(40)):
+                    await asyncio.sleep(0)
+                while not (core.engine.stats().num_running or call.done()):
+                    await asyncio.sleep(0)
                 call.cancel()
             await asyncio.wait([call])
 

@@ -177,6 +177,9 @@ async def test_pb_41_a_model_is_a_name_and_no_path(memory: Memory) -> None:
         for wrong in (None, 5, ["x"]):
             assert_error(await memory.complete(model=wrong), 400, "model")
     assert seen == []
+    with watched() as seen:
+        Path(__file__).read_bytes()
+    assert seen, "the watch is blind"
     assert len({message for message in messages if len(message) < 120}) <= 2
     assert (await memory.complete()).status_code == 200
 

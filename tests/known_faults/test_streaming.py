@@ -170,6 +170,7 @@ async def test_r_09_log_probabilities_are_those_of_the_tokens_given(memory: Memo
     memory.engine.script = lambda request: TOKENS
     choice = (await whole(memory.http, CHAT, logprobs=True, top_logprobs=2, **fields))["choices"][0]
     told = choice["logprobs"]["content"]
+    assert choice["message"]["content"]
     assert all(len(entry["top_logprobs"]) == 2 for entry in told)
     joined = "".join(entry["token"] for entry in told)
     # The token in which the stop begins is kept with its whole name, for its first letters are text.

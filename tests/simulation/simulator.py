@@ -1,29 +1,32 @@
 """A deterministic simulation of the production engine core: the fake model, a virtual clock, one seeded generator.
 
+With a ``change_rate`` the controls change before so many of the steps, with chance of their own.
 `simulate(seed)` draws a configuration, a load and faults from the seed alone, checks every invariant after every step,
 then stops the faults and requires that everything drains. The same seed always gives the same :class:`Outcome`.
+A broken invariant raises :class:`~ekiden.state.invariants.InvariantBreach`, which names it.
 """
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ekiden.backends.fake import FakeRunner, next_token
-from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig
-from ekiden.engine.engine_core import EngineCore, StepView
-from ekiden.guardrails.limits import TenantLimits, Tenants
+from ekiden.backends.fake import FakeRunner, answer_to, next_token
+from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
+from ekiden.engine.driver import ANY_TIME, Source, drive
+from ekiden.engine.engine_core import EngineCore, StepResult, StepView
+from ekiden.state.controls import ControlChange, ControlState, ControlValue, SetBy, TenantLimits
+from ekiden.state.invariants import Invariant, InvariantBreach, checking
 from ekiden.state.request import FinishReason, Request, RequestUpdate
 from ekiden.state.runner import RunnerError
 from ekiden.state.sampling_params import SamplingParams
 
 VOCAB = 50
-TENANTS = Tenants(
-    {
-        "a": TenantLimits(weight=2.0),
-        "limited": TenantLimits(max_num_queued_reqs=2, tokens_per_second=300.0, burst_tokens=400.0),
-    }
-)
+TENANTS = {
+    "a": TenantLimits(weight=2.0),
+    "limited": TenantLimits(max_num_queued_reqs=2, tokens_per_second=300.0, burst_tokens=400.0),
+}
 MAX_STEPS = 5_000
+MAX_MODEL_LEN = 200
 
 
 @dataclass(slots=True)
@@ -100,16 +103,20 @@ class Guesser:
 
 
 class Simulation:
-    def __init__(self, seed: int, num_requests: int | None = None) -> None:
+    def __init__(self, seed: int, num_requests: int | None = None, change_rate: float = 0.0) -> None:
         self.rng = random.Random(seed)
+        self.change_rate = change_rate
+        self._change_rng = random.Random(f"controls-{seed}")
         self.world = draw_world(self.rng)
         if num_requests is not None:
             self.world.num_requests = num_requests
-        self.now = 0.0
+        self.time = self.started = 0.0
         self.faults = True
         self.outcome = Outcome(self.world)
         self.requests: dict[str, Request] = {}
         self.tokens: dict[str, list[int]] = {}
+        self.expected: dict[str, list[int]] = {}
+        """What the fake model says to each prompt, further than any request may go."""
         self.ended: set[str] = set()
         self.views: list[StepView] = []
         guesser = Guesser(seed)  # with chance of its own
@@ -119,7 +126,7 @@ class Simulation:
             num_blocks=self.world.num_blocks,
             block_size=self.world.block_size,
             num_swap_blocks=self.world.num_swap_blocks,
-            max_model_len=200,
+            max_model_len=MAX_MODEL_LEN,
             before_step=self._inject,
         )
         self.config = Config(
@@ -140,31 +147,37 @@ class Simulation:
                 max_num_queued_tokens=2_000,
                 max_queue_seconds=self.world.max_queue_seconds,
             ),
+            tenants=TENANTS,
         )
         self.core = EngineCore(
             runner=self.runner,
-            scheduler=self.config.scheduler,
+            controls=controls_of(self.config),
             cache=self.config.cache,
-            limits=self.config.limits,
-            tenants=TENANTS,
             clock=self._clock,
             eos_token_ids=frozenset({0}),
             observer=self,
             drafter=guesser,
         )
+        self.answers: list[ControlState | str] = []
+        """What came of the changes of the controls."""
+        self._most_overtakes = self.world.max_overtakes
+        self._in_batch = 0
 
     # --- the virtual world
 
+    def now(self) -> float:
+        return self.time
+
     def _clock(self) -> float:
-        self.now += 0.0001
-        return self.now
+        self.time += 0.0001
+        return self.time
 
     def _inject(self, step: int) -> None:
-        self.now += 0.01
+        self.time += 0.01
         if not self.faults:
             return
         if self.rng.random() < self.world.stall_rate:
-            self.now += self.rng.choice([0.5, 5.0])
+            self.time += self.rng.choice([0.5, 5.0])
         if self.rng.random() < self.world.failure_rate:
             raise RunnerError(f"injected at step {step}")
 
@@ -178,7 +191,7 @@ class Simulation:
         if self.requests and rng.random() < 0.4:  # share a prefix with an earlier one
             earlier = rng.choice(list(self.requests.values())).prompt_token_ids
             prompt = [*earlier[: rng.randrange(1, len(earlier) + 1)], *prompt[: rng.choice([0, 1, 5])]]
-        deadline = self.now + rng.choice([0.05, 1.0, 20.0]) if rng.random() < 0.15 else None
+        deadline = self.time + rng.choice([0.05, 1.0, 20.0]) if rng.random() < 0.15 else None
         return Request(
             request_id=f"r{number}",
             prompt_token_ids=tuple(prompt),
@@ -188,22 +201,49 @@ class Simulation:
                 ignore_eos=rng.random() < 0.5,
                 stop_token_ids=(rng.randrange(VOCAB),) if rng.random() < 0.2 else (),
             ),
-            arrival_time=self.now,
+            arrival_time=self.time,
             deadline=deadline,
             tenant=rng.choice(["a", "b", "limited"]),
             priority=rng.choice([0, 0, 1, -2]),
         )
 
+    def _draw_change(self) -> ControlChange:
+        """Any controls, and some that cannot work; half of them expire."""
+        rng = self._change_rng
+        seqs = rng.choice([1, 2, 4, 8])
+        budget = seqs + 2 * self.world.block_size + rng.choice([0, 3, 40])
+        weights = {"a": TenantLimits(weight=rng.choice([0.5, 4.0])), "limited": TENANTS["limited"]}
+        values: dict[str, ControlValue] = rng.choice(
+            [
+                {"batching": rng.choice(BATCHING)},
+                {"scheduling_policy": rng.choice(ORDERS), "ageing_seconds": rng.choice([1.0, 30.0])},
+                {"max_num_seqs": seqs, "max_num_batched_tokens": budget},
+                {"max_num_seqs": rng.choice([0, seqs])},
+                {"max_overtakes": rng.choice([0, 1, 3]), "max_concurrent_prefills": rng.choice([1, 8])},
+                {"target_itl_ms": rng.choice([None, 5.0]), "prefill_first": rng.random() < 0.5},
+                {"max_num_queued_reqs": rng.choice([3, 1000]), "tenants": weights, "draining": rng.random() < 0.2},
+            ]
+        )
+        expires_at = self.time + rng.choice([0.02, 0.2, 2.0]) if rng.random() < 0.5 else None
+        return ControlChange(values=values, set_by=SetBy.PERSON, who="anna", why="a trial", expires_at=expires_at)
+
     # --- running
 
     def run(self) -> Outcome:
+        drive(self.core, self._load(), self, self._after_step)
+        self._check_drained()
+        return self.outcome
+
+    def _load(self) -> Source:
+        """Requests, aborts, pauses and faults, between as many steps as chance has it; then until all has ended."""
         for number in range(self.world.num_requests):
             request = self._draw_request(number)
             self.requests[request.request_id] = request
             self.tokens[request.request_id] = []
+            self.expected[request.request_id] = answer_to(request.prompt_token_ids, VOCAB, MAX_MODEL_LEN)
             self.core.add_request(request)
             while self.rng.random() >= self.world.burst and self.core.has_work:
-                self._step()
+                yield from self._one_step()
                 if self.rng.random() < 0.5:
                     break
             if self.rng.random() < self.world.abort_rate:
@@ -211,32 +251,43 @@ class Simulation:
             self._pause_and_resume()
         self.faults = self.rng.random() < 0.3
         while self.core.has_work:
-            self._step()
-            assert self.outcome.steps < MAX_STEPS, f"no end in sight: {self.core.population.by_id}"
+            yield from self._one_step()
+            if self.outcome.steps >= MAX_STEPS:
+                raise InvariantBreach(Invariant.PROGRESS, f"no end in sight: {self.core.population.by_id}")
             self._pause_and_resume(resume_all=self.outcome.steps > 200)
             if self.outcome.steps > MAX_STEPS // 2:
                 self.faults = False
-        self._check_drained()
-        return self.outcome
 
-    def _step(self) -> None:
+    def _one_step(self) -> Source:
         self.views.clear()
-        started = self.now
-        result = self.core.step()
+        self.started = self.now()
+        if self._change_rng.random() < self.change_rate:
+            self.core.set_controls(self._draw_change(), self.answers.append)
+        self._in_batch = self.core.population.num_in_batch
+        yield ANY_TIME  # a request that is paused may be resumed before the next step
+
+    def _after_step(self, result: StepResult) -> None:
         self.outcome.steps += 1
-        if not result.computed:
-            # Nothing to compute: unfinished work then needs a reason that time alone can end.
-            unpaused = self.core.population.by_id.keys() - self.core.population.paused.keys()
-            if unpaused:
-                assert result.next_change is not None, "work, but nothing scheduled and nothing awaited"
-                self.now = max(self.now, result.next_change)
+        self.core.check_integrity()
+        controls = self.core.controls.now
+        self._most_overtakes = max(self._most_overtakes, controls.max_overtakes)
+        most_rows = max(controls.max_num_seqs, self._in_batch)  # with fewer slots those that run keep theirs
+        with checking(Invariant.BUDGET):
+            assert self.core.population.num_in_batch <= most_rows, "more slots were given out than there are"
         for view in self.views:
-            self._check_plan(view)
+            self._check_plan(view, most_rows)
         for update in result.updates:
             self._take(update)
-        self.core.check_integrity()
         self._check_work_conservation()
-        self._check_patience(started)
+        self._check_patience()
+        self._check_tables()
+
+    @checking(Invariant.PROGRESS)
+    def wait_until(self, moment: float) -> None:
+        """Nothing to compute: unfinished work that is not paused then needs a reason that time alone can end."""
+        if self.core.population.by_id.keys() - self.core.population.paused.keys():
+            assert moment < ANY_TIME, "work, but nothing scheduled and nothing awaited"
+            self.time = max(self.time, moment)
 
     def _pause_and_resume(self, *, resume_all: bool = False) -> None:
         if not resume_all and self.rng.random() < self.world.pause_rate:
@@ -247,24 +298,33 @@ class Simulation:
 
     # --- checks
 
-    def _check_plan(self, view: StepView) -> None:
+    def _check_plan(self, view: StepView, most_rows: int) -> None:
+        self._check_budget(view, most_rows)
+        self._check_chunks(view)
+        self._check_victims(view)
+        counts = zip(view.formed.sequences, view.formed.plan.rows, strict=True)
+        self.outcome.log.append(("step", tuple((s.request_id, len(row.token_ids)) for s, row in counts)))
+
+    @checking(Invariant.BUDGET)
+    def _check_budget(self, view: StepView, most_rows: int) -> None:
         formed, plan = view.formed, view.formed.plan
         counts = [len(row.token_ids) for row in plan.rows]
-        assert plan.total_tokens > 0 or plan.swap_out
-        assert sum(counts) <= self.world.budget
-        assert len(plan.rows) == len(formed.sequences) <= self.world.max_num_seqs
-        assert len({s.request_id for s in formed.sequences}) == len({row.slot for row in plan.rows}) == len(plan.rows)
-        assert all(count > row.num_drafts for count, row in zip(counts, plan.rows, strict=True))
-        assert all(row.end <= len(row.blocks) * self.world.block_size for row in plan.rows)
-        self._check_chunks(view)
-        running = self.core.population.running
+        assert plan.total_tokens > 0 or plan.swap_out, "an empty plan was computed"
+        assert sum(counts) <= self.core.controls.now.max_num_batched_tokens, f"{counts} tokens"
+        assert len(plan.rows) == len(formed.sequences) <= most_rows, "more rows than slots"
+        assert len({s.request_id for s in formed.sequences}) == len(plan.rows), "a sequence has two rows"
+        assert len({row.slot for row in plan.rows}) == len(plan.rows), "a slot has two rows"
+        assert all(count > row.num_drafts for count, row in zip(counts, plan.rows, strict=True)), "only drafts"
+        assert all(row.end <= len(row.blocks) * self.world.block_size for row in plan.rows), "a row outgrows its blocks"
+
+    @checking(Invariant.PROGRESS)
+    def _check_victims(self, view: StepView) -> None:
+        formed, running = view.formed, self.core.population.running
         oldest = min((s.admission for s in [*formed.sequences, *formed.preempted]), default=0)
         assert all(s.admission > oldest for s in formed.preempted), "the oldest running sequence was the victim"
         assert sorted(running, key=lambda s: s.admission) == running, "running is not in order of admission"
-        self.outcome.log.append(
-            ("step", tuple((s.request_id, n) for s, n in zip(formed.sequences, counts, strict=True)))
-        )
 
+    @checking(Invariant.SAME_TOKENS)
     def _check_chunks(self, view: StepView) -> None:
         """Prefill chunks end at block borders or with their prompt, and leave no last chunk of a single token."""
         for sequence, row in zip(view.formed.sequences, view.formed.plan.rows, strict=True):
@@ -273,17 +333,28 @@ class Simulation:
                 assert left <= 0 or row.end % self.world.block_size == 0, f"{sequence!r}: border"
                 assert left != 1 or self.world.block_size == 1, f"{sequence!r}: a single token is left"
 
-    def _check_patience(self, started: float) -> None:
-        """No sequence is overtaken more often than the bound allows, or lives on after its deadline."""
+    @checking(Invariant.PROGRESS)
+    def _check_patience(self) -> None:
+        """No sequence runs out of tokens to compute, is overtaken too often, or outlives a deadline."""
+        for sequence in self.core.population.running:
+            assert sequence.num_computed_tokens < len(sequence.token_ids), f"{sequence!r} has nothing left to compute"
         for sequence in self.core.population.by_id.values():
-            assert sequence.num_overtaken <= self.world.max_overtakes, f"{sequence!r} was overtaken too often"
+            assert sequence.num_overtaken <= self._most_overtakes, f"{sequence!r} was overtaken too often"
             deadline = sequence.request.deadline
-            assert deadline is None or deadline > started, f"{sequence!r} lives beyond its deadline"
+            assert deadline is None or deadline > self.started, f"{sequence!r} lives beyond its deadline"
 
+    @checking(Invariant.GIVEN_BACK)
+    def _check_tables(self) -> None:
+        """No block is held for drafts between steps."""
+        for sequence in self.core.population.running:
+            most = self.core.kv.blocks_for(len(sequence.token_ids))
+            assert len(sequence.block_table) <= most, f"{sequence!r} needs {most} blocks"
+
+    @checking(Invariant.WORK_CONSERVATION)
     def _check_work_conservation(self) -> None:
-        """Invariant 6: under `continuous`, the first sequence in line does not fit."""
+        """Under `continuous`, the first sequence in line does not fit."""
         population = self.core.population
-        if self.world.batching != "continuous" or not population.running or population.preempted:
+        if self.core.controls.now.batching != "continuous" or not population.running or population.preempted:
             return
         head = population.waiting.first(1)
         if head and population.num_free_slots:
@@ -291,11 +362,12 @@ class Simulation:
 
     def _take(self, update: RequestUpdate) -> None:
         request = self.requests[update.request_id]
-        assert update.request_id not in self.ended, f"{update.request_id}: an event after its terminal one"
-        history = [*request.prompt_token_ids, *self.tokens[update.request_id]]
-        for token in update.token_ids:
-            assert token == next_token(history, VOCAB), f"{update.request_id}: wrong token after {len(history)}"
-            history.append(token)
+        with checking(Invariant.ONE_END):
+            assert update.request_id not in self.ended, f"{update.request_id}: an event after its terminal one"
+        with checking(Invariant.SAME_TOKENS):
+            known = len(self.tokens[update.request_id])
+            told = self.expected[update.request_id][known : known + len(update.token_ids)]
+            assert list(update.token_ids) == told, f"{update.request_id}: wrong token after {known} of its answer"
         self.tokens[update.request_id] += update.token_ids
         self.outcome.log.append(
             (update.request_id, update.token_ids, update.finish and update.finish.reason, update.refusal)
@@ -304,6 +376,7 @@ class Simulation:
             self.ended.add(update.request_id)
             self._check_end(request, update)
 
+    @checking(Invariant.RIGHT_END)
     def _check_end(self, request: Request, update: RequestUpdate) -> None:
         tokens = self.tokens[request.request_id]
         if update.finish is None:
@@ -314,34 +387,41 @@ class Simulation:
         stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else {0})
         assert not stops & set(tokens[:-1]), "generation went past a stop token"
         if finish.reason is FinishReason.STOP:
-            assert tokens[-1] in stops
+            assert set(tokens[-1:]) & stops, "it stopped at no stop token"
         elif finish.reason is FinishReason.LENGTH:
-            room = min(200, self.world.num_blocks * self.world.block_size) - len(request.prompt_token_ids)
-            assert len(tokens) == min(sampling.max_tokens or room, room)
+            room = min(MAX_MODEL_LEN, self.world.num_blocks * self.world.block_size) - len(request.prompt_token_ids)
+            assert len(tokens) == min(sampling.max_tokens or room, room), "it ended before or after its length"
         elif finish.reason is FinishReason.ERROR:
-            assert (finish.message or "").startswith("injected"), f"the engine broke a step by itself: {finish.message}"
+            if not (finish.message or "").startswith("injected"):
+                raise InvariantBreach(Invariant.BUDGET, f"the engine broke a step by itself: {finish.message}")
         elif finish.reason is FinishReason.DEADLINE:
             assert request.deadline is not None
-            assert finish.finish_time >= request.deadline
+            assert finish.finish_time >= request.deadline, "it ended before its deadline"
 
     def _check_drained(self) -> None:
-        assert self.ended == set(self.requests), "a request had no terminal event"
-        population, kv = self.core.population, self.core.kv
-        assert not [*population.running, *population.preempted, *population.padding, *population.paused]
-        assert population.num_free_slots == self.world.max_num_seqs
-        assert kv.pool.num_referenced == 0, "blocks were leaked"
+        with checking(Invariant.ONE_END):
+            assert self.ended == set(self.requests), "a request had no terminal event"
+        self._check_given_back()
         stats = self.core.stats()
         self.outcome.preemptions = stats.preemptions_total
         self.outcome.prefix_hits = stats.prefix_cache_hits_total
         self.outcome.finished = stats.finished_total
         self.outcome.refused = stats.refused_total
         ends = sum(stats.finished_total.values()) + sum(stats.refused_total.values())
-        assert ends == len(self.requests), "the counters disagree with the events"
+        with checking(Invariant.ONE_END):
+            assert ends == len(self.requests), "the counters disagree with the events"
+
+    @checking(Invariant.GIVEN_BACK)
+    def _check_given_back(self) -> None:
+        population, kv = self.core.population, self.core.kv
+        assert not [*population.running, *population.preempted, *population.padding, *population.paused]
+        assert population.num_free_slots == self.core.controls.now.max_num_seqs
+        assert kv.pool.num_referenced == 0, "blocks were leaked"
 
 
-def simulate(seed: int, num_requests: int | None = None) -> Outcome:
+def simulate(seed: int, num_requests: int | None = None, change_rate: float = 0.0) -> Outcome:
     """Run the world of ``seed``, cut to its first ``num_requests`` requests if that is given."""
-    return Simulation(seed, num_requests).run()
+    return Simulation(seed, num_requests, change_rate).run()
 
 
 def shrink(seed: int) -> int:

@@ -1,42 +1,48 @@
-"""Faults seeded into the scheduler on purpose: the simulation must catch every one.
+"""Faults seeded into the scheduler on purpose: the simulation must catch every one, and by the invariant it breaks.
 
-Each entry breaks one rule of one owner. A simulation that does not notice it is too weak.
+Each entry breaks one rule of one owner. A simulation that does not notice it is too weak, and one that only crashes has
+noticed nothing: what counts is a breach of the invariant that the entry names.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from ekiden.engine.engine_core import EngineCore
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.policies.batching import Continuous
+from ekiden.policies.batching import BatchView, Continuous
 from ekiden.stages import formation, retirement
 from ekiden.stages.formation import Formation
 from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
-from ekiden.state.policy import BatchView
+from ekiden.state.invariants import Invariant, InvariantBreach
 from ekiden.state.population import Population
-from ekiden.state.runner import ChunkRules
+from ekiden.state.runner import ChunkRules, Drafter
 from ekiden.state.sequence import Sequence
 from tests.simulation.simulator import shrink, simulate
 
 SEEDS = 400
 Patch = pytest.MonkeyPatch
-MUTATIONS: dict[str, Callable[[Patch], None]] = {}
+Mutation = Callable[[Patch], None]
+MUTATIONS: dict[str, tuple[Invariant, Mutation]] = {}
 
 
-def mutation(function: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    MUTATIONS[function.__name__] = function
-    return function
+def breaks(invariant: Invariant) -> Callable[[Mutation], Mutation]:
+    def enter(function: Mutation) -> Mutation:
+        MUTATIONS[function.__name__] = invariant, function
+        return function
+
+    return enter
 
 
-@mutation
+@breaks(Invariant.BUDGET)
 def admission_ignores_the_pool(patch: Patch) -> None:
     patch.setattr(Refill, "_fits", lambda self, sequence: True)
 
 
-@mutation
+@breaks(Invariant.BUDGET)
 def the_oldest_is_the_victim(patch: Patch) -> None:
     def oldest(self: Formation, needy: Sequence, resumed: list[Sequence]) -> tuple[Sequence | None, Sequence | None]:
         running = self._population.running
@@ -45,22 +51,21 @@ def the_oldest_is_the_victim(patch: Patch) -> None:
     patch.setattr(Formation, "_victim", oldest)
 
 
-@mutation
+@breaks(Invariant.BLOCKS)
 def blocks_of_aborted_requests_are_kept(patch: Patch) -> None:
     give_back = Retirement._give_back
 
     def forget(self: Retirement, sequence: Sequence) -> None:
         if sequence.finish_reason == "abort":
             self._kv._tables.pop(sequence.request_id, None)
-            if sequence.slot >= 0:
-                self._population.free_slot(sequence)
+            self._population.free_slot(sequence)
         else:
             give_back(self, sequence)
 
     patch.setattr(Retirement, "_give_back", forget)
 
 
-@mutation
+@breaks(Invariant.SAME_TOKENS)
 def swapped_content_does_not_come_back(patch: Patch) -> None:
     swap_in = KVCacheManager._swap_in
 
@@ -71,7 +76,7 @@ def swapped_content_does_not_come_back(patch: Patch) -> None:
     patch.setattr(KVCacheManager, "_swap_in", lose)
 
 
-@mutation
+@breaks(Invariant.SAME_TOKENS)
 def swap_blocks_are_reused_while_they_are_read(patch: Patch) -> None:
     swap_in = KVCacheManager._swap_in
 
@@ -83,7 +88,7 @@ def swap_blocks_are_reused_while_they_are_read(patch: Patch) -> None:
     patch.setattr(KVCacheManager, "_swap_in", hasty)
 
 
-@mutation
+@breaks(Invariant.SAME_TOKENS)
 def prompts_are_shared_before_they_are_computed(patch: Patch) -> None:
     admit = KVCacheManager.admit
 
@@ -95,12 +100,12 @@ def prompts_are_shared_before_they_are_computed(patch: Patch) -> None:
     patch.setattr(KVCacheManager, "admit", early)
 
 
-@mutation
+@breaks(Invariant.PROGRESS)
 def a_whole_prompt_may_come_from_the_cache(patch: Patch) -> None:
     patch.setattr("ekiden.kv_cache.kv_cache_manager.reusable_blocks", lambda prompt, size, least: prompt // size)
 
 
-@mutation
+@breaks(Invariant.SAME_TOKENS)
 def chunks_ignore_block_borders(patch: Patch) -> None:
     def greedy(*, computed: int, prompt: int, budget: int, rules: ChunkRules) -> int:
         return min(prompt - computed, budget)
@@ -108,7 +113,7 @@ def chunks_ignore_block_borders(patch: Patch) -> None:
     patch.setattr(formation, "chunk_size", greedy)
 
 
-@mutation
+@breaks(Invariant.BUDGET)
 def prefill_ignores_what_decodes_took_of_the_budget(patch: Patch) -> None:
     add_prefills = Formation._add_prefills
 
@@ -120,7 +125,7 @@ def prefill_ignores_what_decodes_took_of_the_budget(patch: Patch) -> None:
     patch.setattr(Formation, "_add_prefills", generous)
 
 
-@mutation
+@breaks(Invariant.WORK_CONSERVATION)
 def continuous_batching_does_not_refill(patch: Patch) -> None:
     def lazy(self: Continuous, view: BatchView) -> int:
         return view.max_num_seqs if view.in_batch == 0 else 0
@@ -128,7 +133,7 @@ def continuous_batching_does_not_refill(patch: Patch) -> None:
     patch.setattr(Continuous, "admission_limit", lazy)
 
 
-@mutation
+@breaks(Invariant.RIGHT_END)
 def one_token_too_many(patch: Patch) -> None:
     ends = Retirement._ends
 
@@ -141,24 +146,25 @@ def one_token_too_many(patch: Patch) -> None:
     patch.setattr(retirement.Retirement, "_ends", late)
 
 
-@mutation
+@breaks(Invariant.PROGRESS)
 def nobody_counts_who_is_overtaken(patch: Patch) -> None:
     look_past = Refill._look_past_the_blocked
 
     def impatient(self: Refill, *arguments: Any) -> None:
-        bound, self._max_overtakes = self._max_overtakes, 10**9
+        controls = self._controls.now
+        self._controls.now = msgspec.structs.replace(controls, max_overtakes=10**9)
         look_past(self, *arguments)
-        self._max_overtakes = bound
+        self._controls.now = controls
 
     patch.setattr(Refill, "_look_past_the_blocked", impatient)
 
 
-@mutation
+@breaks(Invariant.PROGRESS)
 def deadlines_are_forgotten(patch: Patch) -> None:
     patch.setattr(Population, "expired", lambda self, now: [])
 
 
-@mutation
+@breaks(Invariant.ONE_END)
 def an_abort_is_told_twice(patch: Patch) -> None:
     apply_inbox = EngineCore._apply_inbox
 
@@ -169,13 +175,77 @@ def an_abort_is_told_twice(patch: Patch) -> None:
     patch.setattr(EngineCore, "_apply_inbox", twice)
 
 
+@breaks(Invariant.PLACES)
+def whoever_is_paused_keeps_its_slot(patch: Patch) -> None:
+    free_slot = Population.free_slot
+
+    def keep(self: Population, sequence: Sequence) -> None:
+        if not sequence.paused_by:
+            free_slot(self, sequence)
+
+    patch.setattr(Population, "free_slot", keep)
+
+
+@breaks(Invariant.GIVEN_BACK)
+def blocks_outlive_their_deadline(patch: Patch) -> None:
+    release = KVCacheManager.release
+
+    def keep(self: KVCacheManager, sequence: Sequence) -> None:
+        if sequence.finish_reason != "deadline":
+            release(self, sequence)
+
+    patch.setattr(KVCacheManager, "release", keep)
+
+
+@breaks(Invariant.GIVEN_BACK)
+def rejected_drafts_keep_their_blocks(patch: Patch) -> None:
+    patch.setattr(KVCacheManager, "trim", lambda self, sequence, num_tokens: None)
+
+
+@breaks(Invariant.BUDGET)
+def drafts_ignore_what_others_took_of_the_budget(patch: Patch) -> None:
+    add_drafts = Formation._add_drafts
+
+    def generous(self: Formation, step: formation._Forming, drafter: Drafter) -> None:
+        taken, step.total_tokens = step.total_tokens, 0
+        add_drafts(self, step, drafter)
+        step.total_tokens += taken
+
+    patch.setattr(Formation, "_add_drafts", generous)
+
+
+def breach_of(seed: int) -> Invariant | None:
+    """The invariant that the world of ``seed`` breaks; a crash is no breach."""
+    try:
+        simulate(seed)
+    except InvariantBreach as breach:
+        return breach.invariant
+    except Exception:  # noqa: BLE001 - a mutated engine may crash in any way, and none of them counts
+        return None
+    return None
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_the_simulation_catches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    MUTATIONS[name](monkeypatch)
-    for seed in range(SEEDS):
-        try:
-            simulate(seed)
-        except Exception:  # noqa: BLE001 - any breach will do: an assertion, an exhausted pool, a failed step
-            assert shrink(seed) >= 1
-            return
-    raise AssertionError(f"{name} went unnoticed in {SEEDS} worlds")
+    invariant, mutate = MUTATIONS[name]
+    mutate(monkeypatch)
+    caught = any(breach_of(seed) is invariant for seed in range(SEEDS))
+    assert caught, f"{name} breaks {invariant.name}, which went unnoticed in {SEEDS} worlds"
+
+
+def test_every_invariant_is_one_that_the_simulation_can_catch() -> None:
+    assert {invariant for invariant, _ in MUTATIONS.values()} == set(Invariant)
+
+
+def test_a_world_that_fails_is_cut_to_the_fewest_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    invariant, mutate = MUTATIONS["continuous_batching_does_not_refill"]
+    mutate(monkeypatch)
+    seed = next(seed for seed in range(SEEDS) if breach_of(seed) is invariant)
+    fewest = shrink(seed)
+    assert fewest > 1, "one request alone is admitted"
+    with pytest.raises(InvariantBreach):
+        simulate(seed, fewest)
+    simulate(seed, fewest - 1)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="does not fail"):
+        shrink(seed)

@@ -4,7 +4,7 @@
 change is logged with the name of the key that asked for it.
 """
 
-import dataclasses
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -17,16 +17,22 @@ from starlette.types import Receive, Scope, Send
 
 from ekiden.api.auth import require_admin
 from ekiden.api.context import ApiContext
-from ekiden.api.errors import ApiError, invalid, ledger_off, ledger_unavailable, shown
+from ekiden.api.errors import ApiError, engine_unavailable, invalid, ledger_off, ledger_unavailable, shown
+from ekiden.api.keys import Principal
 from ekiden.api.responses import send_json
 from ekiden.api.schema_base import Strict, parse
+from ekiden.engine.interface import EngineDied
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
 from ekiden.evidence.reader import LedgerReader, LedgerReadError
 from ekiden.ledger.retention import is_being_written, ledger_folder, runs_in
+from ekiden.state.controls import ControlChange, ControlState, InvalidControls, SetBy, typed_values
 
 logger = logging.getLogger(__name__)
 
+DRAIN_SECONDS: Final = 0.5
+"""How long the answer to a drain waits for the engine's step to end."""
+_CONFIGURED: Final = ControlChange(values={}, set_by=SetBy.CONFIGURATION, who="")
 _REASONS: Final = {"pause": "paused", "resume": "resumed", "abort": "aborted"}
 
 
@@ -38,6 +44,14 @@ class DrainAction(Strict):
     """``draining`` false opens the server again."""
 
     draining: bool | None = None
+
+
+class PolicyAction(Strict):
+    """``set``: new values by the name of the setting, such as ``{"max_num_seqs": 8}``."""
+
+    set: Annotated[dict[str, Any], Field(min_length=1)]
+    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    expires_in_seconds: Annotated[float, Field(gt=0, le=30 * 86_400)] | None = None
 
 
 async def pause(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,21 +97,68 @@ async def drain(context: ApiContext, scope: Scope, receive: Receive, send: Send)
     """Closes the server to new requests, or opens it again; what it has already taken goes on."""
     caller = require_admin(scope)
     fields = parse(DrainAction, await context.read_body(scope, receive))
-    context.closed = fields.draining is not False
-    await context.engine.drain(context.closed)
-    logger.info("admin %s %s the server", caller.name, "closed" if context.closed else "opened")
+    context.closing = fields.draining is not False  # at once, though a step may take long
+    call = asyncio.ensure_future(_set_controls(context, caller, {"draining": context.closing}))
+
+    def settled(call: "asyncio.Future[ControlState]") -> None:
+        context.closing = None
+
+    call.add_done_callback(settled)
+    await asyncio.wait({call}, timeout=DRAIN_SECONDS)
+    if call.done():
+        call.result()
     await send_json(send, {"draining": context.closed, "in_flight": sum(map(len, context.in_flight.values()))})
 
 
 async def policy(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """The scheduling rules and limits in force."""
+    """The scheduling rules and limits in force, and who set them."""
     require_admin(scope)
-    state: dict[str, Any] = {
-        "draining": context.draining or context.closed,
-        "scheduler": dataclasses.asdict(context.config.scheduler),
-        "limits": dataclasses.asdict(context.config.limits),
-    }
-    await send_json(send, state)
+    await send_json(send, _told(context, context.engine.controls()))
+
+
+async def set_policy(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+    """Changes rules and limits from the next step on: what runs and waits goes on under the new ones."""
+    caller = require_admin(scope)
+    fields = parse(PolicyAction, await context.read_body(scope, receive))
+    state = await _set_controls(context, caller, fields.set, fields.reason, fields.expires_in_seconds)
+    await send_json(send, _told(context, state))
+
+
+async def _set_controls(
+    context: ApiContext, caller: Principal, values: dict[str, Any], why: str = "", seconds: float | None = None
+) -> ControlState:
+    try:
+        change = ControlChange(
+            values=typed_values(values),
+            set_by=SetBy.PERSON,
+            who=caller.name or "",
+            why=why,
+            expires_at=None if seconds is None else time.monotonic() + seconds,
+        )
+        state = await context.engine.set_controls(change)
+    except InvalidControls as error:
+        raise invalid("set", f"{error}.") from error
+    except EngineDied as error:
+        raise engine_unavailable() from error
+    logger.info("admin %s set %s: %s", caller.name, shown(values, 500), shown(why, 500))
+    return state
+
+
+def _told(context: ApiContext, state: ControlState) -> dict[str, Any]:
+    """Each control with its value and who set it."""
+    now, set_by = time.monotonic(), {name: change for change in state.changes for name in change.values}
+    controls: dict[str, Any] = {}
+    for name, value in msgspec.to_builtins(state.controls).items():
+        change = set_by.get(name, _CONFIGURED)
+        controls[name] = {
+            "value": value,
+            "set_by": change.set_by,
+            "who": change.who,
+            "why": change.why,
+            "expires_in_seconds": None if change.expires_at is None else round(max(0.0, change.expires_at - now), 3),
+        }
+    epoch = controls.pop("epoch")["value"]
+    return {"epoch": epoch, "draining": context.draining or context.closed, "controls": controls}
 
 
 async def live(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:

@@ -70,6 +70,7 @@ _ADMIN_POSTS: Final[tuple[tuple[str, str, Handler, type[Strict]], ...]] = (
     ("/admin/resume", "Let a paused request go on", admin.resume, admin.RequestAction),
     ("/admin/abort", "End a request", admin.abort, admin.RequestAction),
     ("/admin/drain", "Close the server to new requests, or open it", admin.drain, admin.DrainAction),
+    ("/admin/policy", "Change rules and limits", admin.set_policy, admin.PolicyAction),
 )
 
 

@@ -43,8 +43,8 @@ class ApiContext:
     keep_alive_seconds: float = 15.0
     draining: bool = False
     """True from the moment the server is asked to stop."""
-    closed: bool = False
-    """True while an operator keeps new requests out."""
+    closing: bool | None = None
+    """What an operator has asked for and the engine has not done yet: to be closed to newcomers, or open."""
     in_flight: dict[str, set[str]] = field(default_factory=dict)
     """The engine's ids of the answers of each call that is being answered."""
     live: set[Exchange] = field(default_factory=set)
@@ -59,6 +59,11 @@ class ApiContext:
         """A request's body within the limits of size and time; see :func:`read_json_body`."""
         limits = self.config.limits
         return await read_json_body(scope, receive, max_bytes=self.max_body_bytes, seconds=limits.body_timeout)
+
+    @property
+    def closed(self) -> bool:
+        """True while an operator keeps new requests out."""
+        return self.engine.controls().controls.draining if self.closing is None else self.closing
 
     def check_open(self) -> None:
         """Raise :class:`ApiError` 503 while no new work is taken."""

@@ -1,8 +1,9 @@
 """Runs the application: binds, starts the engine, serves, and ends in order.
 
 A signal starts the end: no new work is taken, running answers get ``shutdown_timeout`` seconds to finish, the rest end
-with an error their clients can read, and then the engine stops. A second signal ends at once. SIGHUP reads the file of
-API keys again. Requests whose head is too large or does not arrive are refused before they reach the application.
+with an error their clients can read, and then the engine stops. A second signal ends at once. SIGHUP reads the files of
+keys, limits and tenants again (`rereading.py`). Requests whose head is too large or does not arrive are refused before
+they reach the application.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ from ekiden.api.binding import BindError, Tls, bind, url_of
 from ekiden.api.context import ApiContext
 from ekiden.api.errors import ApiError, shutting_down
 from ekiden.api.exchange import Exchange
+from ekiden.api.rereading import Rereading
+from ekiden.config import Config
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Largest request line and headers together."""
@@ -218,12 +221,14 @@ def serve(
     log_level: str = "info",
     on_ready: Callable[[str], None] | None = None,
     tls: Tls | None = None,
+    read_config: Callable[[], Config] | None = None,
 ) -> int:
     """Serve until a signal; returns the exit status: 0 done, 1 failed, 2 the address cannot be bound.
 
     The address is bound first, so that a port in use is told before a model is loaded. Then ``start`` brings the engine
     up on the loop, ``make_app`` builds the application over it, ``on_ready`` gets the URL (default: a line on standard
     output), and ``stop`` ends the engine, whatever happened before. Errors of ``start`` are the caller's.
+    ``read_config`` reads the settings again on SIGHUP.
     """
     try:
         listener = bind(host, port)
@@ -234,7 +239,15 @@ def serve(
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(
             _run(
-                make_app, listener, start, stop, ready, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls
+                make_app,
+                listener,
+                start,
+                stop,
+                ready,
+                shutdown_timeout=shutdown_timeout,
+                log_level=log_level,
+                tls=tls,
+                read_config=read_config,
             )
         )
 
@@ -249,6 +262,7 @@ async def _run(
     shutdown_timeout: float,
     log_level: str,
     tls: Tls | None,
+    read_config: Callable[[], Config] | None,
 ) -> int:
     loop = asyncio.get_running_loop()
     server: Server | None = None
@@ -260,6 +274,7 @@ async def _run(
         else:
             server.ask_to_stop()
 
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is an application to read anything for
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     try:
@@ -269,8 +284,7 @@ async def _run(
             return EXIT_DONE
         app = make_app()
         context: ApiContext = app.state.context
-        if context.keys.may_hold_admins:
-            loop.add_signal_handler(signal.SIGHUP, context.keys.reload)
+        loop.add_signal_handler(signal.SIGHUP, Rereading(context, read_config).begin)
         server = make_server(app, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         ready(url_of(listener, tls=tls is not None))

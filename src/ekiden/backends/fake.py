@@ -34,10 +34,19 @@ def _mix(state: int, token: int) -> int:
 
 def next_token(token_ids: Sequence[int], vocab_size: int) -> int:
     """The fake model's greedy token after ``token_ids``."""
+    return answer_to(token_ids, vocab_size, 1)[0]
+
+
+def answer_to(token_ids: Sequence[int], vocab_size: int, count: int) -> list[int]:
+    """The first ``count`` tokens of the fake model's greedy answer to ``token_ids``."""
     state = _SEED
     for token in token_ids:
         state = _mix(state, token)
-    return state % vocab_size
+    answer: list[int] = []
+    while len(answer) < count:
+        answer.append(state % vocab_size)
+        state = _mix(state, answer[-1])
+    return answer
 
 
 class FakeRunner:

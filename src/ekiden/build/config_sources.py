@@ -10,12 +10,13 @@ import difflib
 import re
 import tomllib
 import types
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from ekiden.config import Config, ConfigError
+from ekiden.guardrails.limits import load_tenants
 
 PREFIX = "EKIDEN_"
 CONFIG_VARIABLE = "EKIDEN_CONFIG"
@@ -27,6 +28,7 @@ _SERVICE_LINK = re.compile(r"EKIDEN_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UD
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
+ROOMS: dict[str, type] = {name: room for name, room in get_type_hints(Config).items() if name != "tenants"}
 Value = str | int | float | bool | None
 
 
@@ -64,25 +66,27 @@ class Resolved:
     config: Config
     values: dict[str, Value]
     sources: dict[str, str]
+    again: "Callable[[], Resolved]" = field(compare=False)
+    """Reads the same sources once more."""
 
 
 def all_settings() -> tuple[Setting, ...]:
     """Every setting in the order of the rooms and fields of :class:`ekiden.config.Config`."""
     found: list[Setting] = []
-    for room, room_type in get_type_hints(Config).items():
+    for room, room_type in ROOMS.items():
         hints = get_type_hints(room_type)
-        for field in dataclasses.fields(room_type):
-            kind, optional = _plain_type(hints[field.name])
+        for item in dataclasses.fields(room_type):
+            kind, optional = _plain_type(hints[item.name])
             found.append(
                 Setting(
                     room=room,
-                    name=field.name,
+                    name=item.name,
                     kind=kind,
                     optional=optional,
-                    default=cast(Value, field.default),
-                    help=field.metadata["help"],
-                    choices=field.metadata["choices"],
-                    flag=field.metadata["flag"] or "--" + field.name.replace("_", "-"),
+                    default=cast(Value, item.default),
+                    help=item.metadata["help"],
+                    choices=item.metadata["choices"],
+                    flag=item.metadata["flag"] or "--" + item.name.replace("_", "-"),
                 )
             )
     names = [setting.name for setting in found]
@@ -96,7 +100,7 @@ def resolve(
     """Resolve every setting.
 
     ``flags`` maps setting names to what was typed (None: not given); ``config_file`` falls back to EKIDEN_CONFIG.
-    Raises :class:`ConfigError`.
+    Raises :class:`ConfigError`, also for what the tenants file holds.
     """
     known = {setting.name: setting for setting in all_settings()}
     _refuse_unknown_variables(environ, known.values())
@@ -118,7 +122,12 @@ def resolve(
         else:
             source, value = "default", setting.default
         values[setting.key], sources[setting.key] = value, source
-    return Resolved(config=_build(known, values, sources), values=values, sources=sources)
+    return Resolved(
+        config=_build(known, values, sources),
+        values=values,
+        sources=sources,
+        again=lambda: resolve(flags, environ, config_file),
+    )
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
@@ -220,10 +229,10 @@ def _way_out(setting: Setting, text: str) -> str:
 def _build(known: Mapping[str, Setting], values: Mapping[str, Value], sources: Mapping[str, str]) -> Config:
     rooms: dict[str, Any] = {}
     try:
-        for room, room_type in get_type_hints(Config).items():
+        for room, room_type in ROOMS.items():
             fields = {s.name: values[s.key] for s in known.values() if s.room == room}
             rooms[room] = room_type(**fields)
-        return Config(**rooms)
+        return Config(**rooms, tenants=load_tenants(rooms["limits"].tenants_file))
     except ConfigError as error:
         name = str(error).split(" ", 1)[0]
         if name not in known:

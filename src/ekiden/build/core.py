@@ -3,10 +3,9 @@
 import time
 
 from ekiden.backends.fake import FakeRunner
-from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.config import Config, controls_of
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
 from ekiden.engine.parts import EngineParts
-from ekiden.guardrails.limits import load_tenants
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
@@ -28,30 +27,25 @@ def build_core(
     """With a recorder the clock must read whole microseconds (:mod:`ekiden.build.recording`)."""
     return EngineCore(
         runner=parts.runner,
-        scheduler=config.scheduler,
+        controls=controls_of(config),
         cache=config.cache,
-        limits=config.limits,
         clock=clock,
         eos_token_ids=frozenset() if parts.tokenizer is None else parts.tokenizer.eos_token_ids,
         make_stop_text=_stop_text_factory(parts.tokenizer),
         make_rules=_rules_factory(parts.grammars),
         seed=config.engine.seed,
         max_model_len=parts.card.max_model_len,
-        tenants=load_tenants(config.limits.tenants_file),
         observer=observer,
         recorder=recorder,
     )
 
 
-def fake_core(
-    scheduler: SchedulerConfig, cache: CacheConfig, limits: LimitsConfig, observer: StepObserver
-) -> EngineCore:
+def fake_core(config: Config, observer: StepObserver) -> EngineCore:
     """An engine core over the model without weights, for the bench of the scheduler."""
     return EngineCore(
-        runner=FakeRunner(num_blocks=scheduler.max_num_seqs * 64, block_size=cache.block_size),
-        scheduler=scheduler,
-        cache=cache,
-        limits=limits,
+        runner=FakeRunner(num_blocks=config.scheduler.max_num_seqs * 64, block_size=config.cache.block_size),
+        controls=controls_of(config),
+        cache=config.cache,
         clock=time.monotonic,
         observer=observer,
     )

@@ -8,12 +8,10 @@ from ekiden.build.config_sources import resolve as resolve_settings
 from ekiden.build.core import build_core
 from ekiden.build.model import load_model
 from ekiden.build.recording import recorded_core
-from ekiden.config import Config, ConfigError, LimitsConfig
+from ekiden.config import Config, ConfigError
+from ekiden.engine.driver import NO_LIMITS
 from ekiden.engine.llm import LLM
 from ekiden.engine.parts import BuiltEngine, EngineParts
-
-# The prompts of an offline batch are in memory already, so a limit on the queue would save nothing.
-_NO_LIMITS = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)
 
 
 def build_engine(parts: EngineParts, config: Config, *, record: bool = False) -> BuiltEngine:
@@ -31,7 +29,7 @@ def load_engine(config: Config, sources: Mapping[str, str] | None = None) -> Bui
 
 def build_llm(parts: EngineParts, config: Config, *, record: bool = False) -> LLM:
     """An offline engine. Prompts are computed before answers go on: nobody watches, and full batches decode fastest."""
-    config = replace(config, limits=_NO_LIMITS, scheduler=replace(config.scheduler, prefill_first=True))
+    config = replace(config, limits=NO_LIMITS, tenants={}, scheduler=replace(config.scheduler, prefill_first=True))
     return LLM(build_engine(parts, config, record=record))
 
 

@@ -7,10 +7,9 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ekiden.build.config_sources import SECRET_SETTINGS
+from ekiden.build.config_sources import ROOMS, SECRET_SETTINGS
 from ekiden.build.installation import code_section, dependency_section, settings_digest
 from ekiden.config import Config
-from ekiden.guardrails.limits import load_tenants
 from ekiden.models.load import ModelDescription
 from ekiden.state.lineage import Lineage, Section
 from ekiden.state.runner import RunnerInfo
@@ -42,7 +41,7 @@ def make_lineage(
 ) -> Lineage:
     """``sources``: where each setting came from, by its key. ``installed`` is read here where it is not given."""
     settings, apart = _settings(config)
-    tenants = {name: str(limits) for name, limits in load_tenants(config.limits.tenants_file).by_name.items()}
+    tenants = {name: str(limits) for name, limits in config.tenants.items()}
     code, dependencies = installed or read_installed()
     return Lineage(
         code=code,
@@ -79,8 +78,8 @@ def _settings(config: Config) -> tuple[Section, Section]:
     """The settings that may change a token or a decision, and the others."""
     deciding: Section = {}
     apart: Section = {}
-    for room, values in asdict(config).items():
-        for name, value in values.items():
+    for room in ROOMS:
+        for name, value in asdict(getattr(config, room)).items():
             shown = "(set)" if name in SECRET_SETTINGS and value else value
             where = deciding if room in _DECIDING_ROOMS and name not in _APART else apart
             where[f"{room}.{name}"] = shown

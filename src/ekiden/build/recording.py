@@ -6,12 +6,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from secrets import token_hex
 
+import msgspec
+
 from ekiden.build.core import build_core
-from ekiden.config import Config, parse_size
+from ekiden.config import Config, controls_of, parse_size
 from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
-from ekiden.guardrails.limits import Tenants, load_tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.records import FORMAT, RunHeader
 from ekiden.ledger.retention import SUFFIX, Retention, ledger_folder
@@ -35,7 +36,6 @@ def new_run_id() -> str:
 def make_header(
     config: Config,
     info: RunnerInfo,
-    tenants: Tenants,
     *,
     run_id: str,
     clock_base: int,
@@ -47,7 +47,6 @@ def make_header(
     has_grammars: bool = False,
 ) -> RunHeader:
     """The first record of a run. ``clock_base``: the engine's clock now, in microseconds."""
-    limits = {name: asdict(limit) for name, limit in tenants.by_name.items()}
     return RunHeader(
         format=FORMAT,
         run_id=run_id,
@@ -74,29 +73,9 @@ def make_header(
         scheduler=asdict(config.scheduler),
         cache=asdict(config.cache),
         limits=asdict(config.limits),
-        tenants={
-            name: {key: None if value == float("inf") else value for key, value in values.items()}
-            for name, values in limits.items()
-        },
+        tenants={name: msgspec.structs.asdict(limits) for name, limits in config.tenants.items()},
         prompts_kept=config.ledger.ledger_keep_prompts,
     )
-
-
-def controls_of(config: Config) -> dict[str, str]:
-    """The rules in force when a run begins."""
-    scheduler, limits = config.scheduler, config.limits
-    return {
-        "batching": scheduler.batching,
-        "scheduling_policy": scheduler.scheduling_policy,
-        "max_num_seqs": str(scheduler.max_num_seqs),
-        "max_num_batched_tokens": str(scheduler.max_num_batched_tokens),
-        "max_concurrent_prefills": str(scheduler.max_concurrent_prefills),
-        "target_itl_ms": str(scheduler.target_itl_ms),
-        "max_overtakes": str(scheduler.max_overtakes),
-        "max_num_queued_reqs": str(limits.max_num_queued_reqs),
-        "max_num_queued_tokens": str(limits.max_num_queued_tokens),
-        "max_queue_seconds": str(limits.max_queue_seconds),
-    }
 
 
 def recorded_core(
@@ -118,7 +97,6 @@ def recorded_core(
     header = make_header(
         config,
         parts.runner.info,
-        load_tenants(config.limits.tenants_file),
         run_id=run_id,
         clock_base=clock_base,
         model_id=parts.card.model_id,

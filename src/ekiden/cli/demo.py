@@ -8,28 +8,28 @@ exit status 1 when they are not.
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ekiden.build.core import build_core
+from ekiden.cli.figures_table import table_of
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import out, progress
 from ekiden.config import Config
+from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
-from ekiden.evaluation.bench import answer_figures
-from ekiden.evaluation.offline import Answer, run_batch
+from ekiden.evaluation.bench import answer_figures, plain_request, scheduled, sized
 from ekiden.evaluation.slot_chart import axis, chart_rows, coloured, colours
 from ekiden.evaluation.slot_html import ChartData, TableData, page
 from ekiden.evaluation.slots import SlotFigures, letters, slot_figures
 from ekiden.evaluation.trace import SlotStep, StepRecorder
 from ekiden.evaluation.workload import DemoPrompt, demo_prompts
-from ekiden.state.request import Request
+from ekiden.measure.figures import Figures
 from ekiden.state.sampling_params import SamplingParams
 
 ARMS = ("static", "continuous")
@@ -39,7 +39,7 @@ FORMULAS = (
     "TTFT: first token - arrival. E2E: last token - arrival. Throughput: output tokens / duration. Slot utilisation: "
     "slot-steps that computed a running request / (slots x steps). Freed slot stayed empty: steps between the last "
     "step of a request and the first of the next one in its slot. All requests arrive at the start; greedy; a warm-up "
-    "is left out."
+    "is left out. Percentiles interpolate linearly."
 )
 
 
@@ -53,6 +53,10 @@ class ArmRun:
     answers: list[Answer]
     duration: float
 
+    @property
+    def figures(self) -> Figures:
+        return answer_figures(self.answers, self.duration)
+
 
 @click.command()
 @settings_options("model", "cache", "engine")
@@ -64,24 +68,23 @@ def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> Non
     from ekiden.build.model import load_described
     from ekiden.cli.loading import describe_model
     from ekiden.cli.prompting import chat_token_ids
-    from ekiden.evaluation.bench import sized
 
     target = _make_folder(folder)
-    config = untimed(sized(resolved.config, slots))
+    # No limit on a step's predicted time, so that who runs when is the same on every machine.
+    config = scheduled(sized(resolved.config, slots), target_itl_ms=0.0)
     model = describe_model(config)
     tokenizer, template = model.description.tokenizer, model.description.chat_template
     prompts = demo_prompts()
     token_ids = [chat_token_ids(tokenizer, template, [{"role": "user", "content": p.prompt}]) for p in prompts]
     parts = load_described(config, model)
-    console = out()
+    console, limits = out(), [prompt.max_tokens for prompt in prompts]
     console.print(
         f"[bold]{len(prompts)} real prompts over {slots} slots[/bold] on {parts.card.model_id}. Answers are cut at "
-        f"{min(p.max_tokens for p in prompts)} to {max(p.max_tokens for p in prompts)} tokens, one long one among "
-        "each eight.\n"
+        f"{min(limits)} to {max(limits)} tokens, one long one among each eight.\n"
     )
     try:
-        _warm_up(parts, config, token_ids)
-        runs = [run_arm(parts, with_batching(config, arm), prompts, token_ids) for arm in ARMS]
+        _warm_up(parts, config, token_ids[:slots])
+        runs = [run_arm(parts, scheduled(config, batching=arm), prompts, token_ids) for arm in ARMS]
     finally:
         parts.runner.close()
     tokens = [[answer.token_ids for answer in run.answers] for run in runs]
@@ -100,15 +103,6 @@ def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> Non
         raise click.exceptions.Exit(1)
 
 
-def untimed(config: Config) -> Config:
-    """Without the limit on a step's predicted time, so that who runs when is the same on every machine."""
-    return replace(config, scheduler=replace(config.scheduler, target_itl_ms=0.0))
-
-
-def with_batching(config: Config, batching: str) -> Config:
-    return replace(config, scheduler=replace(config.scheduler, batching=batching))
-
-
 def run_arm(
     parts: EngineParts, config: Config, prompts: Sequence[DemoPrompt], token_ids: Sequence[list[int]]
 ) -> ArmRun:
@@ -117,12 +111,7 @@ def run_arm(
     core = build_core(parts, config, observer=recorder)
     start = time.monotonic()
     requests = [
-        Request(
-            request_id=prompt.id,
-            prompt_token_ids=tuple(tokens),
-            sampling=SamplingParams(temperature=0.0, max_tokens=prompt.max_tokens),
-            arrival_time=start,
-        )
+        plain_request(prompt.id, tokens, SamplingParams(temperature=0.0, max_tokens=prompt.max_tokens), start)
         for prompt, tokens in zip(prompts, token_ids, strict=True)
     ]
     with progress(config.scheduler.batching, len(requests)) as meter:
@@ -141,13 +130,9 @@ def run_arm(
 
 def _warm_up(parts: EngineParts, config: Config, token_ids: Sequence[list[int]]) -> None:
     """The first passes of a model are slow, and no policy should pay for them."""
-    core = build_core(parts, config)
-    few = SamplingParams(temperature=0.0, max_tokens=2)
-    requests = [
-        Request(request_id=str(index), prompt_token_ids=tuple(tokens), sampling=few, arrival_time=time.monotonic())
-        for index, tokens in enumerate(token_ids[: config.scheduler.max_num_seqs])
-    ]
-    run_batch(core, requests)
+    few, now = SamplingParams(temperature=0.0, max_tokens=2), time.monotonic()
+    requests = [plain_request(str(index), tokens, few, now) for index, tokens in enumerate(token_ids)]
+    run_batch(build_core(parts, config), requests)
 
 
 def _make_folder(name: str) -> Path:
@@ -169,67 +154,59 @@ def show(console: Console, runs: Sequence[ArmRun], prompts: Sequence[DemoPrompt]
     paint = {names[request_id]: colour for request_id, colour in colours(ids).items()}
     width = min(MOST_COLUMNS, console.width if console.is_terminal else shutil.get_terminal_size().columns) - SLOT_LABEL
     per_column = max(run.slots.seconds for run in runs) / max(20, width)
+
+    def print_line(label: str, line: Text) -> None:
+        console.print(Text(f"{label:<{SLOT_LABEL}}") + line, no_wrap=True, overflow="ignore", crop=False)
+
     for run in runs:
         console.print(f"[bold]{run.batching}[/bold]: {run.slots.steps} steps in {run.duration:.1f} s")
         rows = chart_rows(run.steps, slots, names, seconds_per_column=per_column)
         for slot, row in enumerate(rows):
-            _print_line(console, Text(f"slot {slot:<{SLOT_LABEL - 5}}") + coloured(row, paint))
-        _print_line(console, Text(" " * SLOT_LABEL + axis(max(map(len, rows)), per_column), "dim"))
+            print_line(f"slot {slot}", coloured(row, paint))
+        print_line("", Text(axis(max(map(len, rows)), per_column), "dim"))
         console.print()
-    console.print(Text("A letter is a request, · an empty slot. ") + _legend(prompts, names))
+    longest = sorted(prompts, key=lambda prompt: -prompt.max_tokens)[:3]
+    told = ", ".join(sorted(names[prompt.id] for prompt in longest))
+    console.print(Text(f"A letter is a request, · an empty slot. The long answers are {told}."))
     console.print()
-    table = Table("", *(run.batching for run in runs), box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for cells in figure_rows(runs):
-        table.add_row(*cells)
-    console.print(table)
+    console.print(table_of(["", *(run.batching for run in runs)], figure_rows(runs)))
     console.print(FORMULAS, style="dim")
     console.print()
 
 
-def _print_line(console: Console, line: Text) -> None:
-    console.print(line, no_wrap=True, overflow="ignore", crop=False)
-
-
-def _legend(prompts: Sequence[DemoPrompt], names: Mapping[str, str]) -> Text:
-    longest = sorted(prompts, key=lambda prompt: -prompt.max_tokens)[:3]
-    told = ", ".join(names[prompt.id] for prompt in sorted(longest, key=lambda prompt: names[prompt.id]))
-    return Text(f"The long answers are {told}.")
-
-
 def figure_rows(runs: Sequence[ArmRun]) -> list[list[str]]:
     """The rows of the table: a name, then each run's value."""
-    figures = [answer_figures(run.answers, run.duration) for run in runs]
 
-    def spread(name: str, level: str) -> list[str]:
-        points = [figure[name] for figure in figures]
-        return [f"{point[level]:.2f} s" if isinstance(point, Mapping) else "-" for point in points]
+    def cells(figures: Figures, slots: SlotFigures) -> dict[str, str]:
+        spreads = {"TTFT": figures["ttft_seconds"], "E2E": figures["e2e_seconds"]}
+        rate, empty = figures["output_tokens_per_second"], slots.handover_steps or (0,)
+        return {
+            **{
+                f"{name} {level}": f"{points[level]:.2f} s" if isinstance(points, Mapping) else "-"
+                for name, points in spreads.items()
+                for level in ("p50", "max")
+            },
+            "throughput": f"{rate:,.0f} tok/s" if isinstance(rate, float) else "-",
+            "output tokens": str(figures["output_tokens"]),
+            "steps": str(slots.steps),
+            "slot utilisation": f"{slots.slot_utilisation:.0%}",
+            "freed slot stayed empty, mean": f"{sum(empty) / len(empty):.1f} steps",
+            "freed slot stayed empty, max": f"{max(empty)} steps",
+        }
 
-    def rate(figure: dict[str, object]) -> str:
-        value = figure["output_tokens_per_second"]
-        return f"{value:,.0f} tok/s" if isinstance(value, float) else "-"
-
-    empty = [run.slots.handover_steps or (0,) for run in runs]
-    return [
-        ["TTFT p50", *spread("ttft_seconds", "p50")],
-        ["TTFT max", *spread("ttft_seconds", "max")],
-        ["E2E p50", *spread("e2e_seconds", "p50")],
-        ["E2E max", *spread("e2e_seconds", "max")],
-        ["throughput", *(rate(figure) for figure in figures)],
-        ["output tokens", *(f"{figure['output_tokens']}" for figure in figures)],
-        ["steps", *(f"{run.slots.steps}" for run in runs)],
-        ["slot utilisation", *(f"{run.slots.slot_utilisation:.0%}" for run in runs)],
-        ["freed slot stayed empty, mean", *(f"{sum(steps) / len(steps):.1f} steps" for steps in empty)],
-        ["freed slot stayed empty, max", *(f"{max(steps)} steps" for steps in empty)],
-    ]
+    columns = [cells(run.figures, run.slots) for run in runs]
+    return [[name, *(column[name] for column in columns)] for name in columns[0]]
 
 
 def html(runs: Sequence[ArmRun], prompts: Sequence[DemoPrompt], slots: int, *, same: bool, model: str) -> str:
     """The page with both charts, the figures and the prompts."""
     names = letters([prompt.id for prompt in prompts])
-    titles = [f"{run.batching}: {run.slots.steps} steps, {run.duration:.1f} s" for run in runs]
-    charts = [ChartData(title=title, steps=run.steps, num_slots=slots) for title, run in zip(titles, runs, strict=True)]
+    charts = [
+        ChartData(
+            title=f"{run.batching}: {run.slots.steps} steps, {run.duration:.1f} s", steps=run.steps, num_slots=slots
+        )
+        for run in runs
+    ]
     verdict = "identical" if same else "different, which must not be"
     columns = ["", *(run.batching for run in runs)]
     asked = [

@@ -1,53 +1,53 @@
 """A bench's figures as tables, and below them the formula of every figure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from ekiden.evaluation.metrics import FORMULAS, LEVELS, MIN_VALUES_FOR_P99
+from ekiden.measure.figures import FORMULAS
+from ekiden.measure.percentiles import LEVELS, MIN_VALUES_FOR_P99
 
 NOT_ESTIMABLE = "n. e."
 _COUNTS = ("requests", "failures", "steps", "rows", "running", "waiting", "tenants", "prompt_tokens", "output_tokens")
+_RATES = ("prompt", "output", "total", "prefill", "decode", "pure_decode")
 _PATTERNS = {
     **dict.fromkeys(_COUNTS, "{:,}"),
     "duration_seconds": "{:.2f} s",
-    "prompt_tokens_per_second": "{:,.0f} tok/s",
-    "output_tokens_per_second": "{:,.0f} tok/s",
-    "total_tokens_per_second": "{:,.0f} tok/s",
-    "prefill_tokens_per_second": "{:,.0f} tok/s",
-    "decode_tokens_per_second": "{:,.0f} tok/s",
-    "pure_decode_tokens_per_second": "{:,.0f} tok/s",
+    **{f"{name}_tokens_per_second": "{:,.0f} tok/s" for name in _RATES},
     "host_share": "{:.2%}",
     "sampling_share": "{:.2%}",
     "cpu_seconds_per_step": "{:.4f} s",
 }
 
 
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table without lines whose first column is text and whose others are numbers."""
+    table = Table(columns[0], box=None, pad_edge=False, show_header=any(columns))
+    for column in columns[1:]:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def print_figures(console: Console, title: str, figures: Mapping[str, object]) -> None:
     """Counts and rates, then the distributions in milliseconds, then the formulas of what was shown."""
     console.print(f"[bold]{title}[/bold]\n")
-    shown: list[str] = []
-    scalars = Table(box=None, show_header=False, pad_edge=False)
-    scalars.add_column()
-    scalars.add_column(justify="right")
-    for name, pattern in _PATTERNS.items():
-        value = figures.get(name)
-        if isinstance(value, int | float):
-            scalars.add_row(name, pattern.format(value))
-            shown.append(name)
-    console.print(scalars)
+    shown = {name: value for name in _PATTERNS if isinstance(value := figures.get(name), int | float)}
+    console.print(table_of(("", ""), ((name, _PATTERNS[name].format(value)) for name, value in shown.items())))
     spreads = {name: value for name, value in figures.items() if isinstance(value, Mapping) and "p50" in value}
     if spreads:
         console.print()
-        console.print(_distributions(spreads))
+        columns = ("milliseconds", *LEVELS, "max", "n")
+        console.print(table_of(columns, (_distribution(name, points) for name, points in spreads.items())))
         if any(points["n"] < MIN_VALUES_FOR_P99 for points in spreads.values()):
             console.print(f"{NOT_ESTIMABLE}: a p99 needs {MIN_VALUES_FOR_P99} values", style="dim")
     kinds = figures.get("failures_by_kind")
     if isinstance(kinds, Mapping) and kinds:
         console.print("\nfailures: " + ", ".join(f"{kind} x{count}" for kind, count in kinds.items()))
     console.print()
-    for name in [*shown, *spreads]:
+    for name in [*shown, *spreads, *(["percentiles"] if spreads else [])]:
         if name in FORMULAS:
             console.print(f"{name} = {FORMULAS[name]}", style="dim", soft_wrap=True)
     made = figures.get("lineage")
@@ -56,13 +56,8 @@ def print_figures(console: Console, title: str, figures: Mapping[str, object]) -
         console.print(f"\nMade with {told}.", soft_wrap=True)
 
 
-def _distributions(spreads: Mapping[str, Mapping[str, float]]) -> Table:
-    table = Table("milliseconds", *LEVELS, "max", "n", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, points in spreads.items():
-        cells = {level: f"{1000 * points[level]:,.1f}" for level in (*LEVELS, "max")}
-        if points["n"] < MIN_VALUES_FOR_P99:
-            cells["p99"] = NOT_ESTIMABLE
-        table.add_row(name.removesuffix("_seconds"), *cells.values(), f"{points['n']:,}")
-    return table
+def _distribution(name: str, points: Mapping[str, float]) -> list[str]:
+    cells = {level: f"{1000 * points[level]:,.1f}" for level in (*LEVELS, "max")}
+    if points["n"] < MIN_VALUES_FOR_P99:
+        cells["p99"] = NOT_ESTIMABLE
+    return [name.removesuffix("_seconds"), *cells.values(), f"{points['n']:,}"]

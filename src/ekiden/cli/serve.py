@@ -81,6 +81,7 @@ def command(resolved: Resolved) -> None:
         shutdown_timeout=server.shutdown_timeout,
         log_level=server.log_level,
         tls=tls,
+        read_config=lambda: resolved.again().config,
     )
     raise click.exceptions.Exit(status)
 

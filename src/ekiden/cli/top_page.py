@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from ekiden.evidence.live_view import LiveView, Slot, SlotState, Spread, Tenant
+from ekiden.evidence.live_view import Control, LiveView, Slot, SlotState, Spread, Tenant
 from ekiden.evidence.words import seconds
 
 _STYLES = {
@@ -243,8 +243,7 @@ def _controls(view: LiveView, width: int, most: int) -> list[Text]:
     configured = [control for control in view.controls if control.set_by == "configuration"]
     lines = []
     if set_now:
-        told = (f"{_cut(c.name, 46)}={c.value} by {c.who or c.set_by} {seconds(c.seconds)} ago" for c in set_now)
-        lines.append(Text.assemble(("set", "bold"), f"  {_joined(told)}", style="magenta"))
+        lines.append(Text.assemble(("set", "bold"), f"  {_joined(map(_set, set_now))}", style="magenta"))
     rest = [printable(f"{c.name}={c.value}") for c in configured if c.value != "None"]
     name = "rules  "
     for place in range(most):
@@ -255,6 +254,13 @@ def _controls(view: LiveView, width: int, most: int) -> list[Text]:
             lines.append(Text.assemble((name, "bold"), ", ".join(rest[:fitting]), style="dim"))
         rest, name = rest[fitting:], " " * len(name)
     return lines
+
+
+def _set(control: Control) -> str:
+    left = control.expires_in_seconds
+    until = "" if left is None else f", for {seconds(left)} more"
+    by = f"by {control.who or control.set_by} {seconds(control.seconds)} ago"
+    return f"{_cut(control.name, 46)}={control.value} {by}{until}"
 
 
 def _joined(parts: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
 from ekiden.engine.loop import Command, EngineLoop, Stop
 from ekiden.engine.parts import BuiltEngine
 from ekiden.engine.streaming import StreamingEngine
+from ekiden.state.controls import ControlState
 from ekiden.state.request import RequestUpdate
 
 
@@ -15,9 +16,11 @@ class AsyncEngine(StreamingEngine):
     """Use as ``async with AsyncEngine(built) as engine``. The runner stays open; its owner closes it."""
 
     def __init__(self, built: BuiltEngine) -> None:
-        super().__init__()
+        super().__init__(built.core.controls.now)
         self._built = built
-        self._loop = EngineLoop(built.core, self._deliver_from_engine, built.parts.grammars)
+        self._loop = EngineLoop(
+            built.core, self._deliver_from_engine, built.parts.grammars, answer=self._answer_from_engine
+        )
         self._ledger_path = built.ledger_path
         self._stats = built.core.stats()
         self._thread: threading.Thread | None = None
@@ -71,7 +74,11 @@ class AsyncEngine(StreamingEngine):
 
     def _ended(self, error: str | None) -> None:
         self._error = error
-        self._streams.fail_all(error or "the engine was stopped")
+        self._fail_all(error or "the engine was stopped")
+
+    def _answer_from_engine(self, number: int, answer: ControlState | str) -> None:
+        if self._events is not None and not self._events.is_closed():
+            self._events.call_soon_threadsafe(self._control_calls.answered, number, answer)
 
     def _deliver_from_engine(self, updates: list[RequestUpdate], stats: EngineStats | None) -> None:
         if stats is not None:

@@ -7,30 +7,44 @@ boundary between steps. Every request ends in exactly one terminal update.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, ConfigError, check_controls
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.step_time import StepTimeModel
 from ekiden.engine.totals import Totals
-from ekiden.guardrails.limits import Tenants
 from ekiden.guardrails.signals import DrainRate, OutputLengths
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.policies.batching import make_batching_policy
-from ekiden.policies.ordering import make_waiting_queue
+from ekiden.policies.ordering import make_waiting_queue, same_order
+from ekiden.policies.padding import PaddingRows
 from ekiden.stages.advance import Advance
-from ekiden.stages.formation import Formation, FormationLimits
-from ekiden.stages.intake import Intake, IntakeLimits, RulesFactory, StopTextFactory
+from ekiden.stages.formation import Formation
+from ekiden.stages.intake import Intake, RulesFactory, StopTextFactory
 from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
+from ekiden.state.controls import (
+    ControlChange,
+    Controls,
+    ControlsInForce,
+    ControlState,
+    InvalidControls,
+    SetField,
+)
 from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, Request, RequestUpdate
-from ekiden.state.runner import Drafter, ModelRunner, RunnerError, RunnerInfo
+from ekiden.state.runner import Drafter, ModelRunner, RunnerError
 from ekiden.state.sequence import PauseReason, Sequence
 from ekiden.state.turn import Arrival, FormationOutcome, PauseChange, RefillOutcome, Turn, TurnRecorder
 
 Clock = Callable[[], float]
+ControlsAnswer = Callable[[ControlState | str], None]
+"""Takes the controls that are in force after a change, or why it was refused."""
+
+
+class _AskedChange(NamedTuple):
+    change: ControlChange
+    answer: ControlsAnswer | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +80,19 @@ class EngineCore:
         self,
         *,
         runner: ModelRunner,
-        scheduler: SchedulerConfig,
+        controls: Controls,
         cache: CacheConfig,
-        limits: LimitsConfig,
         clock: Clock,
         eos_token_ids: frozenset[int] = frozenset(),
         make_stop_text: StopTextFactory = lambda request: None,
         make_rules: RulesFactory | None = None,
         seed: int = 0,
         max_model_len: int | None = None,
-        tenants: Tenants | None = None,
         observer: StepObserver | None = None,
         recorder: TurnRecorder | None = None,
         drafter: Drafter | None = None,
     ) -> None:
-        info = runner.info
+        info = self._info = runner.info
         self.kv = KVCacheManager(
             num_blocks=info.num_blocks,
             block_size=info.block_size,
@@ -88,17 +100,18 @@ class EngineCore:
             prefix_caching=cache.enable_prefix_caching,
             least_chunk=info.chunks.least,
         )
-        tenants = tenants or Tenants()
-        self.population = Population(make_waiting_queue(scheduler, tenants.weight), scheduler.max_num_seqs)
+        self.controls = ControlsInForce(controls, self._check_controls)
+        self.population = Population(make_waiting_queue(controls), controls.max_num_seqs)
         self.step_time = StepTimeModel()
         self.drain_rate = DrainRate()
         output_lengths = OutputLengths()
-        batching = make_batching_policy(scheduler.batching, window_seconds=scheduler.batch_window_ms / 1000)
+        padding = self._padding = PaddingRows(population=self.population, kv=self.kv, controls=self.controls)
         self.intake = Intake(
             population=self.population,
             kv=self.kv,
-            limits=_intake_limits(info, limits, max_model_len),
-            tenants=tenants,
+            controls=self.controls,
+            vocab_size=info.vocab_size,
+            max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
             drain_rate=self.drain_rate,
             output_lengths=output_lengths,
             eos_token_ids=eos_token_ids,
@@ -109,7 +122,8 @@ class EngineCore:
         self.formation = Formation(
             population=self.population,
             kv=self.kv,
-            limits=_formation_limits(scheduler),
+            controls=self.controls,
+            padding=padding,
             step_time=self.step_time,
             chunks=info.chunks,
             drafter=drafter,
@@ -120,20 +134,21 @@ class EngineCore:
             population=self.population,
             kv=self.kv,
             eos_token_ids=eos_token_ids,
-            keeps_finished_rows=batching.keeps_finished_rows,
+            padding=padding,
             output_lengths=output_lengths,
         )
         self.refill = Refill(
             population=self.population,
             kv=self.kv,
-            batching=batching,
-            max_overtakes=scheduler.max_overtakes,
+            controls=self.controls,
+            padding=padding,
             drain_rate=self.drain_rate,
         )
         self._clock = clock
         self._observer = observer
         self.recorder = recorder
-        self._arrivals: deque[Request] = deque()
+        self._arrivals: deque[Request | _AskedChange] = deque()
+        """In the order in which they came: who came before the engine was closed to newcomers is let in."""
         self._aborts: deque[str] = deque()
         self._pauses: list[PauseChange] = []
         self._held_pauses: list[PauseChange] = []
@@ -141,7 +156,7 @@ class EngineCore:
         self._swap_out: list[BlockCopy] = []
         self._just_paused: list[Sequence] = []
         self._refilled = RefillOutcome()
-        self._totals = Totals(tenants.names)
+        self._totals = Totals(controls.tenants)
 
     # --- the inbox: applied at the next step boundary
 
@@ -159,6 +174,16 @@ class EngineCore:
     def resume(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR, by: str | None = None) -> None:
         """Withdraw a pause; the request goes on when no other reason holds it."""
         self._pauses.append(PauseChange(request_id, reason, False, by))
+
+    def set_controls(self, change: ControlChange, answer: "ControlsAnswer | None" = None) -> None:
+        """Change the rules. ``answer`` is called at the boundary, with the new state or with why it was refused."""
+        self._arrivals.append(_AskedChange(change, answer))
+
+    @property
+    def request_ids(self) -> list[str]:
+        """All requests that have not had their terminal update, those in the inbox included."""
+        arrived = [item.request_id for item in self._arrivals if isinstance(item, Request)]
+        return [*self.population.by_id, *arrived]
 
     @property
     def has_work(self) -> bool:
@@ -208,17 +233,23 @@ class EngineCore:
         """Show the turn to the ledger."""
         if self.recorder is not None:
             turn.end = turn.end or turn.start
-            turn.draining = self.intake.draining
+            turn.epoch = self.controls.now.epoch
             turn.num_waiting, turn.num_running = len(self.population.waiting), len(self.population.running)
             turn.num_free_blocks = self.kv.num_available
             self.recorder.record(turn)
         return result
 
     def _apply_inbox(self, turn: Turn) -> list[RequestUpdate]:
-        updates, now, waiting = turn.ended_at_start, turn.start, self.population.waiting
+        updates, now = turn.ended_at_start, turn.start
+        before, expired = self.controls.now, self.controls.expire(now)
+        if expired:
+            self._obey_controls(expired, before, turn)
         while self._arrivals:
             request = self._arrivals.popleft()
-            found = len(waiting), waiting.num_tokens
+            if isinstance(request, _AskedChange):
+                self._apply_change(request, turn)
+                continue
+            found = len(self.population.waiting), self.population.waiting.num_tokens
             accepted = self.intake.accept(request, now)
             turn.arrivals.append(Arrival(request, accepted, *found))
             if isinstance(accepted, Refusal):
@@ -239,6 +270,30 @@ class EngineCore:
         ]
         self._totals.count_ends(updates)
         return updates
+
+    def _apply_change(self, asked: "_AskedChange", turn: Turn) -> None:
+        before = self.controls.now
+        answer: ControlState | str
+        try:
+            fields = self.controls.apply(asked.change, turn.start)
+        except InvalidControls as error:
+            answer = str(error)
+        else:
+            turn.control_changes.append((len(turn.arrivals), fields[0].change))
+            self._obey_controls(fields, before, turn)
+            answer = self.controls.state
+        if asked.answer is not None:
+            asked.answer(answer)
+
+    def _obey_controls(self, fields: list[SetField], before: Controls, turn: Turn) -> None:
+        """What a change of the rules changes at once; the rest follows as the stages read the rules."""
+        turn.set_fields += fields
+        now, population = self.controls.now, self.population
+        if not same_order(before, now):
+            population.reorder(make_waiting_queue(now, population.waiting.counters()))
+        population.resize(now.max_num_seqs)
+        self._padding.end_with_batch()
+        self._totals.tenants.name(now.tenants)
 
     def _apply_pause(self, change: PauseChange, turn: Turn) -> None:
         sequence = self.population.by_id.get(change.request_id)
@@ -273,8 +328,22 @@ class EngineCore:
         return turn.updates
 
     def _next_change(self, now: float) -> float | None:
-        times = [self.population.next_deadline, self.refill.next_change(now)]
+        times = [self.controls.next_expiry]
+        if self.population.by_id:  # the deadline may be of a request that has ended
+            times += [self.population.next_deadline, self.refill.next_change(now)]
         return min((time for time in times if time is not None), default=None)
+
+    def _check_controls(self, controls: Controls) -> None:
+        """Raise :class:`InvalidControls` for what the model was not prepared for."""
+        info = self._info
+        try:
+            check_controls(controls, info.block_size)
+        except ConfigError as error:
+            raise InvalidControls(str(error)) from None
+        for name, most in (("max_num_batched_tokens", info.most_tokens), ("max_num_seqs", info.most_rows)):
+            value = getattr(controls, name)
+            if most is not None and value > most:
+                raise InvalidControls(f"{name} is {value}; the model was loaded for at most {most}: restart for more")
 
     # --- what others may see
 
@@ -312,22 +381,3 @@ class EngineCore:
         """Assert the invariants of every owner of state. Called after every step in tests."""
         self.population.check_integrity()
         self.kv.check_integrity()
-
-
-def _intake_limits(info: RunnerInfo, limits: LimitsConfig, max_model_len: int | None) -> IntakeLimits:
-    return IntakeLimits(
-        vocab_size=info.vocab_size,
-        max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
-        max_num_queued_reqs=limits.max_num_queued_reqs,
-        max_num_queued_tokens=limits.max_num_queued_tokens,
-        max_queue_seconds=limits.max_queue_seconds,
-    )
-
-
-def _formation_limits(scheduler: SchedulerConfig) -> FormationLimits:
-    return FormationLimits(
-        max_num_batched_tokens=scheduler.max_num_batched_tokens,
-        max_concurrent_prefills=scheduler.max_concurrent_prefills,
-        target_seconds=scheduler.target_itl_ms / 1000 if scheduler.target_itl_ms else None,
-        prefill_first=scheduler.prefill_first,
-    )

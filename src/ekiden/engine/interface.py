@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from ekiden.state.controls import ControlChange, ControlState
 from ekiden.state.lineage import Lineage
 from ekiden.state.request import Request, RequestUpdate
 
@@ -162,6 +163,14 @@ class Engine(Protocol):
         """Let a paused request go on."""
         ...
 
-    async def drain(self, draining: bool) -> None:
-        """Refuse newcomers from the next step boundary on, or take them again; what runs and waits goes on."""
+    def controls(self) -> ControlState:
+        """The controls in force, as last told; never waits for the engine."""
+        ...
+
+    async def set_controls(self, change: ControlChange) -> ControlState:
+        """Change the controls at the next step boundary; what runs and waits goes on.
+
+        A change outlives a restart of the engine until it expires. Raises
+        :class:`ekiden.state.controls.InvalidControls`, and :class:`EngineDied` when there is no engine.
+        """
         ...

@@ -6,9 +6,10 @@ from itertools import count
 
 import msgspec
 
+from ekiden.engine.driver import Answer, abort_all, run_batch
 from ekiden.engine.parts import BuiltEngine
 from ekiden.models.text import IncrementalText
-from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
+from ekiden.state.request import Finish, Refusal, Request
 from ekiden.state.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int]
@@ -57,27 +58,18 @@ class LLM:
             raise ValueError(f"{len(prompts)} prompts were given with {len(each)} sampling parameters")
         requests = [self._request(prompt, params) for prompt, params in zip(prompts, each, strict=True)]
         index_of = {request.request_id: index for index, request in enumerate(requests)}
-        tokens: list[list[int]] = [[] for _ in requests]
         done: dict[int, Completion] = {}
+
+        def ended(request: Request, answer: Answer) -> None:
+            index = index_of[request.request_id]
+            done[index] = self._completion(index, request, answer)
+            if on_finish is not None:
+                on_finish(done[index])
+
         try:
-            for request in requests:
-                self.core.add_request(request)
-            while len(done) < len(requests):
-                result = self.core.step()
-                if not result.computed and result.next_change is not None:
-                    time.sleep(max(0.0, result.next_change - time.monotonic()))  # a windowed batch fills up
-                for update in result.updates:
-                    index = index_of[update.request_id]
-                    tokens[index] += update.token_ids
-                    if update.terminal:
-                        done[index] = self._completion(index, requests[index], tokens[index], update)
-                        if on_finish is not None:
-                            on_finish(done[index])
+            run_batch(self.core, requests, on_finish=ended)
         except BaseException:
-            # Interrupted: leave the engine empty, so that the next call starts clean.
-            for request_id in index_of:
-                self.core.abort(request_id)
-            self.core.step()
+            abort_all(self.core, index_of)  # interrupted: the next call starts with an empty engine
             raise
         return [done[index] for index in range(len(requests))]
 
@@ -103,17 +95,12 @@ class LLM:
             arrival_time=time.monotonic(),
         )
 
-    def _completion(self, index: int, request: Request, token_ids: list[int], update: RequestUpdate) -> Completion:
-        text = None
+    def _completion(self, index: int, request: Request, answer: Answer) -> Completion:
+        text, tokens = None, tuple(answer.token_ids)
         if self._tokenizer is not None:
             sampling = request.sampling
             pieces = IncrementalText(
-                self._tokenizer,
-                sampling.stop,
-                sampling.include_stop_str_in_output,
-                min_tokens=sampling.min_tokens,
+                self._tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
             )
-            text = "".join([*(pieces.feed(token).text for token in token_ids), pieces.finish()])
-        return Completion(
-            index=index, token_ids=tuple(token_ids), text=text, finish=update.finish, refusal=update.refusal
-        )
+            text = "".join([*(pieces.feed(token).text for token in tokens), pieces.finish()])
+        return Completion(index=index, token_ids=tokens, text=text, finish=answer.finish, refusal=answer.refusal)

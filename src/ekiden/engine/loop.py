@@ -1,18 +1,21 @@
-"""Drives an engine core on one thread: drain the inbox, take a step, deliver the updates; sleep only when idle.
+"""A server's engine on one thread: obey the commands in the inbox, take a step, deliver its updates; wait when idle.
 
-The loop neither knows nor cares whether its inbox is filled from this process or through a pipe.
+The inbox is filled from this process or through a pipe.
 """
 
 import queue
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
+from ekiden.engine.driver import ANY_TIME, Source, abort_all, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.preparing import Prepared, Preparing
 from ekiden.sampling.structured import GrammarCompiler
+from ekiden.state.controls import ControlChange, ControlState, SetBy
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
@@ -37,10 +40,11 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
     by: str | None = None
 
 
-class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Refuse newcomers, or (``draining`` False) take them again."""
+class SetControls(msgspec.Struct, frozen=True, tag=True):
+    """Change the controls. What comes of the last change is told with ``number``, unless that is 0."""
 
-    draining: bool
+    changes: list[ControlChange]
+    number: int = 0
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -49,13 +53,19 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     drain_seconds: float = 0.0
 
 
-Command = Submit | Abort | Pause | Drain | Stop
+Command = Submit | Abort | Pause | SetControls | Stop
 Deliver = Callable[[list[RequestUpdate], EngineStats | None], None]
 """Takes what a step brought, and the statistics where they are due."""
+Answer = Callable[[int, ControlState | str], None]
+"""Takes the number of a :class:`SetControls` with the controls in force, or why the change was refused.
+
+Number 0 stands for a change of the controls that no command asked for."""
 
 
 class EngineLoop:
-    """``grammars`` compiles what requests with a grammar need before the core sees them.
+    """A source, clock and sink of :func:`ekiden.engine.driver.drive` around one inbox, which any thread may fill.
+
+    ``grammars`` compiles what requests with a grammar need before the core sees them.
 
     Statistics are delivered after steps that are ``stats_seconds`` apart, and whenever no work is left.
     """
@@ -66,12 +76,15 @@ class EngineLoop:
         deliver: Deliver,
         grammars: GrammarCompiler | None = None,
         *,
+        answer: Answer,
         stats_seconds: float = 0.0,
     ) -> None:
         self._core = core
         self._deliver = deliver
+        self._answer = answer
         self._stop_at: float | None = None
-        self._draining = False
+        self._was_draining = False
+        self._told_epoch = 0
         self._stats_seconds = stats_seconds
         self._stats_due = 0.0
         self.inbox: queue.SimpleQueue[Command | Prepared] = queue.SimpleQueue()
@@ -79,48 +92,48 @@ class EngineLoop:
 
     def run(self) -> None:
         """Until a :class:`Stop` has been obeyed. What is still running then is aborted, and its updates delivered."""
-        wait: float | None = None
-        self._begin()
-        while True:
-            self._take_commands(wait)
-            if self._stop_at is not None and (not self._core.has_work or time.monotonic() >= self._stop_at):
-                break
-            result = self._core.step()
-            if self._stop_at is None:
-                # Only now: requests that were sent before the door was closed are inside.
-                self._core.intake.draining = self._draining
-            self._report(result)
-            wait = 0.0 if result.computed else self._idle_seconds(result.next_change)
-        for request_id in list(self._core.population.by_id):
-            self._core.abort(request_id)
+        if self._stop_at is not None:  # it has run, and stopped, before
+            self._stop_at = None
+            self._drain(self._was_draining, "start")
+        self.wait_until(ANY_TIME)
+        drive(self._core, self._commands(), self, self._after_step)
         for request in self._preparing.give_up():
             self._core.add_request(request)  # to be refused
-        self._deliver(self._core.step().updates, self._core.stats())
+        self._after_step(abort_all(self._core, self._core.request_ids))
 
-    def _report(self, result: StepResult) -> None:
-        now = time.monotonic()
-        stats = None
+    def _commands(self) -> Source:
+        """Obey all commands that have come, until it is time to stop."""
+        while True:
+            while not self.inbox.empty():
+                self._obey(self.inbox.get_nowait())
+            if self._stop_at is not None and (not self._core.has_work or self.now() >= self._stop_at):
+                return
+            yield ANY_TIME
+
+    def _after_step(self, result: StepResult) -> None:
+        now, stats = self.now(), None
         if now >= self._stats_due or not (result.computed and self._core.has_work):
             stats, self._stats_due = self._core.stats(), now + self._stats_seconds
         self._deliver(result.updates, stats)
+        if self._core.controls.now.epoch != self._told_epoch:
+            self._told_epoch = self._core.controls.now.epoch
+            self._answer(0, self._core.controls.state)
 
-    def _begin(self) -> None:
-        """A loop may have run, and stopped, before."""
-        self._stop_at, self._core.intake.draining = None, self._draining
+    def _drain(self, draining: bool, who: str) -> None:
+        change = ControlChange(values={"draining": draining}, set_by=SetBy.SOFTWARE_RULE, who=who)
+        self._core.set_controls(change)
 
-    def _idle_seconds(self, next_change: float | None) -> float | None:
-        """How long nothing can happen without a command; None for ever."""
-        times = [time for time in (next_change, self._stop_at) if time is not None]
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wait_until(self, moment: float) -> None:
+        """Wait for a command, no longer than until ``moment`` or the end of a drain, and obey it."""
+        if self._stop_at is not None:
+            moment = min(moment, self._stop_at)
         if self._core.all_paused:
-            times.append(time.monotonic() + HEARTBEAT_SECONDS)  # whoever watches must not take the silence for death
-        return max(0.0, min(times) - time.monotonic()) if times else None
-
-    def _take_commands(self, wait: float | None) -> None:
+            moment = min(moment, self.now() + HEARTBEAT_SECONDS)  # the supervisor must not take silence for death
         try:
-            command = self.inbox.get(block=wait != 0.0, timeout=wait)
-            while True:
-                self._obey(command)
-                command = self.inbox.get_nowait()
+            self._obey(self.inbox.get(timeout=None if moment == ANY_TIME else max(0.0, moment - self.now())))
         except queue.Empty:
             return
 
@@ -138,10 +151,11 @@ class EngineLoop:
                     self._core.abort(request_id)
             case Pause(request_id, reason, paused, by):
                 (self._core.pause if paused else self._core.resume)(request_id, reason, by)
-            case Drain(draining):
-                self._draining = draining
-                if not draining and self._stop_at is None:
-                    self._core.intake.draining = False
+            case SetControls(changes, number):
+                for change in changes:
+                    self._core.set_controls(change, partial(self._answer, number) if number else None)
             case Stop(drain_seconds):
-                self._core.intake.draining = True
+                if self._stop_at is None:
+                    self._was_draining = self._core.controls.now.draining
+                    self._drain(True, "shutdown")
                 self._stop_at = time.monotonic() + drain_seconds

@@ -22,14 +22,15 @@ from pathlib import Path
 
 import msgspec
 
-from ekiden.config import Config
+from ekiden.config import Config, controls_of
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Command, Drain, EngineLoop, Stop
+from ekiden.engine.loop import Command, EngineLoop, SetControls, Stop
 from ekiden.engine.parts import BuiltEngine
 from ekiden.engine.spawn import Spawned, spawn
 from ekiden.engine.streaming import StreamingEngine
 from ekiden.errors import UserError
 from ekiden.models.errors import ModelError
+from ekiden.state.controls import ControlState
 from ekiden.state.request import RequestUpdate
 
 STATS_SECONDS = 0.2
@@ -60,7 +61,14 @@ class Stepped(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats | None
 
 
-Report = Ready | Failed | Stepped
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """To a :class:`SetControls` of the same number: the controls in force, or why the change was refused."""
+
+    number: int
+    answer: ControlState | str
+
+
+Report = Ready | Failed | Stepped | Answered
 
 
 # --- the child
@@ -83,6 +91,7 @@ def engine_main(connection: Connection) -> None:
             built.core,
             lambda updates, stats: outbox.put(encode(Stepped(updates, stats))),
             built.parts.grammars,
+            answer=lambda number, answer: outbox.put(encode(Answered(number, answer))),
             stats_seconds=STATS_SECONDS,
         )
         reader = threading.Thread(target=_read_commands, args=(connection, loop), name="ekiden-reader", daemon=True)
@@ -139,7 +148,7 @@ class EngineClient(StreamingEngine):
         wedge_timeout: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
+        super().__init__(controls_of(config))
         self._make_engine = make_engine
         self._config = config
         self._stall_timeout = stall_timeout
@@ -153,7 +162,6 @@ class EngineClient(StreamingEngine):
         self._supervisor: asyncio.Task[None] | None = None
         self._failure: str | None = None
         self._stopping = False
-        self._draining = False
         self._stopped = asyncio.Event()
         self.restarts = 0
 
@@ -198,10 +206,6 @@ class EngineClient(StreamingEngine):
         if self._silent_for() > self._stall_timeout:
             return Health.STALLED
         return Health.OK
-
-    async def drain(self, draining: bool) -> None:
-        self._draining = draining
-        await super().drain(draining)
 
     def _check_running(self) -> None:
         if self._child is None or not self._child.ready or self._stopping:
@@ -248,7 +252,7 @@ class EngineClient(StreamingEngine):
             await child.end()
             if not child.failed:
                 self._failure = f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
-            self._streams.fail_all("the server is shutting down" if self._stopping else str(self._failure))
+            self._fail_all("the server is shutting down" if self._stopping else str(self._failure))
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
@@ -264,12 +268,13 @@ class EngineClient(StreamingEngine):
                 if stats is not None:
                     self._stats = stats
                 self._streams.deliver(updates)
+            case Answered(number, answer):
+                self._control_calls.answered(number, answer)
             case Ready(card, ledger):
                 child.ready = True
                 self._card = card
                 self._ledger_path = None if ledger is None else Path(ledger)
-                if self._draining:
-                    self._send(Drain(True))  # a restarted engine does not know of the drain
+                self._send(SetControls(self.controls().changes))  # a restarted engine does not know of them
                 if not first.done():
                     first.set_result(card)
             case Failed(message, permanent):

@@ -26,5 +26,6 @@ def spawn(main: Callable[[Connection], None]) -> Spawned:
 
 
 def _run(main: Callable[[Connection], None], connection: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the whole group; the parent decides when to stop
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal signals the whole group; the parent decides when to stop
+        signal.signal(number, signal.SIG_IGN)
     main(connection)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ekiden.measure.percentiles import percentiles
 from ekiden.state.plan import BatchPlan
 from ekiden.state.policy import StepLoad, TimeRange
 
@@ -141,5 +142,5 @@ class StepTimeModel:
             self._weights = _solve(self._gram + _RIDGE_MATRIX, self._moment + _RIDGE * self._weights)
             self._cost = _cost(self._weights)
         if self._ratios and self.observed % 8 == 0:
-            low, middle, high = np.percentile(self._ratios, (10, 50, 90))
-            self._spread = (float(low), float(middle), float(high))
+            low, middle, high = percentiles(self._ratios, (10, 50, 90))
+            self._spread = (low, middle, high)

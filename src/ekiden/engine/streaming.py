@@ -3,9 +3,11 @@
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from ekiden.engine.control_calls import ControlCalls
 from ekiden.engine.interface import EngineStats
-from ekiden.engine.loop import Abort, Command, Drain, Pause
+from ekiden.engine.loop import Abort, Command, Pause
 from ekiden.engine.streams import Stream, Streams
+from ekiden.state.controls import ControlChange, Controls, ControlState
 from ekiden.state.request import Request
 from ekiden.state.sequence import PauseReason
 
@@ -13,8 +15,9 @@ from ekiden.state.sequence import PauseReason
 class StreamingEngine(ABC):
     """All of :class:`ekiden.engine.interface.Engine` but ``card`` and ``health``."""
 
-    def __init__(self) -> None:
+    def __init__(self, configured: Controls) -> None:
         self._streams = Streams(self._send)
+        self._control_calls = ControlCalls(self._send, configured)
         self._stats = EngineStats()
         self._ledger_path: Path | None = None
 
@@ -46,5 +49,14 @@ class StreamingEngine(ABC):
     async def resume(self, request_id: str, by: str | None = None) -> None:
         self._send(Pause(request_id, PauseReason.OPERATOR, False, by))
 
-    async def drain(self, draining: bool) -> None:
-        self._send(Drain(draining))
+    def controls(self) -> ControlState:
+        return self._control_calls.state
+
+    async def set_controls(self, change: ControlChange) -> ControlState:
+        self._check_running()
+        return await self._control_calls.set(change)
+
+    def _fail_all(self, message: str) -> None:
+        """The engine has ended: whoever waits for something of it is told."""
+        self._streams.fail_all(message)
+        self._control_calls.fail_all(message)

@@ -6,7 +6,7 @@ So the stored ends, added up, give these numbers again (``tests/api/test_metrics
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ekiden.engine.interface import (
     LATENCIES,
@@ -17,8 +17,11 @@ from ekiden.engine.interface import (
     Distribution,
     TenantTotals,
 )
+from ekiden.measure.figures import time_per_output_token
 from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
 from ekiden.state.turn import Turn
+
+_BOUNDS = {"request_time_per_output_token": TOKEN_TIME_BOUNDS}
 
 
 class _Histogram:
@@ -41,44 +44,49 @@ class LatencyTotals:
     """How long ended requests took. A stage that a request never reached is not observed."""
 
     def __init__(self) -> None:
-        self._first_token, self._queue, self._prefill, self._decode, self._e2e = (
-            _Histogram(LATENCY_BOUNDS) for _ in range(5)
-        )
-        self._per_token = _Histogram(TOKEN_TIME_BOUNDS)
+        self._histograms = {name: _Histogram(_BOUNDS.get(name, LATENCY_BOUNDS)) for name in LATENCIES}
         self._snapshot: tuple[Distribution, ...] | None = None
 
     def observe(self, finish: Finish) -> None:
         self._snapshot = None
-        self._e2e.observe(finish.finish_time - finish.arrival_time)
-        if finish.admitted_time is None:
+        arrival, admitted, first = finish.arrival_time, finish.admitted_time, finish.first_token_time
+        self._observe("e2e_request_latency", finish.finish_time - arrival)
+        if admitted is None:
             return
-        self._queue.observe(finish.admitted_time - finish.arrival_time)
-        if finish.first_token_time is None:
+        self._observe("request_queue_time", admitted - arrival)
+        if first is None:
             return
-        decode = finish.finish_time - finish.first_token_time
-        self._first_token.observe(finish.first_token_time - finish.arrival_time)
-        self._prefill.observe(finish.first_token_time - finish.admitted_time)
-        self._decode.observe(decode)
-        if finish.num_output_tokens > 1:
-            self._per_token.observe(decode / (finish.num_output_tokens - 1))
+        self._observe("time_to_first_token", first - arrival)
+        self._observe("request_prefill_time", first - admitted)
+        self._observe("request_decode_time", finish.finish_time - first)
+        per_token = time_per_output_token(first, finish.finish_time, finish.num_output_tokens)
+        if per_token is not None:
+            self._observe("request_time_per_output_token", per_token)
+
+    def _observe(self, name: str, seconds: float) -> None:
+        self._histograms[name].observe(seconds)
 
     def snapshot(self) -> tuple[Distribution, ...]:
         """In the order of :data:`LATENCIES`. Made anew only when a request has ended: it is asked for every step."""
         if self._snapshot is None:
-            histograms = (self._first_token, self._e2e, self._queue, self._prefill, self._decode, self._per_token)
-            self._snapshot = tuple(histogram.snapshot() for histogram in histograms)
-            assert len(self._snapshot) == len(LATENCIES)
+            self._snapshot = tuple(histogram.snapshot() for histogram in self._histograms.values())
         return self._snapshot
 
 
 class TenantCounts:
     """What each configured tenant used; all others together are :data:`OTHER_TENANTS`, so the set is bounded."""
 
-    def __init__(self, names: frozenset[str]) -> None:
-        self._counts = {name: [0, 0, 0, 0] for name in sorted(names)}
-        if names:
-            self._counts[OTHER_TENANTS] = [0, 0, 0, 0]
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
         self._snapshot: dict[str, TenantTotals] | None = None
+
+    def name(self, tenants: Iterable[str]) -> None:
+        """Count these apart from now on. Those that were named before still are: counters only grow."""
+        for name in sorted(tenants):
+            self._counts.setdefault(name, [0, 0, 0, 0])
+        if self._counts:
+            self._counts.setdefault(OTHER_TENANTS, [0, 0, 0, 0])
+        self._snapshot = None
 
     def _of(self, tenant: str) -> list[int]:
         self._snapshot = None
@@ -102,7 +110,7 @@ class TenantCounts:
 
 
 class Totals:
-    def __init__(self, tenants: frozenset[str] = frozenset()) -> None:
+    def __init__(self, tenants: Iterable[str] = ()) -> None:
         self.steps = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
@@ -114,7 +122,8 @@ class Totals:
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.latencies = LatencyTotals()
-        self.tenants = TenantCounts(tenants)
+        self.tenants = TenantCounts()
+        self.tenants.name(tenants)
 
     def count_step(self, turn: Turn) -> None:
         """A turn whose step was computed."""

@@ -9,22 +9,24 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 from ekiden.build.core import build_core
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
-from ekiden.engine.engine_core import EngineCore
+from ekiden.engine.driver import Answer, RealClock, Source, drive, run_batch
+from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
-from ekiden.evaluation.metrics import quantiles, step_figures, throughput
-from ekiden.evaluation.offline import Answer, run_batch
 from ekiden.evaluation.trace import StepRecorder
 from ekiden.evaluation.workload import poisson_arrivals, synthetic_prompts
+from ekiden.measure.figures import Figures, RequestRecord, request_figures, step_figures
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.version import __version__
 
-Figures = dict[str, object]
 WARM_UP_TOKENS = 4
+WHOLE = "whole"
+"""Where in a report's ``lineage`` all that made it stands, digest included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,22 +52,13 @@ class Shape:
 
 def sized(config: Config, rows: int) -> Config:
     """``config`` with ``rows`` slots, and a token budget that allows them."""
-    least = rows + 2 * config.cache.block_size
-    scheduler = replace(
-        config.scheduler,
-        max_num_seqs=rows,
-        max_num_batched_tokens=max(config.scheduler.max_num_batched_tokens, least),
-    )
-    return replace(config, scheduler=scheduler)
+    budget = max(config.scheduler.max_num_batched_tokens, rows + 2 * config.cache.block_size)
+    return scheduled(config, max_num_seqs=rows, max_num_batched_tokens=budget)
 
 
-def prompts_first(config: Config) -> Config:
-    """``config`` scheduling as an offline batch does, whose streams nobody watches."""
-    return replace(config, scheduler=replace(config.scheduler, prefill_first=True))
-
-
-WHOLE = "whole"
-"""Where in a report's ``lineage`` all that made it stands, digest included."""
+def scheduled(config: Config, **scheduler: object) -> Config:
+    """``config`` with some settings of its scheduler changed."""
+    return replace(config, scheduler=replace(config.scheduler, **scheduler))  # type: ignore[arg-type]
 
 
 def lineage(card: ModelCard | None, shape: Shape, config: Config | None) -> Figures:
@@ -80,12 +73,21 @@ def lineage(card: ModelCard | None, shape: Shape, config: Config | None) -> Figu
     if card is not None:
         made |= {"model": card.model_id, "fingerprint": card.fingerprint, WHOLE: card.lineage.as_object()}
     if config is not None:
-        made |= {
-            "batching": config.scheduler.batching,
-            "scheduling_policy": config.scheduler.scheduling_policy,
-            "max_num_batched_tokens": config.scheduler.max_num_batched_tokens,
-        }
+        names = ("batching", "scheduling_policy", "max_num_batched_tokens")
+        made |= {name: getattr(config.scheduler, name) for name in names}
     return made
+
+
+def plain_request(
+    request_id: str, prompt: Sequence[int], sampling: SamplingParams, arrival_time: float, tenant: str = "default"
+) -> Request:
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=tuple(prompt),
+        sampling=sampling,
+        arrival_time=arrival_time,
+        tenant=tenant,
+    )
 
 
 def requests_for(shape: Shape, *, vocab_size: int, start: float, name: str = "bench") -> list[Request]:
@@ -93,27 +95,22 @@ def requests_for(shape: Shape, *, vocab_size: int, start: float, name: str = "be
     due = poisson_arrivals(shape.requests, shape.rate, seed=shape.seed) if shape.rate else [0.0] * shape.requests
     prompts = synthetic_prompts(shape.requests, shape.prompt_tokens, seed=shape.seed, vocab_size=vocab_size)
     return [
-        Request(
-            request_id=f"{name}-{index}",
-            prompt_token_ids=tuple(prompt),
-            sampling=shape.sampling,
-            arrival_time=start + due[index],
-        )
+        plain_request(f"{name}-{index}", prompt, shape.sampling, start + due[index])
         for index, prompt in enumerate(prompts)
     ]
 
 
 def bench_engine(
-    parts: EngineParts, config: Config, shape: Shape, *, on_finish: Callable[[], None] | None = None
+    parts: EngineParts, config: Config, shape: Shape, *, on_finish: Callable[[], None] = lambda: None
 ) -> Figures:
     """``shape.requests`` requests through the whole engine in this process.
 
-    All wait from the start, as an offline batch, unless the shape has a rate (open loop) or a concurrency (closed
-    loop), which schedule as a server does.
+    All wait from the start, as an offline batch whose prompts are computed first, unless the shape has a rate (open
+    loop) or a concurrency (closed loop), which schedule as a server does.
     """
     config = sized(config, shape.rows)
     if shape.rate is None and shape.concurrency is None:
-        config = prompts_first(config)
+        config = scheduled(config, prefill_first=True)
     recorder = StepRecorder()
     core = build_core(parts, config, observer=recorder)
     warm_up = replace(
@@ -124,11 +121,9 @@ def bench_engine(
     recorder.clear()
     start = time.monotonic()
     requests = requests_for(shape, vocab_size=vocab_size, start=start)
-    told = (lambda request, answer: on_finish()) if on_finish else None
-    answers = run_batch(core, requests, concurrency=shape.concurrency, on_finish=told)
-    duration = time.monotonic() - start
+    answers = run_batch(core, requests, concurrency=shape.concurrency, on_finish=lambda request, answer: on_finish())
     return {
-        **answer_figures(answers, duration),
+        **answer_figures(answers, time.monotonic() - start),
         **step_figures(recorder.samples()),
         "lineage": lineage(parts.card, shape, config),
     }
@@ -136,25 +131,23 @@ def bench_engine(
 
 def answer_figures(answers: Sequence[Answer], duration: float) -> Figures:
     """Counts, rates and latencies from how the answers ended."""
-    whole = [answer.finish for answer in answers if answer.finish is not None]
-    prompt = sum(finish.num_prompt_tokens for finish in whole)
-    output = sum(finish.num_output_tokens for finish in whole)
-    started = [(f, f.first_token_time) for f in whole if f.first_token_time is not None]
-    return {
-        "requests": len(answers),
-        "failures": len(answers) - len(whole),
-        "duration_seconds": duration,
-        **throughput(prompt, output, duration),
-        "ttft_seconds": quantiles(first - f.arrival_time for f, first in started),
-        "tpot_seconds": quantiles(
-            (f.finish_time - first) / (f.num_output_tokens - 1) for f, first in started if f.num_output_tokens > 1
-        ),
-        "e2e_seconds": quantiles(f.finish_time - f.arrival_time for f in whole),
-    }
+    return request_figures([_record_of(answer) for answer in answers], duration=duration)
+
+
+def _record_of(answer: Answer) -> RequestRecord:
+    finish, refusal = answer.finish, answer.refusal
+    if finish is None:
+        return RequestRecord(intended=0.0, failure=refusal.reason.value if refusal else "unanswered")
+    return RequestRecord(
+        intended=finish.arrival_time,
+        event_times=[] if finish.first_token_time is None else [finish.first_token_time, finish.finish_time],
+        prompt_tokens=finish.num_prompt_tokens,
+        output_tokens=finish.num_output_tokens,
+    )
 
 
 def bench_scheduler(
-    make_core: Callable[[SchedulerConfig, CacheConfig, LimitsConfig, StepRecorder], EngineCore],
+    make_core: Callable[[Config, StepRecorder], EngineCore],
     *,
     rows: int,
     waiting: int,
@@ -169,33 +162,33 @@ def bench_scheduler(
     replaced, in most steps.
     """
     recorder = StepRecorder()
-    core = make_core(
-        SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=2 * rows, scheduling_policy=order),
-        CacheConfig(block_size=16),
-        LimitsConfig(max_num_queued_reqs=10 * (rows + waiting), max_num_queued_tokens=1_000 * (rows + waiting)),
-        recorder,
+    requests = rows + waiting
+    config = Config(
+        scheduler=SchedulerConfig(
+            max_num_seqs=rows, max_num_batched_tokens=rows + max(rows, 2 * 16), scheduling_policy=order
+        ),
+        cache=CacheConfig(block_size=16),
+        limits=LimitsConfig(max_num_queued_reqs=10 * requests, max_num_queued_tokens=1_000 * requests),
     )
-    source = random.Random(seed)
+    core, source, clock = make_core(config, recorder), random.Random(seed), RealClock()
     for index in range(rows + waiting):
         sampling = SamplingParams(temperature=0.0, max_tokens=source.randrange(steps, 3 * steps))
-        prompt = tuple(source.randrange(1000) for _ in range(4))
-        core.add_request(
-            Request(
-                request_id=str(index),
-                prompt_token_ids=prompt,
-                sampling=sampling,
-                arrival_time=0.0,
-                tenant=f"tenant-{index % tenants}",
-            )
-        )
-    while core.stats().num_running < rows or not recorder.steps:
-        core.step()  # intake of all that wait, and the prefills
+        prompt = [source.randrange(1000) for _ in range(4)]
+        core.add_request(plain_request(str(index), prompt, sampling, 0.0, f"tenant-{index % tenants}"))
+
+    def until_all_rows_run() -> Source:
+        """Intake of all that wait, and the prefills."""
+        while core.stats().num_running < rows or not recorder.steps:
+            yield None
+
+    def ignore(result: StepResult) -> None:
+        """The recorder sees the steps."""
+
+    drive(core, until_all_rows_run(), clock, ignore)
     recorder.clear()
     begin, begin_cpu = time.monotonic(), time.process_time()
-    for _ in range(steps):
-        core.step()
+    drive(core, repeat(None, steps), clock, ignore)
     duration, cpu = time.monotonic() - begin, time.process_time() - begin_cpu
-    figures = step_figures(recorder.samples())
     return {
         "running": rows,
         "waiting": waiting,
@@ -204,5 +197,5 @@ def bench_scheduler(
         "duration_seconds": duration,
         "steps": steps,
         "cpu_seconds_per_step": cpu / steps,
-        "step_seconds": figures["step_seconds"],
+        "step_seconds": step_figures(recorder.samples())["step_seconds"],
     }

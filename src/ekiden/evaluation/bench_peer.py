@@ -1,18 +1,19 @@
 """Ours against a peer on the same prompts, in turns (ABBA), so that a machine that drifts favours neither."""
 
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from statistics import geometric_mean
 
 from ekiden.build.core import build_core
 from ekiden.config import Config
+from ekiden.engine.driver import run_batch
 from ekiden.engine.parts import EngineParts
-from ekiden.evaluation.bench import WARM_UP_TOKENS, Figures, Shape, answer_figures, lineage, prompts_first, requests_for
-from ekiden.evaluation.metrics import throughput
-from ekiden.evaluation.offline import run_batch
+from ekiden.evaluation.bench import WARM_UP_TOKENS, Shape, answer_figures, lineage, requests_for, scheduled
+from ekiden.measure.figures import Figures, throughput
 
-Generate = Callable[[list[list[int]], int], list[list[int]]]
+Tokens = list[list[int]]
+Generate = Callable[[Tokens, int], Tokens]
 """``generate(prompts, output_tokens)``: token ids of each answer, of exactly that length."""
 
 
@@ -24,58 +25,50 @@ def bench_peer(
     Ours computes prompts first, as the peer does and any offline batch should. The ratio is ours / peer in total tokens
     per second, the geometric mean over pairs, with the extremes beside it.
     """
-    config = prompts_first(config)
+    config = scheduled(config, prefill_first=True)
+
+    def ours(shape: Shape) -> tuple[Figures, Tokens]:
+        core = build_core(parts, config)
+        start = time.monotonic()
+        answers = run_batch(core, requests_for(shape, vocab_size=parts.card.vocab_size, start=start))
+        return answer_figures(answers, time.monotonic() - start), [answer.token_ids for answer in answers]
+
+    def theirs(shape: Shape) -> tuple[Figures, Tokens]:
+        requests = requests_for(shape, vocab_size=parts.card.vocab_size, start=0.0)
+        prompts = [list(request.prompt_token_ids) for request in requests]
+        start = time.monotonic()
+        tokens = peer(prompts, shape.output_tokens)
+        duration = time.monotonic() - start
+        return throughput(sum(map(len, prompts)), sum(map(len, tokens)), duration), tokens
+
     warm_up = replace(shape, output_tokens=WARM_UP_TOKENS, seed=shape.seed - 1)
-    _ours(parts, config, warm_up)
-    _theirs(peer, warm_up, parts.card.vocab_size)
-    ours: list[Figures] = []
-    theirs: list[Figures] = []
+    for run in (ours, theirs):
+        run(warm_up)
+    pairs: list[tuple[Figures, Figures]] = []
     same = compared = 0
     for pair in range(2 * rounds):
         asked = replace(shape, seed=shape.seed + pair)
-        order = (True, False) if pair % 2 == 0 else (False, True)
-        tokens: dict[bool, list[list[int]]] = {}
-        for is_ours in order:
-            if is_ours:
-                figures, tokens[True] = _ours(parts, config, asked)
-                ours.append(figures)
-            else:
-                figures, tokens[False] = _theirs(peer, asked, parts.card.vocab_size)
-                theirs.append(figures)
+        found = {}
+        for run in (ours, theirs) if pair % 2 == 0 else (theirs, ours):
+            found[run] = run(asked)
             on_run()
-        same += sum(a == b for a, b in zip(tokens[True], tokens[False], strict=True))
-        compared += len(tokens[True])
-    ratios = [_rate(a) / _rate(b) for a, b in zip(ours, theirs, strict=True)]
-    best = max(range(len(ours)), key=lambda index: _rate(ours[index]))
+        pairs.append((found[ours][0], found[theirs][0]))
+        same += sum(a == b for a, b in zip(found[ours][1], found[theirs][1], strict=True))
+        compared += len(found[ours][1])
+    rates = [(_rate(figures), _rate(other)) for figures, other in pairs]
+    ratios = [rate / other for rate, other in rates]
     return {
-        **ours[best],
+        **max((figures for figures, _ in pairs), key=_rate),
         "pairs": len(ratios),
-        "ratio": math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios)),
+        "ratio": geometric_mean(ratios),
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
-        "ours_total_tokens_per_second": [_rate(figures) for figures in ours],
-        "peer_total_tokens_per_second": [_rate(figures) for figures in theirs],
+        "ours_total_tokens_per_second": [rate for rate, _ in rates],
+        "peer_total_tokens_per_second": [other for _, other in rates],
         "same_tokens": same,
         "compared_sequences": compared,
         "lineage": lineage(parts.card, shape, config),
     }
-
-
-def _ours(parts: EngineParts, config: Config, shape: Shape) -> tuple[Figures, list[list[int]]]:
-    core = build_core(parts, config)
-    start = time.monotonic()
-    answers = run_batch(core, requests_for(shape, vocab_size=parts.card.vocab_size, start=start))
-    duration = time.monotonic() - start
-    return answer_figures(answers, duration), [answer.token_ids for answer in answers]
-
-
-def _theirs(peer: Generate, shape: Shape, vocab_size: int) -> tuple[Figures, list[list[int]]]:
-    prompts = [list(r.prompt_token_ids) for r in requests_for(shape, vocab_size=vocab_size, start=0.0)]
-    start = time.monotonic()
-    tokens = peer(prompts, shape.output_tokens)
-    duration = time.monotonic() - start
-    output = sum(len(answer) for answer in tokens)
-    return throughput(sum(map(len, prompts)), output, duration), tokens
 
 
 def _rate(figures: Figures) -> float:
@@ -84,12 +77,12 @@ def _rate(figures: Figures) -> float:
     return rate
 
 
-def pair_rows(figures: Figures) -> Sequence[Sequence[str]]:
+def pair_rows(figures: Figures) -> list[list[str]]:
     """A row for each pair: its number, ours, the peer's, and the ratio."""
     ours, theirs = figures["ours_total_tokens_per_second"], figures["peer_total_tokens_per_second"]
     assert isinstance(ours, list)
     assert isinstance(theirs, list)
     return [
-        [str(index + 1), f"{a:,.0f}", f"{b:,.0f}", f"{a / b:.2f}"]
-        for index, (a, b) in enumerate(zip(ours, theirs, strict=True))
+        [str(number), f"{a:,.0f}", f"{b:,.0f}", f"{a / b:.2f}"]
+        for number, (a, b) in enumerate(zip(ours, theirs, strict=True), 1)
     ]

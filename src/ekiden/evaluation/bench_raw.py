@@ -5,12 +5,12 @@ What the engine makes of the same work is measured against this.
 """
 
 import time
-from dataclasses import dataclass
 
 from ekiden.config import Config
-from ekiden.evaluation.bench import Figures, Shape
-from ekiden.evaluation.metrics import StepSample, step_figures, throughput
+from ekiden.errors import UserError
+from ekiden.evaluation.bench import WARM_UP_TOKENS, Shape
 from ekiden.evaluation.workload import synthetic_prompts
+from ekiden.measure.figures import Figures, StepSample, step_figures, throughput
 from ekiden.state.plan import BatchPlan, Row, RowSampling
 from ekiden.state.runner import ModelRunner
 from ekiden.state.sampling_params import SamplingParams
@@ -18,15 +18,15 @@ from ekiden.state.sampling_params import SamplingParams
 _GREEDY = SamplingParams(temperature=0.0)
 
 
-class TooManyRows(ValueError):
+class TooManyRows(UserError, ValueError):
     """The rows of a bench do not fit the KV pool."""
 
 
 def bench_raw(runner: ModelRunner, config: Config, shape: Shape) -> Figures:
     """Figures without ``lineage``. Raises :class:`TooManyRows`."""
-    _run(runner, config, shape, output_tokens=min(4, shape.output_tokens))  # warm-up
+    BareLoop(runner, config, shape).run(min(WARM_UP_TOKENS, shape.output_tokens))
     start = time.monotonic()
-    prefill, decode = _run(runner, config, shape, output_tokens=shape.output_tokens)
+    prefill, decode = BareLoop(runner, config, shape).run(shape.output_tokens)
     duration = time.monotonic() - start
     seconds = sum(step.seconds for step in prefill)
     prompt_tokens = shape.rows * shape.prompt_tokens
@@ -41,85 +41,63 @@ def bench_raw(runner: ModelRunner, config: Config, shape: Shape) -> Figures:
     }
 
 
-@dataclass(slots=True)
-class _Answer:
-    """One sequence of the bare loop: its tokens, how many of them are computed, and its blocks."""
+class BareLoop:
+    """``token_ids`` are those of each row's sequence so far, of which the first ``computed`` are in the KV pool."""
 
-    slot: int
-    token_ids: list[int]
-    num_prompt_tokens: int
-    blocks: tuple[int, ...]
-    sampling: RowSampling
-    num_computed: int = 0
+    def __init__(self, runner: ModelRunner, config: Config, shape: Shape) -> None:
+        info = runner.info
+        each = -(-(shape.prompt_tokens + shape.output_tokens) // info.block_size)
+        if each * shape.rows > info.num_blocks:
+            raise TooManyRows(
+                f"{shape.rows} rows of {shape.prompt_tokens} + {shape.output_tokens} tokens need {each * shape.rows} "
+                f"KV blocks and there are {info.num_blocks}; raise --kv-cache-size"
+            )
+        self._runner, self._budget = runner, config.scheduler.max_num_batched_tokens
+        self._prompt_tokens = shape.prompt_tokens
+        self._blocks = [tuple(range(slot * each, (slot + 1) * each)) for slot in range(shape.rows)]
+        self._sampling = RowSampling(_GREEDY, 0, shape.prompt_tokens)
+        self.token_ids = synthetic_prompts(shape.rows, shape.prompt_tokens, seed=shape.seed, vocab_size=info.vocab_size)
+        self.computed = [0] * shape.rows
 
-    @property
-    def prefilling(self) -> bool:
-        return self.num_computed < self.num_prompt_tokens
+    def run(self, output_tokens: int) -> tuple[list[StepSample], list[StepSample]]:
+        """The steps of the prefill, and those of the decode."""
+        prefill = []
+        while any(computed < self._prompt_tokens for computed in self.computed):
+            prefill.append(self._step(self._prefill_rows()))
+        slots = range(len(self.token_ids))
+        decode = [self._step([self._row(slot, 1) for slot in slots]) for _ in range(output_tokens - 1)]
+        return prefill, decode
 
-    def row(self, count: int) -> Row:
-        end = self.num_computed + count
-        tokens = tuple(self.token_ids[self.num_computed : end])
-        sampling = self.sampling if end == len(self.token_ids) else None
-        return Row(self.slot, self.num_computed, tokens, self.blocks, sampling, self.prefilling)
+    def _prefill_rows(self) -> list[Row]:
+        """The next chunks, in order, up to the budget; a chunk that is not a prompt's last ends at a border."""
+        rows: list[Row] = []
+        budget, border = self._budget, self._runner.info.chunks.border
+        for slot, computed in enumerate(self.computed):
+            wanted = self._prompt_tokens - computed
+            count = wanted if wanted <= budget else budget // border * border
+            if count > 0:
+                rows.append(self._row(slot, count))
+                budget -= count
+        return rows
 
+    def _row(self, slot: int, count: int) -> Row:
+        start = self.computed[slot]
+        tokens = tuple(self.token_ids[slot][start : start + count])
+        sampling = self._sampling if start + count == len(self.token_ids[slot]) else None
+        return Row(slot, start, tokens, self._blocks[slot], sampling, start < self._prompt_tokens)
 
-def _run(
-    runner: ModelRunner, config: Config, shape: Shape, *, output_tokens: int
-) -> tuple[list[StepSample], list[StepSample]]:
-    """One round from empty sequences: the steps of the prefill, and those of the decode."""
-    answers = _answers(runner, shape)
-    prefill: list[StepSample] = []
-    todo = list(answers)
-    while todo:
-        rows = _prefill_rows(todo, config.scheduler.max_num_batched_tokens, runner.info.chunks.border)
-        prefill.append(_step(runner, answers, rows))
-        todo = [answer for answer in todo if answer.prefilling]
-    decode = [_step(runner, answers, [answer.row(1) for answer in answers]) for _ in range(output_tokens - 1)]
-    return prefill, decode
-
-
-def _answers(runner: ModelRunner, shape: Shape) -> list[_Answer]:
-    info = runner.info
-    blocks_each = -(-(shape.prompt_tokens + shape.output_tokens) // info.block_size)
-    if blocks_each * shape.rows > info.num_blocks:
-        raise TooManyRows(
-            f"{shape.rows} rows of {shape.prompt_tokens} + {shape.output_tokens} tokens need "
-            f"{blocks_each * shape.rows} KV blocks and there are {info.num_blocks}; raise --kv-cache-size"
+    def _step(self, rows: list[Row]) -> StepSample:
+        """Compute the rows and append the tokens that they give."""
+        start = time.perf_counter()
+        output = self._runner.execute(BatchPlan(rows))
+        for row, result in zip(rows, output.rows, strict=True):
+            self.computed[row.slot] = row.end
+            self.token_ids[row.slot] += result.tokens
+        seconds, tokens, prefill = time.perf_counter() - start, sum(len(row.token_ids) for row in rows), rows[0].prefill
+        return StepSample(
+            seconds=seconds,
+            model_seconds=output.timing.model,
+            sampling_seconds=output.timing.sampling,
+            decode_tokens=0 if prefill else tokens,
+            prefill_tokens=tokens if prefill else 0,
         )
-    prompts = synthetic_prompts(shape.rows, shape.prompt_tokens, seed=shape.seed, vocab_size=info.vocab_size)
-    sampling = RowSampling(_GREEDY, 0, shape.prompt_tokens)
-    return [
-        _Answer(slot, list(prompt), len(prompt), tuple(range(slot * blocks_each, (slot + 1) * blocks_each)), sampling)
-        for slot, prompt in enumerate(prompts)
-    ]
-
-
-def _prefill_rows(todo: list[_Answer], budget: int, border: int) -> list[Row]:
-    """The next chunks, in order, up to ``budget`` tokens; a chunk that is not a prompt's last ends at a border."""
-    rows: list[Row] = []
-    for answer in todo:
-        wanted = answer.num_prompt_tokens - answer.num_computed
-        count = wanted if wanted <= budget else budget // border * border
-        if count <= 0:
-            break
-        rows.append(answer.row(count))
-        budget -= count
-    return rows
-
-
-def _step(runner: ModelRunner, answers: list[_Answer], rows: list[Row]) -> StepSample:
-    """Compute the rows and append the tokens that they give."""
-    start = time.perf_counter()
-    output = runner.execute(BatchPlan(rows))
-    for row, result in zip(rows, output.rows, strict=True):
-        answers[row.slot].num_computed = row.end
-        answers[row.slot].token_ids += result.tokens
-    tokens = sum(len(row.token_ids) for row in rows)
-    prefill = rows[0].prefill
-    return StepSample(
-        seconds=time.perf_counter() - start,
-        model_seconds=output.timing.model,
-        sampling_seconds=output.timing.sampling,
-        decode_tokens=0 if prefill else tokens,
-        prefill_tokens=tokens if prefill else 0,
-    )

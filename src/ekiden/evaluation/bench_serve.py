@@ -1,16 +1,15 @@
 """Load on a running server, as figures. The server may be any that speaks the OpenAI completions API."""
 
 import asyncio
-import json
-import urllib.error
-import urllib.request
 from typing import Any
 
-from ekiden.evaluation.bench import WHOLE, Figures, Shape, lineage
-from ekiden.evaluation.load import LoadRun, closed_loop, completion_requests, open_loop
-from ekiden.evaluation.metrics import request_figures
+import httpx
+
+from ekiden.evaluation.bench import WHOLE, Shape, lineage
+from ekiden.evaluation.load import closed_loop, completion_requests, open_loop
 from ekiden.evaluation.sse_client import Target, TargetError
 from ekiden.evaluation.workload import poisson_arrivals, synthetic_prompts
+from ekiden.measure.figures import Figures, stream_figures
 
 _LOOKUP_TIMEOUT = 10.0
 
@@ -18,47 +17,42 @@ _LOOKUP_TIMEOUT = 10.0
 async def bench_serve(target: Target, shape: Shape, *, model_id: str | None, timeout: float, warm_up: int) -> Figures:
     """Raises :class:`TargetError` when nobody answers or the server lists no model."""
     model = model_id if model_id is not None else await asyncio.to_thread(first_model, target)
-    total = warm_up + shape.requests
-    prompts: list[list[int] | str] = [*synthetic_prompts(total, shape.prompt_tokens, seed=shape.seed)]
     requests = completion_requests(
         target,
         model,
-        prompts,
+        synthetic_prompts(warm_up + shape.requests, shape.prompt_tokens, seed=shape.seed),
         output_tokens=shape.output_tokens,
         temperature=shape.temperature,
         top_p=shape.top_p,
         seed=shape.seed,
     )
-    if warm_up:
-        await closed_loop(target, requests[:warm_up], concurrency=warm_up, timeout=timeout)
-    run = await _run(target, requests[warm_up:], shape, timeout)
-    figures = request_figures(run.records, duration=run.duration)
-    figures["lineage"] = {
-        **lineage(None, shape, None),
-        "url": target.url,
-        "model": model,
-        "loop": "open" if shape.rate else "closed",
-        "rate": shape.rate,
-        "concurrency": shape.concurrency,
-        "warm_up_requests": warm_up,
-        **await asyncio.to_thread(_told_by, target),
+    first, measured = requests[:warm_up], requests[warm_up:]
+    await closed_loop(target, first, concurrency=warm_up, timeout=timeout)
+    if shape.rate is not None:
+        due = poisson_arrivals(len(measured), shape.rate, seed=shape.seed)
+        run = await open_loop(target, measured, due, timeout=timeout)
+    else:
+        run = await closed_loop(target, measured, concurrency=shape.concurrency or shape.rows, timeout=timeout)
+    return stream_figures(run.records, duration=run.duration) | {
+        "lineage": {
+            **lineage(None, shape, None),
+            "url": target.url,
+            "model": model,
+            "loop": "open" if shape.rate else "closed",
+            "rate": shape.rate,
+            "concurrency": shape.concurrency,
+            "warm_up_requests": warm_up,
+            **await asyncio.to_thread(_own_lineage, target),
+        }
     }
-    return figures
 
 
-def _told_by(target: Target) -> Figures:
-    """What made the answers, where the server tells it as ours does."""
+def _own_lineage(target: Target) -> Figures:
+    """The server's own account of what made the answers, where it gives one as ours does."""
     try:
         return {WHOLE: get_json(target, "/lineage")}
     except TargetError:
         return {}
-
-
-async def _run(target: Target, requests: list[bytes], shape: Shape, timeout: float) -> LoadRun:
-    if shape.rate is not None:
-        arrivals = poisson_arrivals(len(requests), shape.rate, seed=shape.seed)
-        return await open_loop(target, requests, arrivals, timeout=timeout)
-    return await closed_loop(target, requests, concurrency=shape.concurrency or shape.rows, timeout=timeout)
 
 
 def first_model(target: Target) -> str:
@@ -72,15 +66,12 @@ def first_model(target: Target) -> str:
 
 def get_json(target: Target, route: str) -> Any:
     """One GET below ``/v1``; raises :class:`TargetError` with what went wrong and what to do."""
-    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
-    request = urllib.request.Request(target.url + route, headers=headers)  # noqa: S310 - Target allows http(s) only
+    url = target.url + route
     try:
-        with urllib.request.urlopen(request, timeout=_LOOKUP_TIMEOUT) as answer:  # noqa: S310 - as above
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        error.close()  # it holds the connection
-        hint = "; give its key with --api-key" if error.code == 401 else ""
-        raise TargetError(f"{target.url}{route} answered {error.code} {error.reason}{hint}") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise TargetError(f"no usable answer from {target.url}{route}: {reason}; is the server running?") from error
+        answer = httpx.get(url, headers=target.auth_headers, timeout=_LOOKUP_TIMEOUT, follow_redirects=True)
+        if answer.is_success:
+            return answer.json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise TargetError(f"no usable answer from {url}: {error}; is the server running?") from error
+    hint = "; give its key with --api-key" if answer.status_code == httpx.codes.UNAUTHORIZED else ""
+    raise TargetError(f"{url} answered {answer.status_code} {answer.reason_phrase}{hint}")

@@ -10,100 +10,69 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ekiden.evaluation.metrics import RequestRecord
 from ekiden.evaluation.sse_client import Connection, Target
+from ekiden.measure.figures import RequestRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LoadRun:
-    """The records of a run in the order of the requests, and its duration in seconds."""
+    """The records of a run in the order of the requests, and when it started."""
 
     records: list[RequestRecord]
-    duration: float
+    start: float
+
+    @property
+    def duration(self) -> float:
+        return max((record.end for record in self.records), default=self.start) - self.start
 
 
 def completion_requests(
-    target: Target,
-    model: str,
-    prompts: Sequence[list[int] | str],
-    *,
-    output_tokens: int,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int | None = None,
+    target: Target, model: str, prompts: Sequence[list[int] | str], *, output_tokens: int, **sampling: Any
 ) -> list[bytes]:
     """Streamed ``/v1/completions`` calls of exactly ``output_tokens`` tokens (where ignore_eos is known)."""
-    common: dict[str, Any] = {
+    common = {
         "model": model,
         "max_tokens": output_tokens,
-        "temperature": temperature,
-        "top_p": top_p,
+        "temperature": 0.0,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **sampling,
     }
-    if seed is not None:
-        common["seed"] = seed
     return [target.request_bytes("/completions", {**common, "prompt": prompt}) for prompt in prompts]
 
 
 async def closed_loop(target: Target, requests: Sequence[bytes], *, concurrency: int, timeout: float) -> LoadRun:
     """Keep ``concurrency`` requests in flight until all have been asked. Arrival is the moment of asking."""
-    records = [RequestRecord(intended=0.0) for _ in requests]
-    todo = iter(range(len(requests)))
-    start = time.monotonic()
+    run = LoadRun([RequestRecord(intended=0.0) for _ in requests], time.monotonic())
+    todo = iter(zip(requests, run.records, strict=True))
 
     async def stream() -> None:
-        connection: Connection | None = None
-        for index in todo:
-            records[index].intended = time.monotonic()
-            connection = await _ask(target, connection, requests[index], records[index], timeout)
-        if connection is not None:
-            await connection.close()
+        connection = Connection(target)
+        for request, record in todo:
+            record.intended = time.monotonic()
+            await connection.ask(request, record, timeout=timeout)
+        await connection.close()
 
     await asyncio.gather(*(stream() for _ in range(min(concurrency, len(requests)))))
-    return LoadRun(records=records, duration=_duration(records, start))
+    return run
 
 
 async def open_loop(target: Target, requests: Sequence[bytes], arrivals: Sequence[float], *, timeout: float) -> LoadRun:
     """Send request ``i`` at ``arrivals[i]`` seconds after the start, whatever the server does."""
-    idle: list[Connection] = []
     start = time.monotonic()
-    records = [RequestRecord(intended=start + due) for due in arrivals]
+    run = LoadRun([RequestRecord(intended=start + due) for due in arrivals], start)
+    idle: list[Connection] = []
 
-    async def one(index: int) -> None:
-        connection = await _ask(target, idle.pop() if idle else None, requests[index], records[index], timeout)
-        if connection is not None:
-            idle.append(connection)
+    async def one(request: bytes, record: RequestRecord) -> None:
+        connection = idle.pop() if idle else Connection(target)
+        await connection.ask(request, record, timeout=timeout)
+        idle.append(connection)
 
     async with asyncio.TaskGroup() as group:
-        for index, record in enumerate(records):
-            wait = record.intended - time.monotonic()
-            if wait > 0:
-                await asyncio.sleep(wait)
-            group.create_task(one(index))
+        for request, record in zip(requests, run.records, strict=True):
+            await asyncio.sleep(max(0.0, record.intended - time.monotonic()))
+            group.create_task(one(request, record))
     for connection in idle:
         await connection.close()
-    return LoadRun(records=records, duration=_duration(records, start))
-
-
-async def _ask(
-    target: Target, connection: Connection | None, request: bytes, record: RequestRecord, timeout: float
-) -> Connection | None:
-    """Ask over ``connection`` or a new one; gives back the connection when it can be used again."""
-    try:
-        if connection is None or not connection.reusable:
-            connection = await asyncio.wait_for(Connection.open(target), timeout)
-    except (OSError, TimeoutError):
-        record.sent = record.end = time.monotonic()
-        record.failure = "connect"
-        return None
-    await connection.ask(request, record, timeout=timeout)
-    if connection.reusable:
-        return connection
-    await connection.close()
-    return None
-
-
-def _duration(records: Sequence[RequestRecord], start: float) -> float:
-    return max((record.end for record in records), default=start) - start
+    return run

@@ -9,23 +9,13 @@ from collections.abc import Mapping, Sequence
 from rich.style import Style
 from rich.text import Text
 
-from ekiden.evaluation.slots import Stay, stays
+from ekiden.evaluation.slots import stays
 from ekiden.evaluation.trace import SlotStep
 
 EMPTY, PADDED = "·", "░"
 PALETTE = (
-    "#4e79a7",
-    "#f28e2b",
-    "#59a14f",
-    "#e15759",
-    "#76b7b2",
-    "#edc948",
-    "#b07aa1",
-    "#ff9da7",
-    "#9c755f",
-    "#86bcb6",
-    "#d4a6c8",
-    "#8cd17d",
+    *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948"),
+    *("#b07aa1", "#ff9da7", "#9c755f", "#86bcb6", "#d4a6c8", "#8cd17d"),
 )
 
 
@@ -43,9 +33,11 @@ def chart_rows(
     begin = steps[0].start
     columns = max(1, round((steps[-1].end - begin) / seconds_per_column))
     rows = [[EMPTY] * columns for _ in range(num_slots)]
-    for stay in _joined(steps):
-        first = _column(stay.start - begin, seconds_per_column)
-        after = min(columns, max(first + 1, _column(stay.end - begin, seconds_per_column)))
+    for stay in stays(steps):
+        # To the start of the next step: host time between steps is nobody's gap.
+        end = steps[stay.last_step + 1].start if stay.last_step + 1 < len(steps) else stay.end
+        first = round((stay.start - begin) / seconds_per_column)
+        after = min(columns, max(first + 1, round((end - begin) / seconds_per_column)))
         for column in range(first, after):
             middle = begin + (column + 0.5) * seconds_per_column
             padded = stay.padding_from is not None and middle >= stay.padding_from
@@ -64,32 +56,4 @@ def coloured(row: str, colour_of_name: Mapping[str, str]) -> Text:
 
 def axis(columns: int, seconds_per_column: float) -> str:
     """A line of seconds below a chart, a mark about every ten columns."""
-    marks = [" "] * (columns + 8)
-    for column in range(0, columns + 1, 10):
-        label = f"{column * seconds_per_column:.1f}s"
-        marks[column : column + len(label)] = label
-    return "".join(marks[: columns + 8]).rstrip()
-
-
-def _column(seconds: float, seconds_per_column: float) -> int:
-    return round(seconds / seconds_per_column)
-
-
-def _joined(steps: Sequence[SlotStep]) -> list[Stay]:
-    """Stays, each reaching to the start of the step after it: host time between steps is nobody's gap."""
-    joined = []
-    for stay in stays(steps):
-        following = stay.last_step + 1
-        end = steps[following].start if following < len(steps) else stay.end
-        joined.append(
-            Stay(
-                slot=stay.slot,
-                request_id=stay.request_id,
-                first_step=stay.first_step,
-                last_step=stay.last_step,
-                start=stay.start,
-                end=end,
-                padding_from=stay.padding_from,
-            )
-        )
-    return joined
+    return "".join(f"{f'{c * seconds_per_column:.1f}s':<10}" for c in range(0, columns + 1, 10)).rstrip()

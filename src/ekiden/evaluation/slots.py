@@ -1,13 +1,15 @@
 """What a record of slots says: how full they were, and how long a freed one stayed empty while others waited."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ekiden.evaluation.trace import SlotStep, Work
 
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class Stay:
     """One request in one slot. Steps count from 0 in the record; both ends are included. Times are seconds."""
 
@@ -17,6 +19,8 @@ class Stay:
     last_step: int
     start: float
     end: float
+    output_tokens: int = 0
+    """What its rows made; a row may make none, one or several in a step."""
     padding_from: float | None = None
     """When its row became padding; None when it never did."""
 
@@ -34,57 +38,43 @@ class SlotFigures:
 
 def stays(steps: Sequence[SlotStep]) -> list[Stay]:
     """Each request's time in its slot, in order of start. A request that comes back after a preemption has two."""
-    open_stays: dict[int, Stay] = {}
-    closed: list[Stay] = []
+    latest: dict[int, Stay] = {}
+    found: list[Stay] = []
     for position, step in enumerate(steps):
         for row in step.rows:
-            stay = open_stays.get(row.slot)
-            padding_from = step.start if row.work is Work.PADDING else None
+            stay = latest.get(row.slot)
             if stay is None or stay.request_id != row.request_id or stay.last_step < position - 1:
-                if stay is not None:
-                    closed.append(stay)
-                first, start = position, step.start
-            else:
-                first, start = stay.first_step, stay.start
-                padding_from = stay.padding_from if stay.padding_from is not None else padding_from
-            open_stays[row.slot] = Stay(
-                slot=row.slot,
-                request_id=row.request_id,
-                first_step=first,
-                last_step=position,
-                start=start,
-                end=step.end,
-                padding_from=padding_from,
-            )
-    return sorted([*closed, *open_stays.values()], key=lambda stay: (stay.start, stay.slot))
+                stay = latest[row.slot] = Stay(
+                    slot=row.slot,
+                    request_id=row.request_id,
+                    first_step=position,
+                    last_step=position,
+                    start=step.start,
+                    end=step.end,
+                )
+                found.append(stay)
+            stay.last_step, stay.end = position, step.end
+            stay.output_tokens += row.made
+            if row.work is Work.PADDING and stay.padding_from is None:
+                stay.padding_from = step.start
+    return sorted(found, key=lambda stay: (stay.start, stay.slot))
 
 
 def slot_figures(steps: Sequence[SlotStep], num_slots: int) -> SlotFigures:
     """Figures of a run in which all requests were waiting from the start."""
-    if not steps:
-        return SlotFigures(steps=0, seconds=0.0, slot_utilisation=0.0, handover_steps=())
-    useful = sum(row.work is not Work.PADDING for step in steps for row in step.rows)
     by_slot: dict[int, list[Stay]] = {}
     for stay in stays(steps):
         by_slot.setdefault(stay.slot, []).append(stay)
-    handovers = [
-        _first_empty_steps(before, after)
-        for slot_stays in by_slot.values()
-        for before, after in itertools.pairwise(slot_stays)
-    ]
+    pairs = [pair for slot_stays in by_slot.values() for pair in pairwise(slot_stays)]
+    rows = [row for step in steps for row in step.rows]
     return SlotFigures(
         steps=len(steps),
-        seconds=steps[-1].end - steps[0].start,
-        slot_utilisation=useful / (num_slots * len(steps)),
-        handover_steps=tuple(handovers),
+        seconds=steps[-1].end - steps[0].start if steps else 0.0,
+        slot_utilisation=sum(row.work is not Work.PADDING for row in rows) / max(1, num_slots * len(steps)),
+        handover_steps=tuple(after.first_step - before.last_step - 1 for before, after in pairs),
     )
-
-
-def _first_empty_steps(before: Stay, after: Stay) -> int:
-    return after.first_step - before.last_step - 1
 
 
 def letters(request_ids: Sequence[str]) -> Mapping[str, str]:
     """A character for each request, in order: A to Z, a to z, then digits, and round again."""
-    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-    return {request_id: alphabet[index % len(alphabet)] for index, request_id in enumerate(request_ids)}
+    return {request_id: _LETTERS[index % len(_LETTERS)] for index, request_id in enumerate(request_ids)}

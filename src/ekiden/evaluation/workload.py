@@ -1,11 +1,9 @@
 """What is asked of a server under test: synthetic prompts by seed, and the real prompts that the package carries."""
 
-import json
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+
+import msgspec
 
 from ekiden.data import prompts
 
@@ -15,8 +13,7 @@ HIGHEST_SYNTHETIC_ID = 20_000
 """Every vocabulary in common use is larger, so that the same prompts suit any server."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoPrompt:
+class DemoPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """A real prompt of the demo, with the most tokens that its answer may have."""
 
     id: str
@@ -44,9 +41,5 @@ def poisson_arrivals(count: int, rate: float, *, seed: int) -> list[float]:
 
 def demo_prompts() -> list[DemoPrompt]:
     """The 24 prompts of the demo, in the order in which they are asked."""
-    return [DemoPrompt(id=r["id"], prompt=r["prompt"], max_tokens=r["max_tokens"]) for r in _rows("demo.jsonl")]
-
-
-def _rows(name: str) -> Iterator[dict[str, Any]]:
-    text = files(prompts).joinpath(name).read_text(encoding="utf-8")
-    return (json.loads(line) for line in text.splitlines() if line)
+    text = files(prompts).joinpath("demo.jsonl").read_bytes()
+    return msgspec.json.Decoder(DemoPrompt).decode_lines(text)

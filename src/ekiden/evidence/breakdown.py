@@ -143,7 +143,7 @@ class _Splitter:
         self._reader = reader
         self._request = timeline.request
         self._chunks = timeline.chunks
-        self._order = reader.header.scheduler.get("scheduling_policy", "fcfs")
+        self._orders = reader.history("scheduling_policy")
         self.causes: dict[Cause, CauseTime] = {}
 
     def _add(
@@ -222,7 +222,7 @@ class _Splitter:
         def cause(turn: int) -> tuple[Cause, int | None]:
             holder = next((request for request, begin, end in overtaken if begin < turn <= end), None)
             own = self._request.request
-            return waiting_cause(wait, own, head=head, holder=holder, blocked=span.blocked, order=self._order)
+            return waiting_cause(wait, own, head=head, holder=holder, blocked=span.blocked, order=self._orders.at(turn))
 
         for row, gap, body in self._turns(span):
             why, other = cause(row.turn)
@@ -238,7 +238,7 @@ class _Splitter:
 
     def _overtaken(self, span: Span) -> list[tuple[int, int, int]]:
         """Requests that came later and hold a slot meanwhile, which only an order other than arrival's lets happen."""
-        if self._order not in _ORDER_CAUSES:
+        if _ORDER_CAUSES.keys().isdisjoint(self._orders.values):
             return []
         later = self._reader.later_admitted(self._request.request, span.end.turn)
         return [held for held in later if held[2] >= span.begin.turn]

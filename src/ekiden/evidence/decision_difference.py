@@ -9,8 +9,8 @@ import msgspec
 from ekiden.evidence.reader import decisions_of, end_detail_of, request_detail_of
 from ekiden.ledger.records import EndRow, RequestRow, Rows, TurnDecisions, TurnRow
 
-_COLUMNS = TurnRow._fields[:-2]
-"""All but the blobs."""
+_COLUMNS = TurnRow._fields[: TurnRow._fields.index("inputs")]
+"""Those that are plain figures of the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,9 @@ def difference(recorded: Rows, replayed: Rows) -> Difference | None:
     where they were read.
     """
     old, new = recorded.turn, replayed.turn
-    found = _differing(_COLUMNS, old[:-2], new[:-2])
+    found = _differing(_COLUMNS, old, new)
+    if old.epoch is not None:
+        found += _differing(["epoch"], [old.epoch], [new.epoch])
     if old.decisions != new.decisions:  # an earlier version wrote the same ones in other bytes
         before, after = (msgspec.structs.astuple(decisions_of(turn)) for turn in (old, new))
         found += _differing(TurnDecisions.__struct_fields__, before, after)
@@ -42,6 +44,7 @@ def difference(recorded: Rows, replayed: Rows) -> Difference | None:
 def _differing(
     names: Iterable[str], recorded: Iterable[object], replayed: Iterable[object]
 ) -> list[tuple[str, object, object]]:
+    """Of as many pairs as there are names."""
     pairs = zip_longest(recorded, replayed)
     return [(name, old, new) for name, (old, new) in zip(names, pairs, strict=False) if old != new]
 

@@ -10,19 +10,20 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+import msgspec
+
+from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
 from ekiden.errors import UserError
 from ekiden.evidence.decision_difference import Difference, difference
 from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
-from ekiden.guardrails.limits import TenantLimits, Tenants
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder
 from ekiden.ledger.records import PAUSE_BITS, EndRow, RequestRow, Rows, RunHeader, TurnInputs
 from ekiden.sampling.grammar_limits import GrammarError
+from ekiden.state.controls import ControlChange, SetBy, TenantLimits
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
 from ekiden.state.population import Population
 from ekiden.state.request import RefusalReason, Request
@@ -192,24 +193,23 @@ class Replay:
         self._caught = _Caught()
         self._prompts = PromptMaker(vocab_size=header.vocab_size, block_size=header.block_size)
         self._ids: dict[int, str] = {}
-        cache = CacheConfig(**header.cache)
+        config = config_of(header)
+        self._old_format = header.format == 2
         self.core = EngineCore(
             runner=self._world,
-            scheduler=SchedulerConfig(**header.scheduler),
-            cache=cache,
-            limits=LimitsConfig(**header.limits),
+            controls=controls_of(config),
+            cache=config.cache,
             clock=self._world.clock,
             eos_token_ids=frozenset(header.eos_token_ids),
             make_stop_text=self._world.make_stop_text,
             make_rules=self._world.make_rules if header.has_grammars else None,
             seed=header.seed,
             max_model_len=header.max_model_len,
-            tenants=tenants_of(header),
             recorder=Recorder(
                 self._caught,
                 clock_base=header.clock_base,
                 block_size=header.block_size,
-                prefix_caching=cache.enable_prefix_caching,
+                prefix_caching=config.cache.enable_prefix_caching,
             ),
             drafter=self._world,
         )
@@ -220,14 +220,21 @@ class Replay:
         row, inputs, core = recorded.turn, inputs_of(recorded.turn), self.core
         computes = decisions_of(row).budget > 0
         self._world.begin(row.start, row.took, inputs, recorded.ends, computes=computes)
-        for request in recorded.requests:
+        if self._old_format and inputs.draining != core.controls.now.draining:
+            drain = ControlChange(values={"draining": inputs.draining}, set_by=SetBy.PERSON, who="operator")
+            core.set_controls(drain)
+        changes = deque(inputs.controls)
+        for place, request in enumerate(recorded.requests):
+            while changes and changes[0][0] == place:
+                core.set_controls(changes.popleft()[1])
             core.add_request(self._request(request))
+        for _, change in changes:
+            core.set_controls(change)
         for number in inputs.aborts:
             core.abort(self._ids[number])
         for number, bit, paused, by in inputs.pauses:
             (core.pause if paused else core.resume)(self._ids[number], _PAUSE_REASONS[bit], by)
-        core.intake.draining = inputs.draining
-        core.step()
+        core.step()  # not through `drive`: the recorded turns are iterated, and each gives its rows back
         for end in recorded.ends:
             self._forget(end.request)
         rows = self._caught.rows
@@ -289,8 +296,12 @@ def runner_info(header: RunHeader) -> RunnerInfo:
     )
 
 
-def tenants_of(header: RunHeader) -> Tenants:
-    def limits(values: dict[str, Any]) -> TenantLimits:
-        return TenantLimits(**{name: float("inf") if value is None else value for name, value in values.items()})
-
-    return Tenants({name: limits(values) for name, values in header.tenants.items()})
+def config_of(header: RunHeader) -> Config:
+    """The configuration that a run started with, as far as it decides anything."""
+    tenants = {name: msgspec.convert(limits, TenantLimits) for name, limits in header.tenants.items()}
+    return Config(
+        scheduler=SchedulerConfig(**header.scheduler),
+        cache=CacheConfig(**header.cache),
+        limits=LimitsConfig(**header.limits),
+        tenants=tenants,
+    )

@@ -159,7 +159,8 @@ def _control(reader: LedgerReader, found: Breakdown, time: CauseTime, name: str 
     if row is None:
         value = reader.header.cache.get(name, reader.header.scheduler.get(name))
         return None if value is None else {"name": name, "value": str(value), "set_by": "configuration", "who": ""}
-    return {"name": row.name, "value": row.value, "set_by": row.set_by, "who": row.who}
+    why = {"why": row.why} if row.why else {}
+    return {"name": row.name, "value": row.value, "set_by": row.set_by, "who": row.who, **why}
 
 
 def _prefilled(reader: LedgerReader, own: int, time: CauseTime) -> dict[int, int]:

@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 
+import msgspec
+
 from ekiden.evidence.breakdown import Cause, waiting_cause
 from ekiden.evidence.live_view import (
     Away,
@@ -26,6 +28,8 @@ from ekiden.evidence.reader import LedgerReader, decisions_of
 from ekiden.evidence.timeline import RUNNING, Phase, Timeline, merged, timelines
 from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, RequestRow, TurnRow
 from ekiden.ledger.retention import is_being_written
+from ekiden.state.controls import TenantLimits
+from ekiden.state.request import DEFAULT_TENANT
 
 WINDOW_SECONDS = 10.0
 SHOWN_WAITING = 12
@@ -73,7 +77,7 @@ class _Builder:
             (request for request, end in self._ended if end.admitted is not None),
             reader.events_of_ended_since(self._first_turn),
         )
-        self._order = str(reader.header.scheduler.get("scheduling_policy", "fcfs"))
+        self._order = self._setting("scheduling_policy")
         self._output = self._output_tokens()
 
     def view(self) -> LiveView:
@@ -106,7 +110,11 @@ class _Builder:
             refused=_counted(request.refusal for request, _ in self._ended if request.refusal is not None),
             controls=self._controls(),
             order=self._order,
+            epoch=last.epoch or 0,
         )
+
+    def _setting(self, name: str) -> str:
+        return self._reader.history(name).at(self._last.turn)
 
     def _ago(self, at: int) -> float:
         return max(0, self._now - at) / 1e6
@@ -114,7 +122,8 @@ class _Builder:
     # --- slots
 
     def _slots(self) -> list[Slot]:
-        slots = [Slot(slot=index) for index in range(int(self._reader.header.scheduler["max_num_seqs"]))]
+        """Also those that are held beyond the number there is to be."""
+        slots = {index: Slot(slot=index) for index in range(int(self._setting("max_num_seqs")))}
         holders = sorted((one for one in self._live if one.slot_turn), key=lambda one: one.slot_turn)
         for request, place in self._padding():
             slots[place] = Slot(
@@ -123,9 +132,9 @@ class _Builder:
         places = self._places(holders)
         for one in holders:  # the newest last: where an end was lost, the slot is its successor's
             index = places.get(one.number)
-            if index is not None and index < len(slots):
+            if index is not None:
                 slots[index] = self._slot(index, one)
-        return slots
+        return [slots[index] for index in sorted(slots)]
 
     def _slot(self, index: int, one: Timeline) -> Slot:
         request, since = one.request, None if one.admitted is None else one.admitted.at
@@ -156,7 +165,7 @@ class _Builder:
 
     def _padding(self) -> list[tuple[RequestRow, int]]:
         """Finished rows that are still computed, and their slots."""
-        if not str(self._reader.header.scheduler.get("batching", "")).endswith("padded") or not self._last.running:
+        if not self._setting("batching").endswith("padded") or not self._last.running:
             return []
         rows = self._computed_rows() - {one.number for one in self._live}
         requests = self._reader.requests_numbered(sorted(rows))
@@ -290,13 +299,18 @@ class _Builder:
             counts[one.request.tenant][where] += 1
         for request, _ in self._ended:
             counts[request.tenant]["ended" if request.refusal is None else "refused"] += 1
-        tenants = []
-        for name, count in counts.items():
-            weight = self._reader.header.tenants.get(name, {}).get("weight")
-            tenants.append(Tenant(tenant=name, weight=1.0 if weight is None else weight, **count))
+        limits = self._tenant_limits()
+        others = limits.get(DEFAULT_TENANT, TenantLimits())
+        tenants = [Tenant(tenant=n, weight=limits.get(n, others).weight, **count) for n, count in counts.items()]
         tenants.sort(key=lambda t: (-t.prompt_tokens - t.output_tokens, -t.running - t.waiting - t.away, t.tenant))
         rest = tenants[SHOWN_TENANTS:]
         return tenants[:SHOWN_TENANTS], Tenant.sum_of(rest) if rest else None
+
+    def _tenant_limits(self) -> dict[str, TenantLimits]:
+        control = self._reader.controls(self._last.turn).get("tenants")
+        if control is None:
+            return msgspec.convert(self._reader.header.tenants, dict[str, TenantLimits])
+        return msgspec.json.decode(control.value, type=dict[str, TenantLimits])
 
     def _controls(self) -> list[Control]:
         """The rules in force. Pauses count while their requests are in the engine."""
@@ -305,7 +319,18 @@ class _Builder:
         for name, row in self._reader.controls(self._last.turn).items():
             if row.value != "off" and (not name.startswith("pause ") or name in paused):
                 seconds = self._ago(row.at)
-                found.append(Control(name=name, value=row.value, set_by=row.set_by, who=row.who, seconds=seconds))
+                left = None if row.expires is None else max(0, row.expires - self._now) / 1e6
+                found.append(
+                    Control(
+                        name=name,
+                        value=row.value,
+                        set_by=row.set_by,
+                        who=row.who,
+                        why=row.why,
+                        seconds=seconds,
+                        expires_in_seconds=left,
+                    )
+                )
         return found
 
 

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
+from ekiden.measure.percentiles import percentiles
+
 
 class SlotState(StrEnum):
     EMPTY = "empty"
@@ -89,7 +91,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Percentiles by nearest rank; None where there are no values."""
+    """Percentiles by the rule of :mod:`ekiden.measure.percentiles`; None where there is nothing to tell."""
 
     count: int = 0
     p50: float | None = None
@@ -99,16 +101,12 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def of(micros: Iterable[tuple[int, int]]) -> "Spread":
         """Of microseconds that each count several times."""
-        weighted = sorted(micros)
-        total = sum(count for _, count in weighted)
-        if not total:
+        pairs = list(micros)
+        counts = [count for _, count in pairs]
+        if not sum(counts):
             return Spread()
-        found: list[float] = []
-        seen, ranks = 0, [-(-total * percent // 100) for percent in (50, 95, 99)]
-        for value, count in weighted:
-            seen += count
-            found += [value / 1e6] * sum(seen - count < rank <= seen for rank in ranks)
-        return Spread(count=total, p50=found[0], p95=found[1], p99=found[2])
+        p50, p95, p99 = percentiles([value for value, _ in pairs], (50, 95, 99), counts=counts)
+        return Spread(count=sum(counts), p50=p50 / 1e6, p95=p95 / 1e6, p99=p99 / 1e6)
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +157,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     who: str
     seconds: float
     """Since it has been in force."""
+    why: str = ""
+    expires_in_seconds: float | None = None
 
 
 class LiveView(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,3 +192,5 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     controls: list[Control]
     order: str
     """The scheduling policy."""
+    epoch: int = 0
+    """How many times the controls have changed."""

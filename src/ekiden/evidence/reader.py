@@ -4,6 +4,7 @@ A file that an earlier version wrote may lack columns that were added since: its
 """
 
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import starmap
@@ -83,6 +84,16 @@ class Event(NamedTuple):
     value: int
     at: int | None
     """Microseconds of the run; None where the turn is no longer kept."""
+
+
+class History(NamedTuple):
+    """The turns from which on a control had these values."""
+
+    turns: list[int]
+    values: list[str]
+
+    def at(self, turn: int) -> str:
+        return self.values[bisect_right(self.turns, turn) - 1]
 
 
 class LedgerReader:
@@ -303,7 +314,14 @@ class LedgerReader:
 
     def controls(self, upto_turn: int) -> dict[str, ControlRow]:
         """The controls in force after a turn, by name."""
-        return {row.name: row for row in self._iterate(ControlRow, "WHERE turn <= ? ORDER BY turn", upto_turn)}
+        return {row.name: row for row in self._iterate(ControlRow, "WHERE turn <= ? ORDER BY turn, rowid", upto_turn)}
+
+    def history(self, name: str) -> "History":
+        """The values that a control had over the run."""
+        header = self.header
+        first = header.scheduler.get(name, header.limits.get(name))
+        rows = self._rows(ControlRow, "WHERE name = ? ORDER BY turn, rowid", name)
+        return History([0, *(row.turn for row in rows)], [str(first), *(row.value for row in rows)])
 
     def all_controls(self) -> list[ControlRow]:
         return self._rows(ControlRow, "ORDER BY turn")

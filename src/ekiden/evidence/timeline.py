@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ekiden.evidence.reader import Event
-from ekiden.ledger.records import EventKind, RequestRow
+from ekiden.ledger.records import EventKind, RequestRow, Resumed
 
 
 class Phase(Enum):
@@ -144,14 +144,14 @@ class Timeline:
                 self._decode_until(turn if event.late else turn - 1)
 
     def _resume(self, event: Event) -> None:
-        whole = event.value > 0
+        slot, whole = Resumed.of(event.value)
         if self.first_token is None:
             self.phase = Phase.PREFILL
         else:
             self.phase = Phase.DECODE if whole else Phase.RECOMPUTE
             if not whole and self.computed == self.request.prompt_tokens:
                 self.computed = 0  # a pause dropped it
-        self.slot_turn, self.slot, self.swapped = event.turn, abs(event.value) - 1, 0
+        self.slot_turn, self.slot, self.swapped = event.turn, slot, 0
         self._decode_from(event.turn + event.late)
 
     def _pause(self, turn: int, bits: int) -> None:

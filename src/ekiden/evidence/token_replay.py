@@ -9,15 +9,14 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from ekiden.config import Config, LimitsConfig
+from ekiden.config import Config
+from ekiden.engine.driver import NO_LIMITS, run_batch
 from ekiden.engine.engine_core import EngineCore
 from ekiden.evidence.reader import LedgerReader, end_detail_of, request_detail_of
 from ekiden.evidence.recorded_requests import kept_request_of
 from ekiden.ledger.details import digest
 from ekiden.ledger.records import REFUSED
-from ekiden.state.request import FinishReason
-
-_ANY_NUMBER = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)
+from ekiden.state.request import FinishReason, Request
 
 
 @dataclass(slots=True)
@@ -38,7 +37,8 @@ def replay_tokens(
     """
     result = TokenReplay()
     engine = replace(config.engine, seed=reader.header.seed)
-    core = make_core(replace(config, engine=engine, limits=_ANY_NUMBER))
+    core = make_core(replace(config, engine=engine, limits=NO_LIMITS, tenants={}))
+    requests: list[Request] = []
     expected: dict[str, tuple[str, bytes, int]] = {}
     ends = {end.request: end for end in reader.all_ends()}
     for row in reader.all_requests()[:limit]:
@@ -50,16 +50,11 @@ def replay_tokens(
             result.not_kept += 1
             continue
         expected[request.request_id] = (end.reason, end_detail_of(end).output_digest, end.output_tokens)
-        # The recorded times are of another clock: nothing may be late before it starts.
-        core.add_request(msgspec.structs.replace(request, deadline=None))
-    tokens: dict[str, list[int]] = {name: [] for name in expected}
-    while core.has_work:
-        for update in core.step().updates:
-            tokens[update.request_id] += update.token_ids
-    for name, (reason, output, count) in expected.items():
+        # The recorded times are of another clock: all enter at once, and nothing may be late before it starts.
+        requests.append(msgspec.structs.replace(request, arrival_time=0.0, deadline=None))
+    for answer, (name, (reason, output, count)) in zip(run_batch(core, requests), expected.items(), strict=True):
         whole = reason in (FinishReason.STOP, FinishReason.LENGTH)
-        made = tokens[name] if whole else tokens[name][:count]
-        if digest(made) == output:
+        if digest(answer.token_ids if whole else answer.token_ids[:count]) == output:
             result.same += 1
         else:
             result.different.append(name)

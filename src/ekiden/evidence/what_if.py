@@ -7,21 +7,19 @@ ones stands in. Clients that left leave at the recorded time; pauses are left ou
 Its error is measured, not assumed: the same simulation under the recorded policy is compared with what was recorded.
 """
 
-import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
-from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
-from ekiden.engine.engine_core import EngineCore
+from ekiden.config import SchedulerConfig, controls_of
+from ekiden.engine.driver import VirtualClock, arrivals, drive
+from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.step_time import fitted, load_of
-from ekiden.evidence.decision_replay import runner_info, tenants_of
+from ekiden.evidence.decision_replay import config_of, runner_info
 from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker
 from ekiden.ledger.records import REFUSED, EndRow, RequestRow, RunHeader, TurnRow
+from ekiden.measure.percentiles import median, percentiles
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
 from ekiden.state.policy import StepLoad
 from ekiden.state.request import Finish, FinishReason, Request
@@ -70,7 +68,7 @@ class FittedStepTime:
         loads, measured = [_load_of(row) for row in steps], [row.took / 1e6 for row in steps]
         self._cost = fitted(loads, measured)
         errors = [abs(self.seconds(load) - took) / took for load, took in zip(loads, measured, strict=True)]
-        self.median_error = float(np.median(errors)) if errors else 0.0
+        self.median_error = median(errors) if errors else 0.0
         self.gap = _median_gap(rows)
 
     def seconds(self, load: StepLoad) -> float:
@@ -90,7 +88,7 @@ def _median_gap(rows: list[TurnRow]) -> float:
     """Seconds between two steps of a busy engine."""
     pairs = pairwise(rows)
     gaps = [after.start - before.start - before.took for before, after in pairs if before.running and after.p50 > 0]
-    return float(np.median(gaps)) / 1e6 if gaps else 0.0
+    return median(gaps) / 1e6 if gaps else 0.0
 
 
 class _VirtualModel:
@@ -98,15 +96,12 @@ class _VirtualModel:
 
     def __init__(self, info: RunnerInfo, fitted: FittedStepTime) -> None:
         self.info = info
-        self.now = 0.0
+        self.clock = VirtualClock()
         self._fitted = fitted
-
-    def clock(self) -> float:
-        return self.now
 
     def execute(self, plan: BatchPlan) -> StepOutput:
         seconds = self._fitted.seconds(load_of(plan))
-        self.now += seconds
+        self.clock.time += seconds
         results = [NO_TOKENS if row.sampling is None else _ONE_TOKEN for row in plan.rows]
         return StepOutput(rows=results, timing=StepTiming(model=seconds))
 
@@ -146,7 +141,7 @@ class _Load:
         prompts = PromptMaker(vocab_size=header.vocab_size, block_size=header.block_size)
         rows, ends = reader.all_requests(), {end.request: end for end in reader.all_ends()}
         whole = [end.output_tokens for end in ends.values() if end.reason in _WHOLE]
-        typical = max(1, int(np.median(whole))) if whole else 1
+        typical = max(1, int(median(whole))) if whole else 1
         self.unknown_lengths = 0
         self.requests: list[Request] = []
         self.leaves: list[tuple[float, str]] = []
@@ -165,7 +160,6 @@ class _Load:
                 deadline = None if detail.deadline is None else detail.deadline - header.clock_base / 1e6
                 self.requests.append(_offered(row, name, prompt, min(length, room), deadline))
         self.requests.sort(key=lambda request: request.arrival_time)
-        self.leaves.sort()
         self.recorded = _recorded_figures(rows, ends)
 
 
@@ -182,26 +176,24 @@ def _offered(row: RequestRow, name: str, prompt: tuple[int, ...], length: int, d
 
 
 def _recorded_figures(rows: list[RequestRow], ends: dict[int, EndRow]) -> Figures:
-    arrivals = {row.request: row.arrival for row in rows}
-    whole = [end for end in ends.values() if end.reason in _WHOLE and end.request in arrivals]
-    firsts = [(end.first_token - arrivals[end.request]) / 1e6 for end in whole if end.first_token is not None]
+    arrived = {row.request: row.arrival for row in rows}
+    whole = [end for end in ends.values() if end.reason in _WHOLE and end.request in arrived]
+    firsts = [(end.first_token - arrived[end.request]) / 1e6 for end in whole if end.first_token is not None]
     reasons = [end.reason for end in ends.values()]
-    span = max((end.at for end in ends.values()), default=0) - min(arrivals.values(), default=0)
+    span = max((end.at for end in ends.values()), default=0) - min(arrived.values(), default=0)
     return _figures(firsts, [end.e2e / 1e6 for end in whole], reasons.count(REFUSED), len(reasons), span / 1e6)
 
 
 def _figures(firsts: list[float], whole: list[float], refused: int, ended: int, duration: float) -> Figures:
-    def at(values: list[float], percent: float) -> float:
-        return float(np.percentile(values, percent)) if values else 0.0
-
+    ttft, e2e = (percentiles(values, (50, 99)) if values else (0.0, 0.0) for values in (firsts, whole))
     return Figures(
         finished=len(whole),
         refused=refused,
         cut=ended - refused - len(whole),
-        ttft_p50=at(firsts, 50),
-        ttft_p99=at(firsts, 99),
-        e2e_p50=at(whole, 50),
-        e2e_p99=at(whole, 99),
+        ttft_p50=ttft[0],
+        ttft_p99=ttft[1],
+        e2e_p50=e2e[0],
+        e2e_p99=e2e[1],
         duration=duration,
     )
 
@@ -211,49 +203,27 @@ def _simulate(
 ) -> Figures:
     """One run in virtual time."""
     model = _VirtualModel(info, fitted)
-    config = Config(
-        scheduler=SchedulerConfig(**scheduler), cache=CacheConfig(**header.cache), limits=LimitsConfig(**header.limits)
-    )
+    config = replace(config_of(header), scheduler=SchedulerConfig(**scheduler))
     core = EngineCore(
         runner=model,
-        scheduler=config.scheduler,
+        controls=controls_of(config),
         cache=config.cache,
-        limits=config.limits,
-        clock=model.clock,
+        clock=model.clock.now,
         max_model_len=header.max_model_len,
-        tenants=tenants_of(header),
     )
     finishes: list[Finish] = []
     refused = 0
-    for updates in _drive(core, model, load, fitted.gap):
-        for update in updates:
-            if update.finish is not None:
-                finishes.append(update.finish)
-            refused += update.refusal is not None
+
+    def after_step(result: StepResult) -> None:
+        nonlocal refused
+        finishes.extend(update.finish for update in result.updates if update.finish is not None)
+        refused += sum(update.refusal is not None for update in result.updates)
+        if result.computed:
+            model.clock.time += fitted.gap
+
+    drive(core, arrivals(core, model.clock, load.requests, aborts=load.leaves), model.clock, after_step)
     whole = [finish for finish in finishes if finish.reason.value in _WHOLE]
     firsts = [f.first_token_time - f.arrival_time for f in whole if f.first_token_time is not None]
     times = [finish.finish_time - finish.arrival_time for finish in whole]
     began = load.requests[0].arrival_time if load.requests else 0.0
-    return _figures(firsts, times, refused, len(finishes) + refused, model.now - began)
-
-
-def _drive(core: EngineCore, model: _VirtualModel, load: _Load, gap: float) -> Iterator[list[Any]]:
-    """Offer what is due, take a step, and skip idle time."""
-    arrivals, leaves = list(reversed(load.requests)), list(load.leaves)
-    heapq.heapify(leaves)
-    while arrivals or core.has_work:
-        while arrivals and arrivals[-1].arrival_time <= model.now:
-            core.add_request(arrivals.pop())
-        while leaves and leaves[0][0] <= model.now:
-            core.abort(heapq.heappop(leaves)[1])
-        result = core.step()
-        yield result.updates
-        if result.computed:
-            model.now += gap
-            continue
-        due = [result.next_change] if result.next_change is not None and core.has_work else []
-        due += [arrivals[-1].arrival_time] if arrivals else []
-        due += [leaves[0][0]] if leaves else []
-        if not due:
-            return
-        model.now = max(model.now, min(due))
+    return _figures(firsts, times, refused, len(finishes) + refused, model.clock.time - began)

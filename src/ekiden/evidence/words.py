@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from ekiden.evidence.breakdown import Cause
 from ekiden.evidence.reader import Event
-from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EventKind
+from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EventKind, Resumed
 
 
 class Meaning(NamedTuple):
@@ -123,7 +123,7 @@ def event_words(event: Event) -> str:
         case EventKind.PREEMPTED:
             return f"preempted, {value} blocks moved to the swap space" if value else "preempted, its blocks dropped"
         case EventKind.RESUMED:
-            return "back after preemption" if value > 0 else "back after preemption, to be computed again"
+            return "back after preemption" if Resumed.of(value).whole else "back after preemption, to be computed again"
         case EventKind.CAUGHT_UP:
             return "what was dropped is computed again"
         case EventKind.PAUSED:

@@ -1,6 +1,6 @@
-"""Limits of tenants: their share, their place in the queue, and how many tokens a second they may ask for.
+"""The tenants file, and the token bucket that holds a tenant to its rate.
 
-Read from a TOML file whose tables are tenants; ``[tenants.default]`` holds for everybody without a table of their own:
+The file is TOML; its tables are tenants, and ``[tenants.default]`` holds for all without a table of their own:
 
     [tenants.acme]
     weight = 2.0                    # share under `fair`
@@ -11,91 +11,59 @@ Read from a TOML file whose tables are tenants; ``[tenants.default]`` holds for 
 """
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from ekiden.config import ConfigError
-from ekiden.state.request import DEFAULT_TENANT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantLimits:
-    weight: float = 1.0
-    max_num_queued_reqs: float = float("inf")
-    max_num_queued_tokens: float = float("inf")
-    tokens_per_second: float = float("inf")
-    burst_tokens: float = float("inf")
+from ekiden.state.controls import TenantLimits
 
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Fills at ``rate`` tokens a second up to ``capacity``. The clock is the caller's."""
+    """Fills at ``rate`` tokens a second up to ``capacity``; both may change. The clock is the caller's."""
 
-    rate: float
-    capacity: float
-    level: float = field(init=False)
-    updated: float | None = field(default=None, init=False)
+    level: float
+    updated: float | None = None
 
-    def __post_init__(self) -> None:
-        self.level = self.capacity
-
-    def take(self, amount: float, now: float) -> float:
+    def take(self, amount: float, now: float, *, rate: float, capacity: float) -> float:
         """Take ``amount`` if it is there and return 0; else take nothing and return the seconds until it would be.
 
         More than the capacity can never be there at once: such an amount passes when the bucket is full, and
         leaves a debt that later requests wait for.
         """
-        if self.updated is not None:
-            self.level = min(self.capacity, self.level + (now - self.updated) * self.rate)
-        self.updated = now
-        needed = min(amount, self.capacity)
+        elapsed = 0.0 if self.updated is None else now - self.updated
+        self.level, self.updated = min(capacity, self.level + elapsed * rate), now
+        needed = min(amount, capacity)
         if self.level >= needed:
             self.level -= amount
             return 0.0
-        return (needed - self.level) / self.rate
+        return (needed - self.level) / rate
 
 
-@dataclass(frozen=True, slots=True)
-class Tenants:
-    """All configured tenants; unknown ones get the default's limits."""
-
-    by_name: Mapping[str, TenantLimits] = field(default_factory=dict)
-
-    def limits(self, name: str) -> TenantLimits:
-        return self.by_name.get(name) or self.by_name.get(DEFAULT_TENANT) or TenantLimits()
-
-    def weight(self, name: str) -> float:
-        return self.limits(name).weight
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self.by_name)
-
-
-def load_tenants(path: str | None) -> Tenants:
-    """Read the tenants file; raises :class:`ConfigError` naming the file, the key and what is allowed."""
+def load_tenants(path: str | None) -> dict[str, TenantLimits]:
+    """Read the tenants file; raises :class:`ConfigError` naming the file, the table, the key and the way out."""
     if path is None:
-        return Tenants()
+        return {}
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("tenants", {})
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("tenants", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"tenants_file {path}: {error}") from error
-    if not isinstance(table, dict):
+    if not isinstance(tables, dict):
         raise ConfigError(f"tenants_file {path}: 'tenants' must be a table of tables, one for each tenant")
-    return Tenants({name: _tenant(path, name, values) for name, values in table.items()})
+    return {name: _tenant(f"tenants_file {path}: [tenants.{name}]", table) for name, table in tables.items()}
 
 
-def _tenant(path: str, name: str, values: object) -> TenantLimits:
-    if not isinstance(values, dict):
-        raise ConfigError(f"tenants_file {path}: [tenants.{name}] must be a table")
-    known = {item.name for item in fields(TenantLimits)}
-    for key, value in values.items():
+def _tenant(where: str, table: object) -> TenantLimits:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} must be a table")
+    known = TenantLimits.__struct_fields__
+    for key, value in table.items():
         if key not in known:
-            raise ConfigError(f"tenants_file {path}: [tenants.{name}] has no setting {key!r}; known: {sorted(known)}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise ConfigError(f"tenants_file {path}: [tenants.{name}] {key} is {value!r}; it must be a number over 0")
-    rate = values.get("tokens_per_second")
-    if rate is not None:
-        values = {"burst_tokens": 10 * rate, **values}
-    return TenantLimits(**values)
+            raise ConfigError(f"{where} has no setting {key!r}; known: {sorted(known)}")
+        try:
+            msgspec.convert({key: value}, TenantLimits)
+        except msgspec.ValidationError:
+            raise ConfigError(f"{where} {key} is {value!r}; it must be a number over 0") from None
+    return TenantLimits(**table)

@@ -1,17 +1,22 @@
-"""Measured signals on which limits act. Plain arithmetic over times that the caller hands in."""
+"""Measured signals that limits use. Plain arithmetic on times that the caller passes in."""
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from math import exp
 
+from ekiden.measure.percentiles import whole_range
+
 
 @dataclass(slots=True)
 class DrainRate:
-    """How many waiting requests join a second, measured while there is a queue, forgetting over ``horizon`` seconds."""
+    """How many waiting requests join per second, measured while there is a queue.
+
+    Older measurements fade out over ``horizon`` seconds.
+    """
 
     horizon: float = 20.0
     joined: int = 0
-    """All that ever joined."""
+    """The number of requests that have joined since the start."""
     _events: float = 0.0
     _seconds: float = 0.0
     _updated: float | None = None
@@ -29,7 +34,7 @@ class DrainRate:
 
     @property
     def per_second(self) -> float | None:
-        """None until something was measured."""
+        """None until there is a measurement."""
         return self._events / self._seconds if self._events > 0 and self._seconds > 0 else None
 
     def seconds_for(self, count: int, at_most: float | None = None) -> float | None:
@@ -43,19 +48,19 @@ class DrainRate:
 
 @dataclass(slots=True)
 class Progress:
-    """How fast running answers come to their end: the mean share of its answer that one makes in a second."""
+    """How fast running answers end: the mean fraction of its answer that a sequence makes per second."""
 
     _shares: float = 0.0
     _answers: int = 0
 
     def add(self, *, made: int, expected: int, seconds: float) -> None:
-        """An answer that has ``made`` of ``expected`` tokens ``seconds`` after it was let in."""
+        """Add an answer that has ``made`` of ``expected`` tokens ``seconds`` after its admission."""
         if made > 0 and seconds > 0.0:
             self._shares += min(1.0, made / expected) / seconds
             self._answers += 1
 
     def ends_per_second(self, running: int) -> float | None:
-        """For so many running answers; None while none has begun."""
+        """How many of so many running answers end per second; None while none has a token."""
         return running * self._shares / self._answers if self._shares > 0 else None
 
 
@@ -65,13 +70,13 @@ _LENGTHS = 128
 
 @dataclass(slots=True)
 class OutputLengths:
-    """How long answers are likely to be: what each tenant's last finished requests did, for the last 1024 tenants."""
+    """How long answers are likely to be, from the last finished requests of each tenant (the last 1024 tenants)."""
 
     _seen: "OrderedDict[str, deque[int]]" = field(default_factory=OrderedDict)
     _ranges: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
     def observe(self, tenant: str, num_output_tokens: int) -> None:
-        """An answer of the tenant ended by itself or at its limit."""
+        """Note an answer that ended by itself or at its length limit."""
         lengths = self._seen.get(tenant)
         if lengths is None:
             lengths = self._seen[tenant] = deque(maxlen=_LENGTHS)
@@ -86,7 +91,5 @@ class OutputLengths:
         known = self._ranges.get(tenant)
         lengths = self._seen.get(tenant)
         if known is None and lengths:
-            ordered = sorted(lengths)
-            last = len(ordered) - 1
-            known = self._ranges[tenant] = (ordered[last // 10], ordered[last // 2], ordered[-(-last * 9 // 10)])
+            known = self._ranges[tenant] = whole_range(lengths)
         return known

@@ -12,8 +12,10 @@ Always free + cached + referenced = num_blocks. Only the KV cache manager uses t
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
+from ekiden.state.invariants import Invariant, InvariantBreach, checking
 
-class OutOfBlocks(AssertionError):
+
+class OutOfBlocks(InvariantBreach):
     """More blocks were taken than :attr:`BlockPool.num_available`, which callers must check first."""
 
 
@@ -45,7 +47,8 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]:
         """Take ``count`` blocks, with one reference each. Free blocks come first, then cached ones are evicted."""
         if count > self.num_available:
-            raise OutOfBlocks(f"{count} blocks asked for, {self.num_available} of {self.num_blocks} available")
+            what = f"{count} blocks asked for, {self.num_available} of {self.num_blocks} available"
+            raise OutOfBlocks(Invariant.BUDGET, what)
         blocks = []
         for _ in range(count):
             if self._free:
@@ -81,7 +84,7 @@ class BlockPool:
         for block in blocks:
             count = self._ref_count[block] - 1
             if count < 0:
-                raise AssertionError(f"block {block} was released more often than it was taken")
+                raise InvariantBreach(Invariant.BLOCKS, f"block {block} was released more often than it was taken")
             self._ref_count[block] = count
             if count == 0:
                 if self._key_of[block] is None:
@@ -89,8 +92,9 @@ class BlockPool:
                 else:
                     self._cached[block] = None
 
+    @checking(Invariant.BLOCKS)
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Assert invariant 1: each block is in one state, and its reference count is how many tables name it."""
+        """Assert that each block is in one state, and that its reference count is how many tables name it."""
         named = Counter(block for table in tables for block in table)
         free = set(self._free)
         assert len(free) == len(self._free), "a block is in the free list twice"

@@ -14,6 +14,7 @@ output tokens one by one (docs/decisions/0002).
 
 from ekiden.kv_cache.block_pool import BlockPool
 from ekiden.kv_cache.prefix_cache import prompt_keys, reusable_blocks
+from ekiden.state.invariants import Invariant, checking
 from ekiden.state.sequence import Sequence
 
 
@@ -195,6 +196,7 @@ class KVCacheManager:
         self._free_swap += self._swap_in_flight
         self._swap_in_flight.clear()
 
+    @checking(Invariant.BLOCKS)
     def check_integrity(self) -> None:
         """Assert the pool's integrity, that tables cover what is computed, and that each swap block is in one place."""
         self.pool.check_integrity(sequence.block_table for sequence in self._tables.values())

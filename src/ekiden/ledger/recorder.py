@@ -16,24 +16,33 @@ from ekiden.ledger.records import (
     PAUSE_BITS,
     REFUSED,
     WAIT_CODES,
+    Admitted,
     ControlRow,
     EndDetail,
     EndRow,
     EventKind,
     EventRow,
     RequestRow,
+    Resumed,
     Rows,
-    SetBy,
     TurnDecisions,
     TurnInputs,
     TurnRow,
 )
+from ekiden.state.controls import Controls, ControlValue, SetBy
 from ekiden.state.policy import StepLoad
 from ekiden.state.request import FinishReason, Refusal, RequestUpdate
-from ekiden.state.sequence import Sequence, Status
+from ekiden.state.sequence import PauseReason, Sequence, Status
 from ekiden.state.turn import Arrival, FormationOutcome, RefillOutcome, Turn
 
 _NO_LOAD = StepLoad(decode_rows=0, decode_context=0, prefill_tokens=0, prefill_pairs=0)
+
+
+def control_text(value: ControlValue) -> str:
+    """A control's value as the ledger shows it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return msgspec.json.encode(value).decode() if isinstance(value, dict) else str(value)
 
 
 class Sink(Protocol):
@@ -65,7 +74,7 @@ class Recorder:
         block_size: int,
         prefix_caching: bool,
         keep_prompts: bool = False,
-        controls: dict[str, str] | None = None,
+        controls: Controls | None = None,
     ) -> None:
         self._sink = sink
         self._base = clock_base
@@ -82,8 +91,7 @@ class Recorder:
         self._decodes: list[Sequence] = []
         self._left_out: dict[int, int] = {}
         self._passed_over: list[Sequence] = []
-        self._in_force = (controls or {}, SetBy.CONFIGURATION, "")
-        self._draining = False
+        self._configured = controls
         self._wait: int | None = None
         self._head: int | None = None
         # The rows of the turn, made anew for each.
@@ -99,13 +107,15 @@ class Recorder:
         start, end = self._micros(turn.start), self._micros(turn.end)
         inputs = TurnInputs()
         self._note_controls(turn, start)
-        if turn.arrivals or turn.aborts or turn.pauses or turn.draining or turn.ended_at_start or turn.pauses_applied:
+        if turn.arrivals or turn.aborts or turn.pauses or turn.ended_at_start or turn.pauses_applied:
             inputs = self._inbox(turn, start)
         stops: list[tuple[int, int | str | None]] = []
         proposed = self._proposed(turn)
         decisions = self._decide(turn, end, stops)
         if turn.output is not None or turn.failure is not None:
             inputs = _measured(turn, inputs, stops, proposed)
+        if turn.control_changes:
+            inputs = msgspec.structs.replace(inputs, controls=turn.control_changes)
         row = self._turn_row(turn, start, end, inputs, decisions)
         self._forget_padding()
         self._ends.sort()  # as they are read back
@@ -118,14 +128,18 @@ class Recorder:
         self._events.append(EventRow(number, self._turn, len(self._events), late, kind.value, value))
 
     def _note_controls(self, turn: Turn, start: int) -> None:
-        values, set_by, who = self._in_force
-        for name, value in values.items():
-            self._controls.append(ControlRow(self._turn, start, name, value, set_by.value, who))
-        self._in_force = ({}, set_by, who)
-        if turn.draining != self._draining:
-            self._draining = turn.draining
-            value = "on" if turn.draining else "off"
-            self._controls.append(ControlRow(self._turn, start, "draining", value, SetBy.PERSON.value, "operator"))
+        if self._configured is not None:
+            for name, value in msgspec.structs.asdict(self._configured).items():
+                if name not in ("epoch", "draining") and (name != "tenants" or value):
+                    row = ControlRow(self._turn, start, name, control_text(value), SetBy.CONFIGURATION.value, "")
+                    self._controls.append(row)
+            self._configured = None
+        for name, old, new, change in turn.set_fields:
+            expires = None if change.expires_at is None else self._micros(change.expires_at)
+            value, before = control_text(new), control_text(old)
+            self._controls.append(
+                ControlRow(self._turn, start, name, value, change.set_by.value, change.who, change.why, before, expires)
+            )
 
     # --- stage 1: arrivals, cancellations and pauses
 
@@ -142,13 +156,14 @@ class Recorder:
         for name, reasons, change in turn.pauses_applied:
             number = numbers[live[name]]
             self._event(number, EventKind.PAUSED, sum(PAUSE_BITS[reason] for reason in reasons))
-            if change.by is not None:
-                state = "on" if change.paused else "off"
-                self._controls.append(ControlRow(self._turn, start, f"pause {name}", state, SetBy.PERSON, change.by))
+            person = change.reason is PauseReason.OPERATOR
+            set_by, who = (SetBy.PERSON if person else SetBy.SOFTWARE_RULE), change.by or change.reason.value
+            state = control_text(change.paused)
+            self._controls.append(ControlRow(self._turn, start, f"pause {name}", state, set_by.value, who))
         for update in turn.ended_at_start:
             if update.finish is not None:
                 self._ended(update, start, late=0)
-        return TurnInputs(arrivals=len(turn.arrivals), draining=turn.draining, aborts=aborts, pauses=pauses)
+        return TurnInputs(arrivals=len(turn.arrivals), aborts=aborts, pauses=pauses)
 
     def _arrived(self, arrival: Arrival, start: int) -> None:
         self._numbered += 1
@@ -292,13 +307,13 @@ class Recorder:
             self._recomputing.discard(sequence)
             self._event(self._number[sequence], EventKind.CAUGHT_UP, late=1)
 
-    def _admitted(self, outcome: RefillOutcome | None, *, late: int) -> list[tuple[int, int, int, int, float]]:
+    def _admitted(self, outcome: RefillOutcome | None, *, late: int) -> list[Admitted]:
         if outcome is None or not outcome.admitted:
             return []
         admitted = []
         for sequence, (slot, blocks, standing) in zip(outcome.admitted, outcome.places, strict=True):
             number = self._number[sequence]
-            admitted.append((number, slot, blocks, sequence.num_cached_tokens, standing))
+            admitted.append(Admitted(number, slot, blocks, sequence.num_cached_tokens, standing))
             self._event(number, EventKind.ADMITTED, sequence.num_cached_tokens, late=late)
         return admitted
 
@@ -310,9 +325,9 @@ class Recorder:
             number = self._number[sequence]
             resumed.append(number)
             # One that has ended in this turn has no slot any more.
-            whole, place = sequence.num_uncomputed_tokens <= 1, max(sequence.slot, 0) + 1
-            self._event(number, EventKind.RESUMED, place if whole else -place, late=late)
-            if not whole and sequence.num_output_tokens:
+            back = Resumed(sequence.slot or 0, whole=sequence.num_uncomputed_tokens <= 1)
+            self._event(number, EventKind.RESUMED, back.value, late=late)
+            if not back.whole and sequence.num_output_tokens:
                 self._recomputing.add(sequence)
         return resumed
 
@@ -389,6 +404,7 @@ class Recorder:
             tokens=sum([len(update.token_ids) for update in turn.updates]),
             inputs=self._encode(inputs),
             decisions=self._encode(decisions),
+            epoch=turn.epoch,
         )
 
     def _held_back(self, outcome: RefillOutcome) -> tuple[int | None, int | None]:
@@ -399,9 +415,9 @@ class Recorder:
         """Forget the numbers of finished rows that are no longer computed."""
         if self._padded:
             for sequence in self._padded:
-                if sequence.slot < 0:
+                if sequence.slot is None:
                     del self._number[sequence]
-            self._padded = [sequence for sequence in self._padded if sequence.slot >= 0]
+            self._padded = [sequence for sequence in self._padded if sequence.slot is not None]
 
 
 def _measured(
@@ -423,7 +439,6 @@ def _measured(
         passes=output.passes,
         padding_rows=output.padding_rows,
         arrivals=inputs.arrivals,
-        draining=inputs.draining,
         aborts=inputs.aborts,
         pauses=inputs.pauses,
         stops=stops,

@@ -10,16 +10,17 @@ that is what a replay checks. Codes are part of the format: never renumber them,
 changes its meaning. A new column or field needs a default, with which rows of earlier versions are read.
 """
 
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import msgspec
 
+from ekiden.state.controls import ControlChange
 from ekiden.state.lineage import Lineage
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import LeftOutReason, WaitReason
 
-FORMAT = 2
+FORMAT = 3
 REFUSED = "refused"
 """The reason in the end row of a request that was refused; other end rows have a FinishReason."""
 
@@ -60,8 +61,7 @@ class EventKind(IntEnum):
     PREEMPTED = 8
     """value: blocks moved to the swap space; 0 when their content was dropped."""
     RESUMED = 9
-    """It got a slot again. value: one more than the slot; negative when its KV blocks were dropped and are to be
-    computed again."""
+    """It got a slot again. value: that of a :class:`Resumed`."""
     CAUGHT_UP = 10
     """Its dropped KV blocks have been computed again."""
     PAUSED = 11
@@ -71,12 +71,20 @@ class EventKind(IntEnum):
     """A decode row with drafts gave it several tokens in this turn. value: how many."""
 
 
-class SetBy(StrEnum):
-    """Who put a control in force."""
+class Resumed(NamedTuple):
+    """What a RESUMED event tells. ``whole``: the request lost nothing that is to be computed again."""
 
-    CONFIGURATION = "configuration"
-    SOFTWARE_RULE = "software_rule"
-    PERSON = "person"
+    slot: int
+    whole: bool
+
+    @property
+    def value(self) -> int:
+        """As stored: one more than the slot, and negative where not whole."""
+        return self.slot + 1 if self.whole else -self.slot - 1
+
+    @staticmethod
+    def of(value: int) -> "Resumed":
+        return Resumed(abs(value) - 1, value > 0)
 
 
 class TurnRow(NamedTuple):
@@ -112,6 +120,8 @@ class TurnRow(NamedTuple):
     """Tokens given out."""
     inputs: bytes
     decisions: bytes
+    epoch: int | None = None
+    """Of the controls in force; None in format 2."""
 
     @property
     def end(self) -> int:
@@ -163,7 +173,7 @@ class EndRow(NamedTuple):
 
 
 class ControlRow(NamedTuple):
-    """A rule in force from ``turn`` on."""
+    """A rule in force from ``turn`` on; ``old`` is what held before. ``expires`` is in microseconds of the run."""
 
     turn: int
     at: int
@@ -171,6 +181,9 @@ class ControlRow(NamedTuple):
     value: str
     set_by: str
     who: str
+    why: str = ""
+    old: str | None = None
+    expires: int | None = None
 
 
 class Rows(NamedTuple):
@@ -231,6 +244,7 @@ class TurnInputs(msgspec.Struct, frozen=True, array_like=True):
     padding_rows: int = 0
     arrivals: int = 0
     draining: bool = False
+    """In format 2 only: whether newcomers were refused."""
     aborts: list[int] = []
     pauses: list[tuple[int, int, bool, str | None]] = []
     stops: list[tuple[int, int | str | None]] = []
@@ -238,6 +252,18 @@ class TurnInputs(msgspec.Struct, frozen=True, array_like=True):
     failure: str | None = None
     drafts: list[tuple[int, int, int]] = []
     """Rows for which drafts were proposed: the request, how many, and how many tokens the row gave."""
+    controls: list[tuple[int, ControlChange]] = []
+    """Changes of the controls, each with the number of this turn's requests that came before it."""
+
+
+class Admitted(NamedTuple):
+    """A request that got a slot. ``standing``: the number by which the queue had ordered it."""
+
+    request: int
+    slot: int
+    blocks: int
+    cached_tokens: int
+    standing: float
 
 
 class TurnDecisions(msgspec.Struct, frozen=True, array_like=True):
@@ -255,10 +281,9 @@ class TurnDecisions(msgspec.Struct, frozen=True, array_like=True):
     swap_out: list[tuple[int, int]] = []
     swap_in: list[tuple[int, int]] = []
     resumed_start: list[int] = []
-    admitted_start: list[tuple[int, int, int, int, float]] = []
-    """Request, slot, blocks, tokens found in the prefix cache, and the number by which the queue had ordered it."""
+    admitted_start: list[Admitted] = []
     resumed: list[int] = []
-    admitted: list[tuple[int, int, int, int, float]] = []
+    admitted: list[Admitted] = []
     passed_over: list[int] | None = None
     retired: list[tuple[int, int]] = []
     """Each with the blocks it gave back."""

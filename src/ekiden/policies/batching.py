@@ -5,82 +5,91 @@ All of them run on the same engine; only the answer to "how many may join now" d
 
 from dataclasses import dataclass
 
-from ekiden.state.policy import BatchingPolicy, BatchView
+from ekiden.state.controls import Controls
 
 
-@dataclass(frozen=True, slots=True)
-class Continuous:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchView:
+    """The inputs of a batching policy. Times are seconds on the engine's clock."""
+
+    now: float
+    in_batch: int
+    """Sequences that hold a slot: running, preempted, or finished but kept as padding."""
+    waiting: int
+    oldest_arrival: float | None
+    max_num_seqs: int
+
+
+class BatchingPolicy:
+    keeps_finished_rows = False
+    """Whether finished rows are still computed until their whole batch has ended (:mod:`ekiden.policies.padding`)."""
+
+    def admission_limit(self, view: BatchView) -> int:
+        """How many waiting requests this policy lets join now; free slots and memory limit them too."""
+        raise NotImplementedError
+
+    def next_change(self, view: BatchView) -> float | None:
+        """When :meth:`admission_limit` may change without any arrival or departure; None for never."""
+        return None
+
+
+class Continuous(BatchingPolicy):
     """Refill at every step: a slot that frees is taken by the next waiting request."""
-
-    name: str = "continuous"
-    keeps_finished_rows: bool = False
 
     def admission_limit(self, view: BatchView) -> int:
         return view.max_num_seqs - view.in_batch
 
-    def next_change(self, view: BatchView) -> float | None:
-        return None
 
-
-@dataclass(frozen=True, slots=True)
-class Static:
+class Static(BatchingPolicy):
     """Admit up to ``max_num_seqs`` at once, then nobody until the slowest of them has ended.
 
-    The row of a finished sequence costs no compute but its slot stays empty; with ``keeps_finished_rows`` (named
-    ``static-padded``) it is computed on, as a naive padded batch does.
+    The row of a finished sequence costs no compute but its slot stays empty.
     """
-
-    name: str = "static"
-    keeps_finished_rows: bool = False
 
     def admission_limit(self, view: BatchView) -> int:
         return view.max_num_seqs if view.in_batch == 0 else 0
 
-    def next_change(self, view: BatchView) -> float | None:
-        return None
+
+class StaticPadded(Static):
+    """Static, and finished rows are still computed, as a naive padded batch does."""
+
+    keeps_finished_rows = True
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Static, but a batch starts only when it is full or its oldest request has waited ``window_seconds``."""
+class Window(Static):
+    """Static, but a batch starts only when it is full or its oldest request has waited for the window."""
 
-    window_seconds: float
-    name: str = "window"
-    keeps_finished_rows: bool = False
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
 
     def admission_limit(self, view: BatchView) -> int:
-        if view.in_batch > 0 or view.oldest_arrival is None:
-            return 0
-        full = view.waiting >= view.max_num_seqs
-        return view.max_num_seqs if full or view.now >= view.oldest_arrival + self.window_seconds else 0
+        start = self.next_change(view)
+        ready = start is not None and (view.waiting >= view.max_num_seqs or view.now >= start)
+        return view.max_num_seqs if ready else 0
 
     def next_change(self, view: BatchView) -> float | None:
         if view.in_batch > 0 or view.oldest_arrival is None:
             return None
-        return view.oldest_arrival + self.window_seconds
+        return view.oldest_arrival + self._seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Sequential:
+class Sequential(BatchingPolicy):
     """One request at a time."""
-
-    name: str = "sequential"
-    keeps_finished_rows: bool = False
 
     def admission_limit(self, view: BatchView) -> int:
         return 1 if view.in_batch == 0 else 0
 
-    def next_change(self, view: BatchView) -> float | None:
-        return None
+
+def batching_policy(controls: Controls) -> BatchingPolicy:
+    """The policy in force."""
+    if controls.batching == "window":
+        return Window(controls.batch_window_ms / 1000)
+    return _POLICIES[controls.batching]
 
 
-def make_batching_policy(name: str, *, window_seconds: float) -> BatchingPolicy:
-    """The policy called ``name`` in the configuration."""
-    policies: dict[str, BatchingPolicy] = {
-        "continuous": Continuous(),
-        "static": Static(),
-        "static-padded": Static(name="static-padded", keeps_finished_rows=True),
-        "window": Window(window_seconds),
-        "sequential": Sequential(),
-    }
-    return policies[name]
+_POLICIES = {
+    "continuous": Continuous(),
+    "static": Static(),
+    "static-padded": StaticPadded(),
+    "sequential": Sequential(),
+}

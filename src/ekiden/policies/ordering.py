@@ -9,14 +9,14 @@
 In the first three a request's place depends on itself alone, so they are one sorted queue with different keys.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from sortedcontainers import SortedDict
 
-from ekiden.config import SchedulerConfig
 from ekiden.policies.fairness import FairQueue
-from ekiden.state.policy import WaitingQueue, Weights
+from ekiden.state.controls import Controls
+from ekiden.state.policy import ServiceCounters, WaitingQueue
 from ekiden.state.sequence import Sequence
 
 SortKey = Callable[[Sequence], float]
@@ -25,8 +25,9 @@ SortKey = Callable[[Sequence], float]
 class KeyedQueue:
     """Waiting sequences sorted by a key that never changes; equal keys keep the order in which they were pushed."""
 
-    def __init__(self, key: SortKey) -> None:
+    def __init__(self, key: SortKey, counters: ServiceCounters) -> None:
         self._key = key
+        self._counters = counters
         self._sorted: SortedDict[tuple[float, int], Sequence] = SortedDict()
         self._place: dict[str, tuple[float, int]] = {}
         self._pushed = 0
@@ -39,6 +40,10 @@ class KeyedQueue:
         self._sorted[place] = sequence
         self._num_tokens += sequence.num_prompt_tokens
 
+    def take_over(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in sequences:
+            self.push(sequence)
+
     def first(self, count: int) -> list[Sequence]:
         return list(islice(self._sorted.values(), count))
 
@@ -50,7 +55,11 @@ class KeyedQueue:
         return True
 
     def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
-        """Service received does not matter to these orders."""
+        """These orders do not depend on the service received."""
+
+    def counters(self) -> ServiceCounters:
+        """Those of the last time that `fair` was in force."""
+        return self._counters
 
     def standing(self, sequence: Sequence) -> float:
         """The key it is sorted by."""
@@ -71,23 +80,31 @@ class KeyedQueue:
         assert {s.request_id for s in self} == self._place.keys(), "a waiting sequence lost its place"
 
 
-def make_waiting_queue(config: SchedulerConfig, weights: Weights) -> WaitingQueue:
-    """The order named in the configuration. ``weights`` holds each tenant's share under `fair`."""
-    match config.scheduling_policy:
+def make_waiting_queue(controls: Controls, counters: ServiceCounters | None = None) -> WaitingQueue:
+    """An empty queue in the order that is in force. ``counters`` are those of the queue before it."""
+    counters = counters or ServiceCounters()
+    match controls.scheduling_policy:
         case "fcfs":
-            return KeyedQueue(lambda sequence: sequence.request.arrival_time)
+            return KeyedQueue(lambda sequence: sequence.request.arrival_time, counters)
         case "priority":
-            ageing = config.ageing_seconds
-            return KeyedQueue(lambda sequence: sequence.request.priority * ageing + sequence.request.arrival_time)
+            ageing = controls.ageing_seconds
+            return KeyedQueue(lambda s: s.request.priority * ageing + s.request.arrival_time, counters)
         case "deadline":
-            return KeyedQueue(lambda sequence: _due(sequence, config.default_deadline_seconds))
+            default = controls.default_deadline_seconds
+            return KeyedQueue(lambda sequence: _due(sequence, default), counters)
         case _:
-            return FairQueue(
-                weights=weights,
-                prompt_weight=config.fair_prompt_weight,
-                cached_weight=config.fair_cached_weight,
-                output_weight=config.fair_output_weight,
-            )
+            return FairQueue(controls, counters)
+
+
+def same_order(one: Controls, other: Controls) -> bool:
+    """Whether both put the same waiting requests in the same order."""
+    return _order(one) == _order(other)
+
+
+def _order(controls: Controls) -> tuple[object, ...]:
+    weights = {name: limits.weight for name, limits in controls.tenants.items()}
+    fair = (controls.fair_prompt_weight, controls.fair_cached_weight, controls.fair_output_weight, weights)
+    return controls.scheduling_policy, controls.ageing_seconds, controls.default_deadline_seconds, fair
 
 
 def _due(sequence: Sequence, default_seconds: float) -> float:

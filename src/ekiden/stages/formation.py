@@ -10,6 +10,8 @@ Rules:
 - while sequences decode, prefill chunks shrink until the predicted step (its 90th percentile) keeps the inter-token
   target; the first prompt in line still gets its smallest chunk, so that prefill never starves;
 - at most ``max_concurrent_prefills`` prompts are part-way through at once;
+- with ``prefill_first`` no decode is planned while prompts can be computed: for offline batches, whose streams nobody
+  watches;
 - a prompt block that is being computed in this step is not computed twice: another prompt with the same beginning waits
   for it and takes it over;
 - output tokens are computed one at a time when a sequence is computed again after its blocks were dropped, as they were
@@ -19,6 +21,8 @@ Rules:
 from dataclasses import dataclass, field, replace
 
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.policies.padding import PaddingRows
+from ekiden.state.controls import ControlsInForce
 from ekiden.state.plan import BatchPlan, BlockCopy, Row
 from ekiden.state.policy import StepLoad, StepTimePredictor
 from ekiden.state.population import Population
@@ -38,27 +42,14 @@ def chunk_size(*, computed: int, prompt: int, budget: int, rules: ChunkRules) ->
     return max(0, end - computed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormationLimits:
-    """``target_seconds``: how long a step with decodes in it may take; None for no target.
-
-    ``prefill_first``: no decode is planned while prompts can be computed; for offline batches, whose streams nobody
-    watches.
-    """
-
-    max_num_batched_tokens: int
-    max_concurrent_prefills: int
-    target_seconds: float | None = None
-    prefill_first: bool = False
-
-
 class Formation:
     def __init__(
         self,
         *,
         population: Population,
         kv: KVCacheManager,
-        limits: FormationLimits,
+        controls: ControlsInForce,
+        padding: PaddingRows,
         step_time: StepTimePredictor,
         chunks: ChunkRules,
         drafter: Drafter | None = None,
@@ -66,7 +57,8 @@ class Formation:
     ) -> None:
         self._population = population
         self._kv = kv
-        self._limits = limits
+        self._controls = controls
+        self._padding = padding
         self._step_time = step_time
         self._chunks = chunks
         self._drafter = drafter
@@ -78,13 +70,14 @@ class Formation:
         ``swap_in`` and ``resumed`` are what refill brought back since the last one; ``swap_out`` belongs to sequences
         that were paused.
         """
-        step = _Forming(FormationOutcome(self._limits.max_num_batched_tokens), list(swap_out))
-        if self._limits.prefill_first:
+        budget = self._controls.now.max_num_batched_tokens
+        step = _Forming(FormationOutcome(budget), list(swap_out))
+        if self._controls.now.prefill_first:
             self._add_prefills(step)
         if not step.rows:
             self._add_decodes(step, resumed)
-            for sequence in self._population.padding:
-                if sequence.block_table:
+            for sequence in self._padding:
+                if step.total_tokens < budget:
                     step.add(sequence, sequence.row(1))
             step.decodes = _decode_load(step.rows)
             self._add_prefills(step)
@@ -96,8 +89,12 @@ class Formation:
 
     def _add_decodes(self, step: "_Forming", resumed: list[Sequence]) -> None:
         needs_block, sequences, rows = self._kv.needs_block, step.outcome.sequences, step.rows
+        budget = step.outcome.token_budget
         for sequence in list(self._population.running):
             if sequence.is_prefilling or sequence.status is not Status.RUNNING:
+                continue
+            if len(rows) == budget:  # it was lowered while more than that ran
+                step.outcome.left_out.append((sequence, LeftOutReason.TOKEN_BUDGET))
                 continue
             if needs_block(sequence) and not self._grow(sequence, step, resumed):
                 continue
@@ -108,7 +105,7 @@ class Formation:
     def _grow(self, sequence: Sequence, step: "_Forming", resumed: list[Sequence]) -> bool:
         """One more block for the sequence, taken from a victim if need be; False when it must sit this step out."""
         while self._kv.num_available == 0:
-            if self._drop_padding_row():
+            if self._padding.give_up_blocks():
                 continue
             victim, runner_up = self._victim(sequence, resumed)
             if victim is None:
@@ -119,14 +116,6 @@ class Formation:
                 return False
         self._kv.grow(sequence)
         return True
-
-    def _drop_padding_row(self) -> bool:
-        """Real work goes before padding: a finished row that is still computed gives up its blocks, not its slot."""
-        for sequence in self._population.padding:
-            if sequence.block_table:
-                self._kv.release(sequence)
-                return True
-        return False
 
     def _victim(self, needy: Sequence, resumed: list[Sequence]) -> tuple[Sequence | None, Sequence | None]:
         """The newest running sequence that is not behind ``needy`` in line; ``needy`` itself if it is the newest.
@@ -162,7 +151,7 @@ class Formation:
 
     def _add_prefill(self, step: "_Forming", sequence: Sequence) -> LeftOutReason | None:
         """The sequence's next chunk goes into the plan, or the reason why it does not is returned."""
-        if step.prompts >= self._limits.max_concurrent_prefills:
+        if step.prompts >= self._controls.now.max_concurrent_prefills:
             return LeftOutReason.CONCURRENT_PREFILLS
         gained = self._kv.take_over_computed(sequence)
         if gained:
@@ -170,7 +159,7 @@ class Formation:
         if not step.being_computed.isdisjoint(self._kv.keys_to_compute(sequence, 1)):
             return LeftOutReason.PREFIX_IN_FLIGHT
         computed, prompt = sequence.num_computed_tokens, sequence.num_prompt_tokens
-        left = self._limits.max_num_batched_tokens - step.total_tokens
+        left = self._controls.now.max_num_batched_tokens - step.total_tokens
         chunk = chunk_size(computed=computed, prompt=prompt, budget=left, rules=self._chunks)
         reason = LeftOutReason.TOKEN_BUDGET
         while chunk and step.decodes.decode_rows and not self._keeps_target(step.load_with(computed, chunk)):
@@ -187,7 +176,7 @@ class Formation:
         return None
 
     def _keeps_target(self, load: StepLoad) -> bool:
-        target = self._limits.target_seconds
+        target = self._controls.now.target_seconds
         return target is None or self._step_time.predict(load).p90 <= target
 
     def _add_drafts(self, step: "_Forming", drafter: Drafter) -> None:
@@ -196,7 +185,7 @@ class Formation:
             row = step.rows[index]
             if row.prefill or row.sampling is None or sequence.padding:
                 continue
-            budget = self._limits.max_num_batched_tokens - step.total_tokens
+            budget = self._controls.now.max_num_batched_tokens - step.total_tokens
             room = sequence.max_total_tokens - len(sequence.token_ids) - 1
             limit = min(self._max_drafts, budget, room)
             drafts = tuple(drafter.propose(sequence.request_id, sequence.token_ids, limit)[:limit]) if limit > 0 else ()

@@ -5,13 +5,14 @@ that is accepted here can block the queue for ever.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import blake2b
+from math import inf
 
-from ekiden.guardrails.limits import Tenants, TokenBucket
+from ekiden.guardrails.limits import TokenBucket
 from ekiden.guardrails.signals import DrainRate, OutputLengths, Progress
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.sampling.grammar_limits import GrammarError
+from ekiden.state.controls import ControlsInForce
 from ekiden.state.population import Population
 from ekiden.state.request import Refusal, RefusalReason, Request
 from ekiden.state.sampling_params import Grammar, InvalidSamplingParams, validate
@@ -22,45 +23,37 @@ RulesFactory = Callable[[Grammar], TokenRules]
 """Raises :class:`GrammarError` for a grammar that cannot be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntakeLimits:
-    vocab_size: int
-    max_model_len: int
-    max_num_queued_reqs: int
-    max_num_queued_tokens: int
-    max_queue_seconds: float | None = None
-
-
 class Intake:
     def __init__(
         self,
         *,
-        limits: IntakeLimits,
+        controls: ControlsInForce,
+        vocab_size: int,
+        max_model_len: int,
         population: Population,
         kv: KVCacheManager,
         eos_token_ids: frozenset[int],
         make_stop_text: StopTextFactory,
         make_rules: RulesFactory | None = None,
         seed: int,
-        tenants: Tenants,
         drain_rate: DrainRate,
         output_lengths: OutputLengths,
     ) -> None:
-        self._limits = limits
+        self._controls = controls
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
         self._population = population
         self._kv = kv
         self._eos_token_ids = eos_token_ids
         self._make_stop_text = make_stop_text
         self._make_rules = make_rules
         self._seed = seed
-        self._tenants = tenants
         self._drain_rate = drain_rate
         self._output_lengths = output_lengths
         self._buckets: dict[str, TokenBucket] = {}
-        self.draining = False
 
     def accept(self, request: Request, now: float) -> Sequence | Refusal:
-        """Put the request in the waiting queue, or say why not. A refused request leaves no trace."""
+        """Put the request in the waiting queue, or return the refusal. A refused request changes nothing."""
         refusal = self._impossible(request) or self._no_room(request, now) or self._over_tenant_limit(request, now)
         if refusal is not None:
             return refusal
@@ -69,8 +62,8 @@ class Intake:
         if isinstance(rules, Refusal):
             return rules
         num_prompt = len(request.prompt_token_ids)
-        # A request without max_tokens takes what there is: the context, or the whole KV pool if that is smaller.
-        room = min(self._limits.max_model_len, self._kv.max_tokens)
+        # Without max_tokens an answer may fill the context, or the whole KV pool if that is smaller.
+        room = min(self._max_model_len, self._kv.max_tokens)
         total = room if sampling.max_tokens is None else num_prompt + sampling.max_tokens
         stops = frozenset(sampling.stop_token_ids)
         sequence = Sequence(
@@ -90,7 +83,7 @@ class Intake:
         return sequence
 
     def _rules_of(self, grammar: Grammar) -> TokenRules | Refusal:
-        """Whoever drives the engine has compiled the grammar already, so this is a look-up."""
+        """A look-up where `engine/preparing.py` has compiled the grammar; an offline batch compiles it here."""
         if self._make_rules is None:
             message = "this model writes no text, so a grammar has nothing to hold to; leave it out"
             return Refusal(reason=RefusalReason.INVALID, message=message, param="grammar")
@@ -102,12 +95,12 @@ class Intake:
             )
 
     def _draw_seed(self, request_id: str) -> int:
-        """A seed that depends on the engine's seed and the request's id alone, not on the order of arrival."""
+        """A seed from the engine's seed and the request's id, which does not depend on the order of arrival."""
         text = f"{self._seed}:{request_id}".encode()
         return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
     def resume(self, sequence: Sequence) -> None:
-        """Let a paused sequence go on: back to the queue, or to those that wait to come back with their blocks."""
+        """Let a paused sequence go on: it waits again, or as a preempted one once it has been admitted."""
         population = self._population
         del population.paused[sequence.request_id]
         if sequence.admission:
@@ -118,8 +111,8 @@ class Intake:
             population.enqueue(sequence)
 
     def _impossible(self, request: Request) -> Refusal | None:
-        """What is wrong with the request itself."""
-        limits, sampling = self._limits, request.sampling
+        """The refusal of a request that could never run."""
+        sampling = request.sampling
         num_prompt = len(request.prompt_token_ids)
         if request.request_id in self._population.by_id:
             return Refusal(
@@ -131,23 +124,23 @@ class Intake:
                 reason=RefusalReason.PROMPT_EMPTY, message="the prompt has no tokens; send at least one", param="prompt"
             )
         low, high = min(request.prompt_token_ids), max(request.prompt_token_ids)
-        if low < 0 or high >= limits.vocab_size:
+        if low < 0 or high >= self._vocab_size:
             return Refusal(
                 reason=RefusalReason.TOKEN_OUT_OF_VOCABULARY,
-                message=f"token id {low if low < 0 else high} is not between 0 and {limits.vocab_size - 1}",
+                message=f"token id {low if low < 0 else high} is not between 0 and {self._vocab_size - 1}",
                 param="prompt",
             )
         try:
-            validate(sampling, vocab_size=limits.vocab_size)
+            validate(sampling, vocab_size=self._vocab_size)
         except InvalidSamplingParams as error:
             return Refusal(reason=RefusalReason.INVALID, message=str(error), param=error.param)
         wanted = num_prompt + (sampling.max_tokens if sampling.max_tokens is not None else 1)
-        if wanted > limits.max_model_len:
+        if wanted > self._max_model_len:
             return Refusal(
                 reason=RefusalReason.CONTEXT_LENGTH_EXCEEDED,
-                message=f"the context holds {limits.max_model_len} tokens; the prompt has {num_prompt} and "
+                message=f"the context holds {self._max_model_len} tokens; the prompt has {num_prompt} and "
                 f"{wanted - num_prompt} more were asked for. Shorten the prompt or lower max_tokens",
-                param="max_tokens" if num_prompt < limits.max_model_len else "prompt",
+                param="max_tokens" if num_prompt < self._max_model_len else "prompt",
             )
         if wanted > self._kv.max_tokens:
             return Refusal(
@@ -159,37 +152,32 @@ class Intake:
         return None
 
     def _no_room(self, request: Request, now: float) -> Refusal | None:
-        """What is wrong with the moment: the same request may be accepted later."""
-        limits, waiting = self._limits, self._population.waiting
-        if self.draining:
+        """The refusal of a request that comes at a bad moment and may be accepted later."""
+        limits, waiting = self._controls.now, self._population.waiting
+        if limits.draining:
             return Refusal(reason=RefusalReason.DRAINING, message="the server is shutting down; try another or later")
-        reason, message = None, ""
-        wait = None if limits.max_queue_seconds is None else self._expected_wait(now)
+        wait, most = None, limits.max_queue_seconds
+        if most is not None:
+            wait = self._expected_wait(now)
         if len(waiting) >= limits.max_num_queued_reqs:
             reason = RefusalReason.QUEUE_FULL_REQUESTS
-            message = f"{len(waiting)} requests are waiting and the limit is {limits.max_num_queued_reqs}; try later"
+            message = f"{len(waiting)} requests are waiting and the limit is {limits.max_num_queued_reqs}"
         elif waiting.num_tokens + len(request.prompt_token_ids) > limits.max_num_queued_tokens:
             reason = RefusalReason.QUEUE_FULL_TOKENS
-            message = (
-                f"{waiting.num_tokens} prompt tokens are waiting and the limit is "
-                f"{limits.max_num_queued_tokens}; try later"
-            )
-        elif limits.max_queue_seconds is not None and wait is not None and wait > limits.max_queue_seconds:
+            message = f"{waiting.num_tokens} prompt tokens are waiting and the limit is {limits.max_num_queued_tokens}"
+        elif most is not None and wait is not None and wait > most:
             reason = RefusalReason.QUEUE_TOO_SLOW
-            message = (
-                f"the wait in the queue would be about {wait:.1f} s and the limit is "
-                f"{limits.max_queue_seconds:g} s; try later"
-            )
-        if reason is None:
+            message = f"the wait in the queue would be about {wait:.1f} s and the limit is {most:g} s"
+        else:
             return None
-        excess = 1 if limits.max_queue_seconds is None or wait is None else wait - limits.max_queue_seconds
-        return Refusal(reason=reason, message=message, retry_after=max(1.0, excess))
+        excess = 1 if most is None or wait is None else wait - most
+        return Refusal(reason=reason, message=f"{message}; try later", retry_after=max(1.0, excess))
 
     def _expected_wait(self, now: float) -> float | None:
-        """Seconds that a newcomer would wait, None while nothing is known.
+        """Seconds that a new request would wait; None while nothing is known.
 
-        The first that join find empty slots, and nobody's place: what they show is no rate at which a queue drains.
-        Until the slots have been handed on once, the rate is not believed above that at which running answers end.
+        The first requests join because slots are empty, not because others end, so they say nothing about how fast the
+        queue drains. Until each slot has been used twice, the rate at which running answers end is an upper bound.
         """
         population, drain_rate = self._population, self._drain_rate
         at_most = None
@@ -207,30 +195,30 @@ class Intake:
         return drain_rate.seconds_for(len(population.waiting), at_most)
 
     def _over_tenant_limit(self, request: Request, now: float) -> Refusal | None:
-        """Limits of this tenant alone; the last check, since it takes tokens from the bucket."""
+        """The refusal for a limit of this tenant. It must be the last check, since it takes tokens from the bucket."""
         tenant, waiting = request.tenant, self._population.waiting_of(request.tenant)
-        limits = self._tenants.limits(tenant)
+        limits = self._controls.now.limits_of(tenant)
         num_prompt = len(request.prompt_token_ids)
-        over_requests = waiting.requests >= limits.max_num_queued_reqs
-        if over_requests or waiting.tokens + num_prompt > limits.max_num_queued_tokens:
-            limit = limits.max_num_queued_reqs if over_requests else limits.max_num_queued_tokens
+        most_requests, most_tokens = limits.max_num_queued_reqs or inf, limits.max_num_queued_tokens or inf
+        over_requests = waiting.requests >= most_requests
+        if over_requests or waiting.tokens + num_prompt > most_tokens:
+            limit = f"{most_requests:g} requests" if over_requests else f"{most_tokens:g} tokens"
             return Refusal(
                 reason=RefusalReason.TENANT_QUEUE_FULL,
                 message=f"tenant {tenant!r} has {waiting.requests} requests with {waiting.tokens} prompt tokens "
-                f"waiting and its limit is {limit:g} {'requests' if over_requests else 'tokens'}; try later",
+                f"waiting and its limit is {limit}; try later",
                 retry_after=max(1.0, self._drain_rate.seconds_for(waiting.requests) or 1.0),
             )
-        if limits.tokens_per_second == float("inf"):
+        rate = limits.tokens_per_second
+        if rate is None:
             return None
-        bucket = self._buckets.get(tenant)
-        if bucket is None:
-            bucket = self._buckets[tenant] = TokenBucket(limits.tokens_per_second, limits.burst_tokens)
-        wait = bucket.take(num_prompt + (request.sampling.max_tokens or 0), now)
+        burst = limits.burst_tokens or 10 * rate
+        bucket = self._buckets.setdefault(tenant, TokenBucket(burst))
+        wait = bucket.take(num_prompt + (request.sampling.max_tokens or 0), now, rate=rate, capacity=burst)
         if wait > 0.0:
             return Refusal(
                 reason=RefusalReason.TENANT_RATE,
-                message=f"tenant {tenant!r} may ask for {limits.tokens_per_second:g} tokens a second on average; "
-                f"try again in {wait:.1f} s",
+                message=f"tenant {tenant!r} may ask for {rate:g} tokens a second on average; try again in {wait:.1f} s",
                 retry_after=wait,
             )
         return None

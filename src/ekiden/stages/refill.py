@@ -1,25 +1,27 @@
-"""Stage 5, refill: freed capacity goes to whoever is next.
+"""Stage 5, refill: freed capacity goes to the next requests in order.
 
 A request that waits for KV blocks at the head of the queue may be passed by later ones that fit, a bounded number of
-times; then it waits for what the running ones give back, and nobody passes. So a small request is not held up by a
-large one for long, and a large one is not starved by small ones.
+times; then no request passes it until it fits. So a small request is not held up by a large one for long, and a large
+one is not starved by small ones.
 
-Preempted sequences come back first, and while any of them waits for memory nobody new joins. Then the batching policy
-says how many may join and the waiting queue says who. Admission leaves a watermark of free blocks, so that those that
-run already can grow without a preemption straight away; it does not apply when nothing runs.
+Preempted sequences come back first, and no new request joins while one of them waits for memory. Then the batching
+policy says how many may join and the waiting queue says which. Admission leaves a watermark of free blocks, so that the
+running sequences can grow without a preemption right away; it does not apply when nothing runs.
 """
 
 from bisect import insort
 
 from ekiden.guardrails.signals import DrainRate
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.state.policy import BatchingPolicy, BatchView
+from ekiden.policies.batching import BatchView, batching_policy
+from ekiden.policies.padding import PaddingRows
+from ekiden.state.controls import ControlsInForce
 from ekiden.state.population import Population
 from ekiden.state.sequence import Sequence, Status
-from ekiden.state.turn import RefillOutcome, WaitReason
+from ekiden.state.turn import Place, RefillOutcome, WaitReason
 
 _LOOKAHEAD = 8
-"""How many blocked requests are looked past in one refill."""
+"""How many waiting requests behind a blocked one are looked at in one refill."""
 
 
 class Refill:
@@ -28,14 +30,14 @@ class Refill:
         *,
         population: Population,
         kv: KVCacheManager,
-        batching: BatchingPolicy,
-        max_overtakes: int,
+        controls: ControlsInForce,
+        padding: PaddingRows,
         drain_rate: DrainRate,
     ) -> None:
         self._population = population
         self._kv = kv
-        self._batching = batching
-        self._max_overtakes = max_overtakes
+        self._controls = controls
+        self._padding = padding
         self._drain_rate = drain_rate
         self._base_watermark = kv.pool.num_blocks // 100
         self._next_admission = 0
@@ -52,8 +54,8 @@ class Refill:
         return outcome
 
     def next_change(self, now: float) -> float | None:
-        """When a waiting request may join though nothing else happens."""
-        return self._batching.next_change(self._view(now))
+        """When a waiting request may join although none arrives or ends; None for never."""
+        return batching_policy(self._controls.now).next_change(self._view(now))
 
     def _view(self, now: float) -> BatchView:
         population = self._population
@@ -72,17 +74,16 @@ class Refill:
 
     def _resume_preempted(self, outcome: RefillOutcome) -> None:
         preempted = self._population.preempted
-        # Oldest admission first: the victims were taken newest first.
+        # The oldest admission comes back first, since the newest was preempted first.
         preempted.sort(key=lambda sequence: sequence.admission)
         if preempted and not self._population.running:
-            # Padding must not keep real work from its slots and blocks.
-            for padding in self._population.padding:
-                self._kv.release(padding)
-                self._population.free_slot(padding)
-            self._population.padding.clear()
+            self._padding.end()
+            if self._population.num_free_slots == 0:
+                # There are fewer slots than before; only those that kept one can go on.
+                preempted.sort(key=lambda sequence: sequence.slot is None)
         while preempted and self._fits(preempted[0]):
             sequence = preempted[0]
-            if sequence.slot < 0:  # it was paused meanwhile
+            if sequence.slot is None:  # it was paused meanwhile
                 if self._population.num_free_slots == 0:
                     return
                 sequence.slot = self._population.take_slot()
@@ -92,7 +93,7 @@ class Refill:
             outcome.resumed.append(sequence)
 
     def _admit_waiting(self, outcome: RefillOutcome, now: float) -> None:
-        limit = self._batching.admission_limit(self._view(now))
+        limit = batching_policy(self._controls.now).admission_limit(self._view(now))
         while head := self._population.waiting.first(1):
             if not self._may_join(outcome, limit):
                 outcome.head = head[0]
@@ -103,7 +104,7 @@ class Refill:
             self._admit(head[0], outcome, now)
 
     def _look_past_the_blocked(self, outcome: RefillOutcome, limit: int, now: float) -> None:
-        """The head does not fit. Let a few of those behind it join, each counted against whom it passes."""
+        """Let a few requests join that wait behind one that does not fit; each counts as an overtaking."""
         blocked: list[Sequence] = []
         waiting = self._population.waiting
         for candidate in waiting.first(_LOOKAHEAD + 1):
@@ -115,14 +116,14 @@ class Refill:
                 self._admit(candidate, outcome, now)
             else:
                 blocked.append(candidate)
-            patient = all(sequence.num_overtaken < self._max_overtakes for sequence in blocked)
+            patient = all(sequence.num_overtaken < self._controls.now.max_overtakes for sequence in blocked)
             if not patient or not self._may_join(outcome, limit):
                 break
         outcome.wait_reason = outcome.wait_reason or WaitReason.KV_BLOCKS
         outcome.head, outcome.passed_over = blocked[0], blocked
 
     def _may_join(self, outcome: RefillOutcome, limit: int) -> bool:
-        """Whether a slot is free and the batching policy allows one more; sets the reason when not."""
+        """Whether a slot is free and the batching policy allows one more; sets ``wait_reason`` when not."""
         if self._population.num_free_slots == 0:
             outcome.wait_reason = WaitReason.SLOTS
         elif len(outcome.admitted) >= limit:
@@ -136,12 +137,12 @@ class Refill:
         self._kv.admit(sequence)
         cached = sequence.num_cached_tokens
         population.waiting.charge(sequence, prompt=sequence.num_prompt_tokens - cached, cached=cached)
-        sequence.slot = population.take_slot()
+        slot = sequence.slot = population.take_slot()
         sequence.admission = self._next_admission = self._next_admission + 1
         sequence.admitted_time = now
         self._start(sequence)
         outcome.admitted.append(sequence)
-        outcome.places.append((sequence.slot, len(sequence.block_table), standing))
+        outcome.places.append(Place(slot, len(sequence.block_table), standing))
 
     def _start(self, sequence: Sequence) -> None:
         sequence.move_to(Status.RUNNING)

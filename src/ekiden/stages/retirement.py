@@ -8,6 +8,7 @@ grammar (whatever ``min_tokens`` says, for nothing can follow it), then length.
 
 from ekiden.guardrails.signals import OutputLengths
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.policies.padding import PaddingRows
 from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import Finish, FinishReason, RequestUpdate
@@ -22,13 +23,13 @@ class Retirement:
         population: Population,
         kv: KVCacheManager,
         eos_token_ids: frozenset[int],
-        keeps_finished_rows: bool,
+        padding: PaddingRows,
         output_lengths: OutputLengths,
     ) -> None:
         self._population = population
         self._kv = kv
         self._eos_token_ids = eos_token_ids
-        self._keeps_finished_rows = keeps_finished_rows
+        self._padding = padding
         self._output_lengths = output_lengths
 
     def apply(self, formed: FormationOutcome, output: StepOutput, now: float) -> list[RequestUpdate]:
@@ -65,7 +66,7 @@ class Retirement:
             if first and sequence.request.sampling.prompt_logprobs is not None:
                 prompt = tuple(sequence.prompt_logprobs)
             updates.append(RequestUpdate(sequence.request.request_id, kept, finish, None, logprobs, prompt))
-        self._end_padded_batch()
+        self._padding.end_with_batch()
         return updates
 
     def _append(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
@@ -103,7 +104,7 @@ class Retirement:
         """End a live sequence from outside its own tokens: aborted, expired, or lost with a failed step."""
         sequence.finish_reason = reason
         finish = self._retire(sequence, now, message)
-        self._end_padded_batch()
+        self._padding.end_with_batch()
         return RequestUpdate(sequence.request.request_id, (), finish)
 
     def pause(self, sequence: Sequence) -> list[BlockCopy]:
@@ -120,11 +121,10 @@ class Retirement:
                 pairs = self._kv.swap_out(sequence)
             case _:
                 population.preempted.remove(sequence)
-        if sequence.slot >= 0:
-            population.free_slot(sequence)
+        population.free_slot(sequence)
         sequence.move_to(Status.PAUSED)
         population.paused[sequence.request_id] = sequence
-        self._end_padded_batch()
+        self._padding.end_with_batch()
         return pairs
 
     def _retire(self, sequence: Sequence, now: float, message: str | None = None) -> Finish:
@@ -140,14 +140,7 @@ class Retirement:
             population.preempted.remove(sequence)
         del population.by_id[sequence.request_id]
         sequence.move_to(Status.FINISHED)
-        # A padded batch goes on computing the row, so it keeps its slot and its blocks until the batch has ended.
-        if self._keeps_finished_rows and was is Status.RUNNING:
-            sequence.padding = True
-            sequence.num_computed_tokens = min(
-                sequence.num_computed_tokens, len(sequence.block_table) * self._kv.block_size - 1
-            )
-            population.padding.append(sequence)
-        else:
+        if was is not Status.RUNNING or not self._padding.take(sequence):
             self._give_back(sequence)
         assert sequence.finish_reason is not None
         if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
@@ -170,12 +163,4 @@ class Retirement:
 
     def _give_back(self, sequence: Sequence) -> None:
         self._kv.release(sequence)
-        if sequence.slot >= 0:
-            self._population.free_slot(sequence)
-
-    def _end_padded_batch(self) -> None:
-        population = self._population
-        if population.padding and not population.running and not population.preempted:
-            for sequence in population.padding:
-                self._give_back(sequence)
-            population.padding.clear()
+        self._population.free_slot(sequence)

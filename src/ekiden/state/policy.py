@@ -1,47 +1,21 @@
-"""The two questions a scheduling policy answers, as ports. Everything else of the engine is shared by all policies.
+"""Ports of the scheduling policies: the order of the waiting queue, and the predicted time of a step."""
 
-*When* may waiting requests join (:class:`BatchingPolicy`), and *who* is next (:class:`WaitingQueue`).
-"""
-
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ekiden.state.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchView:
-    """What a batching policy may look at. Times are seconds on the engine's clock."""
+@dataclass(frozen=True, slots=True)
+class ServiceCounters:
+    """The virtual token counters of `fair`, which are kept while another order is in force.
 
-    now: float
-    in_batch: int
-    """Sequences that hold a slot: running, preempted, or finished but kept as padding."""
-    waiting: int
-    oldest_arrival: float | None
-    max_num_seqs: int
+    ``floor`` is the counter to which a tenant is raised that joins an empty queue.
+    """
 
-
-class BatchingPolicy(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def keeps_finished_rows(self) -> bool:
-        """True when finished rows go on being computed until their whole batch has ended."""
-        ...
-
-    def admission_limit(self, view: BatchView) -> int:
-        """How many waiting requests may join now, slots and memory apart."""
-        ...
-
-    def next_change(self, view: BatchView) -> float | None:
-        """When :meth:`admission_limit` may change without any arrival or departure; None for never."""
-        ...
-
-
-Weights = Callable[[str], float]
-"""A tenant's share of the service under the `fair` order; 1 unless configured."""
+    by_tenant: dict[str, float] = field(default_factory=dict)
+    floor: float = 0.0
 
 
 class WaitingQueue(Protocol):
@@ -49,12 +23,16 @@ class WaitingQueue(Protocol):
 
     def push(self, sequence: Sequence) -> None: ...
 
+    def take_over(self, sequences: Iterable[Sequence]) -> None:
+        """Fill an empty queue with sequences that waited in another, given in the order of their arrival."""
+        ...
+
     def first(self, count: int) -> list[Sequence]:
         """The first ``count`` in order; they stay in the queue."""
         ...
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it stands. Raises KeyError when it is not here."""
+        """Take a sequence out of any place in the queue. Raises KeyError when it is not in it."""
         ...
 
     def may_pass(self, candidate: Sequence, blocked: Sequence) -> bool:
@@ -62,11 +40,13 @@ class WaitingQueue(Protocol):
         ...
 
     def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:
-        """Tell the order what service the sequence received, in tokens."""
+        """Count the service that a sequence received, in tokens."""
         ...
 
+    def counters(self) -> ServiceCounters: ...
+
     def standing(self, sequence: Sequence) -> float:
-        """What its place in the order rests on: lower joins earlier. The ledger records it."""
+        """The number that the queue orders the sequence by: lower joins earlier. The ledger records it."""
         ...
 
     def __len__(self) -> int: ...
@@ -75,7 +55,7 @@ class WaitingQueue(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """Prompt tokens of all that wait."""
+        """Prompt tokens of all waiting sequences."""
         ...
 
     def check_integrity(self) -> None: ...
@@ -83,7 +63,7 @@ class WaitingQueue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """A predicted duration in seconds: how likely values spread, not a point."""
+    """A predicted duration in seconds, as percentiles."""
 
     p10: float
     p50: float

@@ -16,6 +16,7 @@ import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from ekiden.state.invariants import Invariant, checking
 from ekiden.state.policy import WaitingQueue
 from ekiden.state.sequence import Sequence, Status
 
@@ -30,7 +31,8 @@ class TenantQueue:
 
 class Population:
     def __init__(self, waiting: WaitingQueue, max_num_seqs: int) -> None:
-        self.max_num_seqs = max_num_seqs
+        self.max_num_seqs = 0
+        """How many slots may be in use."""
         self.waiting = waiting
         self.running: list[Sequence] = []
         self.preempted: list[Sequence] = []
@@ -38,27 +40,30 @@ class Population:
         self.padding: list[Sequence] = []
         self.by_id: dict[str, Sequence] = {}
         """Every sequence that has not had its terminal event."""
-        self._free_slots = list(range(max_num_seqs))
+        self._num_slots = 0
+        self._free_slots: list[int] = []
+        """A heap of the free slots among all ``_num_slots`` that have been numbered so far."""
         self._arrivals: OrderedDict[str, float] = OrderedDict()
         self._by_tenant: dict[str, TenantQueue] = {}
         self._deadlines: list[tuple[float, str]] = []
+        self.resize(max_num_seqs)
 
     @property
     def num_in_batch(self) -> int:
         """Sequences that hold a slot."""
-        return self.max_num_seqs - len(self._free_slots)
+        return self._num_slots - len(self._free_slots)
 
     @property
     def num_free_slots(self) -> int:
-        return len(self._free_slots)
+        return max(0, self.max_num_seqs - self.num_in_batch)
 
     @property
     def oldest_arrival(self) -> float | None:
-        """When the one that has waited longest came."""
+        """When the sequence that has waited longest arrived."""
         return next(iter(self._arrivals.values()), None)
 
     def waiting_of(self, tenant: str) -> TenantQueue:
-        """How much of the queue is this tenant's."""
+        """The tenant's part of the waiting queue."""
         return self._by_tenant.get(tenant, TenantQueue())
 
     def enqueue(self, sequence: Sequence) -> None:
@@ -78,12 +83,26 @@ class Population:
             del self._by_tenant[sequence.request.tenant]
 
     def take_slot(self) -> int:
-        """The lowest free slot."""
+        """The lowest free slot. There must be one."""
         return heapq.heappop(self._free_slots)
 
     def free_slot(self, sequence: Sequence) -> None:
-        heapq.heappush(self._free_slots, sequence.slot)
-        sequence.slot = -1
+        """Free the sequence's slot, if it has one."""
+        if sequence.slot is not None:
+            heapq.heappush(self._free_slots, sequence.slot)
+            sequence.slot = None
+
+    def resize(self, max_num_seqs: int) -> None:
+        """Change the number of slots. A sequence keeps the slot it has, so more may be in use for a while."""
+        self.max_num_seqs = max_num_seqs
+        for slot in range(self._num_slots, max_num_seqs):
+            heapq.heappush(self._free_slots, slot)
+        self._num_slots = max(self._num_slots, max_num_seqs)
+
+    def reorder(self, queue: WaitingQueue) -> None:
+        """Move the waiting sequences to another, empty queue."""
+        queue.take_over([self.by_id[request_id] for request_id in self._arrivals])
+        self.waiting = queue
 
     def watch_deadline(self, sequence: Sequence) -> None:
         if sequence.request.deadline is not None:
@@ -100,11 +119,12 @@ class Population:
 
     @property
     def next_deadline(self) -> float | None:
-        """The earliest deadline on the list; it may belong to a request that has ended already."""
+        """The earliest deadline that is watched; its request may have ended already."""
         return self._deadlines[0][0] if self._deadlines else None
 
+    @checking(Invariant.PLACES)
     def check_integrity(self) -> None:
-        """Assert invariant 2, and that slots are held by exactly those who may hold one."""
+        """Assert that every sequence is in one place, and that each slot is free or held by one that may hold it."""
         self.waiting.check_integrity()
         placed = [
             *((s, Status.WAITING) for s in self.waiting),
@@ -117,10 +137,11 @@ class Population:
             assert self.by_id.get(sequence.request_id) is sequence, f"{sequence!r} is not registered"
         assert len(placed) == len(self.by_id), "a live sequence is in no container or in two"
         assert len({s.request_id for s, _ in placed}) == len(placed), "a sequence is in two places"
-        holders = [*self.running, *(s for s in self.preempted if s.slot >= 0), *self.padding]
-        slots = sorted([*self._free_slots, *(s.slot for s in holders)])
-        assert slots == list(range(self.max_num_seqs)), f"slots are lost or doubled: {slots}"
-        assert all(s.slot == -1 for s in [*self.waiting, *self.paused.values()]), "a waiting or paused one holds a slot"
+        slots = [s.slot for s in (*self.running, *self.preempted, *self.padding) if s.slot is not None]
+        assert all(s.slot is not None for s in (*self.running, *self.padding)), "one that is computed has no slot"
+        slots += self._free_slots
+        assert sorted(slots) == list(range(self._num_slots)), f"slots are lost or doubled: {sorted(slots)}"
+        assert all(s.slot is None for s in (*self.waiting, *self.paused.values())), "a waiting or paused one has a slot"
         assert sum(share.requests for share in self._by_tenant.values()) == len(self.waiting), "a tenant's queue is off"
         assert self._arrivals.keys() == {s.request_id for s in self.waiting}, "an arrival is lost"
         assert all(s.status is Status.FINISHED and s.padding for s in self.padding)

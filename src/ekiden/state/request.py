@@ -29,9 +29,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority: int = 0
     deadline: float | None = None
     external_id: str | None = None
-    """The client's own ``x-request-id``: recorded, never a key."""
+    """The client's own ``x-request-id``. It is recorded and never used to look a request up."""
     traceparent: str | None = None
-    """The W3C trace context it came with, whose child its span is."""
+    """The W3C trace context of the call; the request's span becomes its child."""
 
 
 class FinishReason(StrEnum):
@@ -85,7 +85,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The end of an admitted request. Times are seconds on the engine's clock; None means it never got there."""
+    """The end of an admitted request. Times are seconds on the engine's clock; None means that the request
+    never got so far."""
 
     reason: FinishReason
     stop_reason: str | int | None
@@ -99,7 +100,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     num_preemptions: int = 0
     message: str | None = None
     num_blocks: int = 0
-    """KV blocks that it held at its end and gave back."""
+    """KV blocks that it held at its end."""
     tenant: str = DEFAULT_TENANT
 
 
@@ -115,7 +116,7 @@ class RequestUpdate(msgspec.Struct, frozen=True, gc=False):
     refusal: Refusal | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
-    """With the first token, where they were asked for: of all tokens of the prompt but the first."""
+    """Comes with the first token when the client asked for it: one entry for each prompt token but the first."""
 
     @property
     def terminal(self) -> bool:

@@ -39,6 +39,9 @@ class RunnerInfo:
     chunks: ChunkRules
     max_drafts: int = 0
     """The most drafts that a row may hold; 0 for a backend that takes none."""
+    most_tokens: int | None = None
+    """Tokens in a step for which it was prepared, and rows that get a token; None: any number."""
+    most_rows: int | None = None
     details: dict[str, str] = field(default_factory=dict)
 
 

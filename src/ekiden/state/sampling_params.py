@@ -14,15 +14,15 @@ class GrammarKind(StrEnum):
 
     JSON_SCHEMA = "json_schema"
     LENIENT_JSON_SCHEMA = "lenient_json_schema"
-    """A JSON schema of which keywords that cannot be enforced are passed over."""
+    """A JSON schema; keywords that cannot be enforced are ignored."""
     REGEX = "regex"
     LARK = "lark"
     GBNF = "gbnf"
-    """The grammars of llama.cpp."""
+    """A grammar in the notation of llama.cpp (GBNF)."""
 
 
 class Grammar(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the text of an answer must match as a whole."""
+    """A grammar that the whole text of an answer must match."""
 
     kind: GrammarKind
     source: str
@@ -54,7 +54,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     logprobs: int | None = None
     """How many alternatives to report beside each chosen token; None reports nothing, 0 the chosen token only."""
     prompt_logprobs: int | None = None
-    """The same for each token of the prompt but the first. Such a request computes its whole prompt itself."""
+    """The same for each token of the prompt but the first. Such a request takes nothing from the prefix cache."""
     grammar: Grammar | None = None
     """Only tokens that can lead to a matching text are chosen, and the answer ends when nothing can follow."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from ekiden.state.invariants import Invariant, InvariantBreach
 from ekiden.state.plan import PromptLogits, Row, RowSampling
 from ekiden.state.request import FinishReason, Request, TokenLogprobs
 
@@ -25,7 +26,7 @@ class Status(StrEnum):
 
 
 class PauseReason(StrEnum):
-    """Who holds a paused sequence back. It goes on when nobody does any more."""
+    """Why a sequence is paused. It goes on when no reason is left."""
 
     SLOW_READER = "slow_reader"
     OPERATOR = "operator"
@@ -40,8 +41,8 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 }
 
 
-class IllegalTransition(AssertionError):
-    """A status change that is not in :data:`TRANSITIONS`; the message tells the sequence's story so far."""
+class IllegalTransition(InvariantBreach):
+    """A status change that is not in :data:`TRANSITIONS`; the message lists the statuses that the sequence had."""
 
 
 @dataclass(slots=True)
@@ -55,11 +56,11 @@ class StopText:
 
 
 class TokenRules(Protocol):
-    """Which tokens may come next in one sequence. Its state follows from the tokens it was fed, and nothing else."""
+    """A grammar matcher: which tokens may come next in a sequence. Its state depends on the tokens fed to it alone."""
 
     @property
     def error(self) -> str | None:
-        """Why the rules can no longer be followed; None while they can."""
+        """Why the grammar can no longer be matched; None while it can."""
         ...
 
     def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
@@ -68,7 +69,7 @@ class TokenRules(Protocol):
         ...
 
     def advance(self, token: int) -> bool:
-        """Take in the token that was chosen; True when nothing may follow it, or the rules have failed."""
+        """Take in the chosen token; True when no token may follow it, or the grammar can no longer be matched."""
         ...
 
 
@@ -86,8 +87,8 @@ class Sequence:
     rules: TokenRules | None = None
     """Present when the request has a grammar."""
     status: Status = Status.WAITING
-    slot: int = -1
-    """Which of the ``max_num_seqs`` places it runs in; -1 when it does not run."""
+    slot: int | None = None
+    """Which of the ``max_num_seqs`` places it runs in; None when it does not run."""
     admission: int = 0
     """Its number in the order of admissions, from 1; 0 before."""
     num_computed_tokens: int = 0
@@ -96,10 +97,10 @@ class Sequence:
     swapped_blocks: int = 0
     """How many of its blocks lie in the swap space while it is preempted."""
     expected_output: tuple[int, int, int] | None = None
-    """p10, p50 and p90 of the output tokens that its tenant's finished requests made it expect; None: none yet."""
+    """p10, p50 and p90 of the output tokens of its tenant's finished requests; None while none has finished."""
     num_preemptions: int = 0
     num_overtaken: int = 0
-    """How often a later one joined while this one waited for KV blocks at the head of the queue."""
+    """How often a later sequence joined while this one waited for KV blocks at the head of the queue."""
     admitted_time: float | None = None
     first_token_time: float | None = None
     finish_reason: FinishReason | None = None
@@ -108,11 +109,11 @@ class Sequence:
     padding: bool = False
     """True for a finished row that a naive padded batch keeps computing (``static-padded``)."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """What is known so far of those that were asked for, by position: entry ``i`` is the prompt's token ``i + 1``."""
+    """Of the prompt tokens computed so far, where the client asked for them: entry ``i`` is about token ``i + 1``."""
     plain_sampling: RowSampling | None = None
     """The sampling inputs of its rows where they are the same for each; made when they are first needed."""
     prefix_keys: list[bytes] | None = None
-    """Names of its full prompt blocks, computed when they are first asked for."""
+    """The prefix cache's keys of its full prompt blocks; None until they are first needed."""
     history: list[Status] = field(default_factory=list)
 
     @property
@@ -145,10 +146,10 @@ class Sequence:
 
     def decode_row(self) -> Row:
         """The row that its answer goes on from; most rows are of this kind."""
-        start, sampling = self.num_computed_tokens, self.plain_sampling
-        if sampling is None or start + 1 != len(self.token_ids):
+        slot, start, sampling = self.slot, self.num_computed_tokens, self.plain_sampling
+        if sampling is None or slot is None or start + 1 != len(self.token_ids):
             return self.row(1, (), () if self.rules is None else self.rules.masks())
-        return Row(self.slot, start, (self.token_ids[start],), self.block_table, sampling)
+        return Row(slot, start, (self.token_ids[start],), self.block_table, sampling)
 
     def _row_sampling(self, masks: tuple[bytes, ...]) -> RowSampling:
         params = self.request.sampling
@@ -178,7 +179,7 @@ class Sequence:
     def move_to(self, status: Status) -> None:
         if status not in TRANSITIONS[self.status]:
             story = " -> ".join([*self.history, self.status])
-            raise IllegalTransition(f"{self.request_id}: {story} cannot become {status}")
+            raise IllegalTransition(Invariant.PLACES, f"{self.request_id}: {story} cannot become {status}")
         self.history.append(self.status)
         self.status = status
 

@@ -6,8 +6,9 @@ live sequences; whoever keeps something of it copies what it keeps.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from ekiden.state.controls import ControlChange, SetField
 from ekiden.state.plan import BatchPlan, BlockCopy, StepOutput
 from ekiden.state.policy import StepLoad, TimeRange
 from ekiden.state.request import Refusal, Request, RequestUpdate
@@ -51,17 +52,25 @@ class FormationOutcome:
     proposed: dict[int, int] = field(default_factory=dict)
 
 
+class Place(NamedTuple):
+    """What an admitted sequence was given. ``standing``: the number by which the queue had ordered it
+    (:meth:`WaitingQueue.standing`)."""
+
+    slot: int
+    blocks: int
+    standing: float
+
+
 @dataclass(slots=True)
 class RefillOutcome:
     """What refill decided at one boundary.
 
     ``wait_reason`` holds back ``head``, the first in line, and with it all that wait; ``passed_over`` are those that
-    were looked at and did not fit. For each one admitted, ``places`` has the slot and the number of blocks it was
-    given, and what its place in the order rested on (:meth:`WaitingQueue.standing`) before it was charged.
+    were looked at and did not fit. ``places`` has one for each that was admitted.
     """
 
     admitted: list[Sequence] = field(default_factory=list)
-    places: list[tuple[int, int, float]] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     resumed: list[Sequence] = field(default_factory=list)
     swap_in: list[BlockCopy] = field(default_factory=list)
     wait_reason: WaitReason | None = None
@@ -105,7 +114,12 @@ class Turn:
     pauses: list[PauseChange] = field(default_factory=list)
     pauses_applied: list[tuple[str, frozenset[PauseReason], PauseChange]] = field(default_factory=list)
     """Each with the request's pauses after it; one that must wait a turn is applied later than it came."""
-    draining: bool = False
+    control_changes: list[tuple[int, ControlChange]] = field(default_factory=list)
+    """Those that were asked for and accepted, each with the number of arrivals of this turn before it."""
+    set_fields: list[SetField] = field(default_factory=list)
+    """What these changes, and others that expired, set."""
+    epoch: int = 0
+    """Of the controls that the turn was made under."""
     ended_at_start: list[RequestUpdate] = field(default_factory=list)
     refilled_at_start: RefillOutcome | None = None
     formed: FormationOutcome | None = None

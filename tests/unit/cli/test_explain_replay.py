@@ -7,7 +7,7 @@ import pytest
 
 from ekiden.cli.main import main
 from tests.unit.evidence.directed import Directed
-from tests.unit.evidence.recorded import RecordedSimulation, stored
+from tests.unit.evidence.recorded import finished, stored
 
 
 @pytest.fixture(autouse=True)
@@ -102,9 +102,7 @@ def test_a_run_is_replayed(capsys: pytest.CaptureFixture[str], folder: Path) -> 
 def test_a_difference_is_shown(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = RecordedSimulation(7)
-    world.run()
-    stored(world, tmp_path)
+    stored(finished(7), tmp_path)
     monkeypatch.setattr("ekiden.stages.formation.chunk_size", lambda **_: 1)
     status, text, _ = run(capsys, tmp_path, "replay")
     assert status == 1

@@ -13,6 +13,7 @@ from ekiden.build.model import model_card
 from ekiden.build.provenance import make_lineage
 from ekiden.cli.main import main
 from ekiden.config import CacheConfig, Config, EngineConfig, LimitsConfig, ModelConfig, SchedulerConfig, ServerConfig
+from ekiden.guardrails.limits import load_tenants
 from ekiden.ledger.store import LedgerWriter
 from ekiden.models.load import ModelDescription
 from ekiden.state.lineage import Lineage
@@ -63,7 +64,7 @@ def test_what_can_change_a_token_or_a_decision_is_in_the_digest(tmp_path: Path) 
         digest(Config(cache=CacheConfig(enable_prefix_caching=False))),
         digest(Config(engine=EngineConfig(seed=1))),
         digest(Config(limits=LimitsConfig(max_num_queued_reqs=1))),
-        digest(Config(limits=LimitsConfig(tenants_file=str(tenants)))),
+        digest(Config(tenants=load_tenants(str(tenants)))),
     ]
     assert len({base, *others}) == len(others) + 1
 

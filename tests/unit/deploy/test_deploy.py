@@ -17,7 +17,8 @@ import yaml  # type: ignore[import-untyped]  # its types are a package of their 
 from prometheus_client.parser import text_string_to_metric_families
 
 from ekiden.cli.main import main
-from ekiden.config import CacheConfig, Config, LedgerConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
+from ekiden.guardrails.limits import load_tenants
 from tests.api.real_core import BLOCK, real_core
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -40,7 +41,7 @@ async def rendered(tmp_path: Path) -> Series:
     config = Config(
         scheduler=SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=2 + 2 * BLOCK),
         cache=CacheConfig(block_size=BLOCK),
-        limits=LimitsConfig(tenants_file=str(tenants)),
+        tenants=load_tenants(str(tenants)),
         ledger=LedgerConfig(ledger=False),
     )
     async with real_core(config) as core:
@@ -170,6 +171,8 @@ def test_the_commands_that_the_alerts_name_exist(capsys: pytest.CaptureFixture[s
     descriptions = " ".join(rule["annotations"]["description"] for rule in rules())
     commands = set(re.findall(r"`(ekiden [^`]+)`", descriptions))
     flags = set(re.findall(r"--[a-z-]+", descriptions))
+    assert commands
+    assert flags
     for command in sorted({command.split()[1] for command in commands}):
         assert main([command, "--help"]) == 0
     assert main(["serve", "--help"]) == 0

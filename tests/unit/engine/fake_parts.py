@@ -11,25 +11,29 @@ from ekiden.state.sampling_params import SamplingParams
 
 VOCAB = 1000
 CONTEXT = 1_000_000
+BLOCK = 64
+NUM_BLOCKS = CONTEXT // BLOCK + 100
 
 
 def make_config(**scheduler: object) -> Config:
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 256, **scheduler}
     return Config(
-        cache=CacheConfig(block_size=16),
+        cache=CacheConfig(block_size=BLOCK),
         scheduler=SchedulerConfig(**settings),  # type: ignore[arg-type]
         limits=LimitsConfig(max_num_queued_reqs=100),
     )
 
 
 def make_fake_parts(config: Config) -> EngineParts:
-    runner = FakeRunner(vocab_size=VOCAB, num_blocks=70_000, block_size=16, num_swap_blocks=100, max_model_len=CONTEXT)
+    runner = FakeRunner(
+        vocab_size=VOCAB, num_blocks=NUM_BLOCKS, block_size=BLOCK, num_swap_blocks=100, max_model_len=CONTEXT
+    )
     card = ModelCard(
         model_id="fake",
         max_model_len=CONTEXT,
         vocab_size=VOCAB,
-        block_size=16,
-        num_blocks=70_000,
+        block_size=BLOCK,
+        num_blocks=NUM_BLOCKS,
         created=0,
         fingerprint="fake",
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ekiden.backends.fake import FakeRunner, next_token
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.evaluation.trace import StepRecorder, Work
 from ekiden.sampling.sampler import Sampler
@@ -73,9 +73,11 @@ def make_core(
             vocab_size=VOCAB_SIZE, num_blocks=num_blocks, block_size=BLOCK, num_swap_blocks=64, max_drafts=max_drafts,
             sampler=sampler,
         ),
-        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=budget, target_itl_ms=0.0),
+        controls=controls_of(Config(
+            scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=budget, target_itl_ms=0.0),
+            cache=CacheConfig(block_size=BLOCK),
+        )),
         cache=CacheConfig(block_size=BLOCK),
-        limits=LimitsConfig(),
         clock=lambda: 0.0,
         observer=run,
         drafter=drafter,
@@ -257,5 +259,5 @@ def test_whatever_counts_tokens_counts_tokens() -> None:
     stats = core.stats()
     assert stats.generation_tokens_total == 20
     assert stats.step_tokens_total == sum(view.formed.plan.total_tokens for view in run.views)
-    decoded = [row.num_tokens for step in recorder.steps for row in step.rows if row.work is Work.DECODE]
+    decoded = [row.made for step in recorder.steps for row in step.rows if row.work is Work.DECODE]
     assert sum(decoded) == 19, "all but the one that the prompt gave"

@@ -4,11 +4,12 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from ekiden.backends.fake import next_token
+from ekiden.backends.fake import answer_to
 from ekiden.build.core import build_core
 from ekiden.build.engines import build_engine
 from ekiden.engine import loop
@@ -16,6 +17,7 @@ from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.interface import Engine, EngineDied, EngineStats, Health
 from ekiden.engine.process import EngineClient
 from ekiden.models.errors import ModelError
+from ekiden.state.controls import ControlChange, InvalidControls, SetBy
 from ekiden.state.request import FinishReason, RefusalReason, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 from tests.unit.engine.fake_parts import (
@@ -35,6 +37,10 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
             await asyncio.sleep(0.01)
 
 
+def drain(draining: bool) -> ControlChange:
+    return ControlChange(values={"draining": draining}, set_by=SetBy.PERSON, who="anna")
+
+
 async def collect(engine: Engine, request: Request) -> list[int]:
     tokens: list[int] = []
     async for update in engine.generate(request):
@@ -43,10 +49,7 @@ async def collect(engine: Engine, request: Request) -> list[int]:
 
 
 def expected(request: Request, count: int) -> list[int]:
-    tokens = list(request.prompt_token_ids)
-    for _ in range(count):
-        tokens.append(next_token(tokens, VOCAB))
-    return tokens[len(request.prompt_token_ids) :]
+    return answer_to(request.prompt_token_ids, VOCAB, count)
 
 
 @pytest.fixture(params=["thread", "process"])
@@ -139,23 +142,49 @@ async def test_an_id_in_flight_cannot_be_used_again(engine: Engine) -> None:
 
 async def test_a_closed_door_opens_again(engine: Engine) -> None:
     running = engine.generate(make_request("inside", max_tokens=2000))
-    await engine.drain(True)
+    await engine.set_controls(drain(True))
     await until(lambda: engine.stats().num_running == 1 or engine.stats().num_paused == 1)
     outside = make_request("outside", max_tokens=5)
     assert [each.refusal and each.refusal.reason async for each in engine.generate(outside)] == [RefusalReason.DRAINING]
     assert sum([len(update.token_ids) async for update in running]) == 2000
-    await engine.drain(False)
+    await engine.set_controls(drain(False))
     assert await collect(engine, outside) == expected(outside, 5)
+
+
+async def test_controls_change_at_a_boundary_and_back_when_the_time_is_up(engine: Engine) -> None:
+    running = engine.generate(make_request("inside", max_tokens=3000))
+    await anext(running)
+    end = time.monotonic() + 0.3
+    change = ControlChange(values={"max_num_seqs": 1}, set_by=SetBy.PERSON, who="anna", why="trial", expires_at=end)
+    state = await engine.set_controls(change)
+    assert (state.controls.max_num_seqs, state.controls.epoch, state.changes) == (1, 1, [change])
+    assert engine.controls() == state
+    with pytest.raises(InvalidControls, match="max_num_seqs is 0; it must be at least 1"):
+        await engine.set_controls(ControlChange(values={"max_num_seqs": 0}, set_by=SetBy.PERSON, who="ben"))
+    await running.aclose()
+    await until(lambda: engine.controls().controls.epoch == 2)  # also while the engine is idle
+    assert time.monotonic() >= end
+    assert engine.controls().controls.max_num_seqs == 8
+    assert engine.controls().changes == []
 
 
 async def test_an_engine_that_is_restarted_keeps_its_door_closed() -> None:
     client = EngineClient(make_fake_engine, make_config())
     await client.start()
     try:
-        await client.drain(True)
+        await client.set_controls(drain(True))
+        short = ControlChange(
+            values={"max_num_seqs": 1}, set_by=SetBy.PERSON, who="ben", expires_at=time.monotonic() + 0.2
+        )
+        assert len((await client.set_controls(short)).changes) == 2
         assert client.pid is not None
         os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(EngineDied):
+            await client.set_controls(drain(False))
         await until(lambda: client.restarts == 1 and client.health is Health.OK)
+        await until(lambda: len(client.controls().changes) == 1)
+        assert client.controls().controls.draining
+        assert client.controls().controls.max_num_seqs == 8
         (update,) = [update async for update in client.generate(make_request("outside", max_tokens=5))]
         assert update.refusal is not None
         assert update.refusal.reason is RefusalReason.DRAINING
@@ -176,7 +205,7 @@ async def test_an_engine_whose_requests_are_all_paused_is_alive(monkeypatch: pyt
             enough.set()
 
     config = make_config()
-    running = loop.EngineLoop(build_core(make_fake_parts(config), config), deliver)
+    running = loop.EngineLoop(build_core(make_fake_parts(config), config), deliver, answer=lambda number, answer: None)
     running.inbox.put(loop.Submit(make_request("held", max_tokens=50)))
     running.inbox.put(loop.Pause("held", PauseReason.OPERATOR, True))
     thread = threading.Thread(target=running.run)
@@ -204,7 +233,8 @@ def test_a_busy_engine_leaves_the_statistics_of_most_steps_out() -> None:
             running.inbox.put(loop.Stop())
 
     config = make_config()
-    running = loop.EngineLoop(build_core(make_fake_parts(config), config), deliver, stats_seconds=3600.0)
+    core = build_core(make_fake_parts(config), config)
+    running = loop.EngineLoop(core, deliver, answer=lambda number, answer: None, stats_seconds=3600.0)
     running.inbox.put(loop.Submit(make_request("r", max_tokens=50)))
     running.run()
     ended = next(index for index, (updates, _) in enumerate(delivered) if updates and updates[-1].terminal)

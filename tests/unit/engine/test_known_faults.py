@@ -7,7 +7,7 @@ import pytest
 
 from ekiden.backends.fake import FakeRunner, next_token
 from ekiden.build.engines import build_engine
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.state.request import FinishReason, Request, RequestUpdate
@@ -28,9 +28,13 @@ class Watch:
 def make_core(watch: Watch, *, num_blocks: int = 400, max_num_seqs: int = 4, budget: int = 64) -> EngineCore:
     return EngineCore(
         runner=FakeRunner(vocab_size=VOCAB, num_blocks=num_blocks, block_size=16, max_model_len=4000),
-        scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget),
+        controls=controls_of(
+            Config(
+                scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget),
+                cache=CacheConfig(block_size=16),
+            )
+        ),
         cache=CacheConfig(block_size=16),
-        limits=LimitsConfig(),
         clock=lambda: 0.0,
         observer=watch,
     )
@@ -140,7 +144,7 @@ async def test_r_08_two_hundred_at_once_never_get_each_others_answers() -> None:
     async with AsyncEngine(build_engine(make_fake_parts(config), config)) as engine:
         gate = asyncio.Semaphore(32)
 
-        async def ask(index: int) -> None:
+        async def ask(index: int) -> int:
             request = make_request(f"r{index}", max_tokens=source.randrange(1, 40), prompt=long_prompt(9, index))
             leaves = source.random() < 0.2
             history = list(request.prompt_token_ids)
@@ -152,14 +156,17 @@ async def test_r_08_two_hundred_at_once_never_get_each_others_answers() -> None:
                         history.append(token)
                     if leaves:
                         await stream.aclose()
+            told = len(history) - len(request.prompt_token_ids)
+            assert leaves or told == request.sampling.max_tokens
+            return told
 
-        await asyncio.gather(*(ask(index) for index in range(200)))
+        assert all(await asyncio.gather(*(ask(index) for index in range(200)))), "even who leaves has had a token"
 
 
 async def test_r_13_a_reader_may_time_out_and_read_on_and_its_iteration_ends() -> None:
     config = make_config()
     async with AsyncEngine(build_engine(make_fake_parts(config), config)) as engine:
-        stream = engine.generate(make_request("read", max_tokens=50))
+        stream = engine.generate(make_request("read", max_tokens=5000))
         idle = engine.generate(make_request("idle", max_tokens=50))
         tokens = list((await anext(stream)).token_ids)
         await engine.pause("read")
@@ -169,11 +176,11 @@ async def test_r_13_a_reader_may_time_out_and_read_on_and_its_iteration_ends() -
             except TimeoutError:
                 break
             tokens += update.token_ids
-        assert len(tokens) < 50
+        assert len(tokens) < 5000
         await engine.resume("read")
         async for update in stream:
             tokens += update.token_ids
-        assert len(tokens) == 50
+        assert len(tokens) == 5000
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
         assert sum([len(update.token_ids) async for update in idle]) == 50

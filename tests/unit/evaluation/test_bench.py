@@ -10,7 +10,7 @@ from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.bench import Shape, bench_engine, bench_scheduler, requests_for, sized
-from ekiden.evaluation.bench_raw import TooManyRows, _run, bench_raw
+from ekiden.evaluation.bench_raw import BareLoop, TooManyRows, bench_raw
 
 COMMON_KEYS = {
     "requests",
@@ -93,7 +93,7 @@ def test_the_raw_bench_counts_decode_rows_only_in_its_decode_rate(parts):
     figures = bench_raw(parts.runner, CONFIG, SHAPE)
     assert set(figures) >= COMMON_KEYS
     assert (figures["prompt_tokens"], figures["output_tokens"]) == (80, 20)
-    prefill, decode = _run(parts.runner, CONFIG, SHAPE, output_tokens=5)
+    prefill, decode = BareLoop(parts.runner, CONFIG, SHAPE).run(5)
     assert sum(step.prefill_tokens for step in prefill) == 80
     assert [step.decode_tokens for step in decode] == [4] * 4
 
@@ -114,7 +114,7 @@ def test_the_raw_loop_writes_what_the_model_says(parts):
         def close(self) -> None:
             runner.close()
 
-    _run(Watched(), CONFIG, SHAPE, output_tokens=5)
+    BareLoop(Watched(), CONFIG, SHAPE).run(5)
     assert len(seen) == 4
     for at in seen.values():
         tokens = [at[position] for position in range(len(at))]

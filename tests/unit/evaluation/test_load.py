@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from ekiden.evaluation.load import closed_loop, completion_requests, open_loop
-from ekiden.evaluation.metrics import RequestRecord
 from ekiden.evaluation.sse_client import Connection, Target, TargetError
+from ekiden.measure.figures import RequestRecord
 from tests.unit.evaluation.loopback import Answer, LoopbackServer
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -131,6 +133,34 @@ async def close_at_once(path, body, writer):
     writer.close()
 
 
+async def no_http(path, body, writer):
+    writer.write(b"220 mail.example.org ESMTP\r\n\r\n")
+
+
+async def no_chunk_length(path, body, writer):
+    writer.write(HEAD + b"zz\r\n" + b"".join(whole_answer(["a"])) + b"0\r\n\r\n")
+
+
+async def chunk_longer_than_it_says(path, body, writer):
+    writer.write(HEAD + b"5\r\n" + b"".join(whole_answer(["a"])) + b"0\r\n\r\n")
+
+
+async def status_without_number(path, body, writer):
+    writer.write(HEAD.replace(b"200", b"OK!") + chunk(token("a")) + b"0\r\n\r\n")
+
+
+async def end_within_the_head(path, body, writer):
+    writer.write(HEAD[:30])
+    await writer.drain()
+    writer.close()
+
+
+async def refused_and_closed(path, body, writer):
+    writer.write(b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\n\r\n{}")
+    await writer.drain()
+    writer.close()
+
+
 @pytest.mark.parametrize(
     ("answer", "failure"),
     [
@@ -139,6 +169,12 @@ async def close_at_once(path, body, writer):
         (break_off, "truncated"),
         (no_done, "truncated"),
         (close_at_once, "truncated"),
+        (end_within_the_head, "truncated"),
+        (refused_and_closed, "http_429"),
+        (no_http, "malformed"),
+        (no_chunk_length, "malformed"),
+        (chunk_longer_than_it_says, "malformed"),
+        (status_without_number, "malformed"),
     ],
 )
 async def test_anything_but_a_whole_answer_is_a_failure_of_its_kind(serve, answer, failure):
@@ -146,14 +182,51 @@ async def test_anything_but_a_whole_answer_is_a_failure_of_its_kind(serve, answe
     assert (await ask_once(target)).failure == failure
 
 
+async def test_after_a_malformed_answer_the_connection_is_not_used_again(serve):
+    async def answer(path, body, writer):
+        await (no_chunk_length if body["prompt"] == [0] else refuse)(path, body, writer)
+
+    server, target = await serve(answer)
+    run = await closed_loop(
+        target, completion_requests(target, "m", [[0], [1], [2]], output_tokens=1), concurrency=1, timeout=5
+    )
+    assert [record.failure for record in run.records] == ["malformed", "http_503", "http_503"]
+    assert server.connections == 2
+
+
+async def test_a_last_line_without_its_break_counts(serve):
+    async def answer(path, body, writer):
+        text = b"".join(whole_answer(["a"])).rstrip()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
+
+    _, target = await serve(answer)
+    assert (await ask_once(target)).failure is None
+
+
 async def test_silence_ends_in_a_timeout(serve):
     async def answer(path, body, writer):
         writer.write(HEAD)
 
-    _, target = await serve(answer)
-    requests = completion_requests(target, "m", [[1]], output_tokens=1)
+    server, target = await serve(answer)
+    requests = completion_requests(target, "m", [[1], [2]], output_tokens=1)
     run = await closed_loop(target, requests, concurrency=1, timeout=0.05)
-    assert run.records[0].failure == "timeout"
+    assert [record.failure for record in run.records] == ["timeout"] * 2
+    assert server.connections == 2, "a late answer must not be taken for the next one's"
+
+
+async def test_a_connection_reset_in_the_middle_is_a_truncated_answer(serve):
+    async def answer(path, body, writer):
+        writer.write(HEAD + chunk(token("a")))
+        await writer.drain()
+        writer.transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        writer.transport.abort()
+
+    _, target = await serve(answer)
+    record = await ask_once(target)
+    assert record.failure == "truncated"
+    assert record.end > record.sent
 
 
 async def test_nobody_listening_is_a_failure_to_connect():
@@ -212,6 +285,21 @@ async def test_a_connection_that_the_server_closes_is_not_used_again(serve):
     assert server.connections == 3
 
 
+async def test_a_connection_that_the_server_closed_while_it_was_idle_is_opened_anew(serve):
+    async def answer(path, body, writer):
+        await send(writer, whole_answer(["a"]))
+        writer.close()  # without having said so
+
+    server, target = await serve(answer)
+    connection, records = Connection(target), [RequestRecord(intended=0.0) for _ in range(3)]
+    for record, request in zip(records, completion_requests(target, "m", [[1]] * 3, output_tokens=1), strict=True):
+        await connection.ask(request, record, timeout=5)
+        await asyncio.sleep(0.05)
+    await connection.close()
+    assert [record.failure for record in records] == [None] * 3
+    assert server.connections == 3
+
+
 async def test_a_body_without_length_ends_with_its_connection(serve):
     async def answer(path, body, writer):
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(whole_answer(["a", "b"])))
@@ -229,7 +317,7 @@ async def test_a_body_without_length_ends_with_its_connection(serve):
     [
         ("http://127.0.0.1:8000", "http://127.0.0.1:8000/v1"),
         ("127.0.0.1:8000/v1/", "http://127.0.0.1:8000/v1"),
-        ("https://[::1]/base", "https://[::1]:443/base/v1"),
+        ("https://[::1]/base", "https://[::1]/base/v1"),
     ],
 )
 def test_addresses_are_taken_with_or_without_v1(url, whole):
@@ -245,7 +333,3 @@ def test_a_wrong_address_is_named(url):
 def test_the_key_travels_as_a_bearer_token():
     target = Target.parse("http://127.0.0.1:1", api_key="k")
     assert b"Authorization: Bearer k\r\n" in target.request_bytes("/completions", {})
-
-
-def test_a_connection_starts_out_unusable():
-    assert not Connection().reusable

@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from ekiden.backends.fake import FakeRunner, next_token
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
+from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.engine_core import EngineCore
-from ekiden.evaluation.offline import Answer, run_batch
 from ekiden.evaluation.slot_chart import EMPTY, PADDED, axis, chart_rows, coloured, colours
 from ekiden.evaluation.slot_html import ChartData, TableData, chart_svg, page
 from ekiden.evaluation.slots import letters, slot_figures, stays
@@ -35,9 +35,13 @@ def record(batching: str, *, slots: int = 2, lengths: list[int] = LENGTHS) -> tu
     recorder = StepRecorder()
     core = EngineCore(
         runner=FakeRunner(),
-        scheduler=SchedulerConfig(max_num_seqs=slots, max_num_batched_tokens=128, batching=batching),
+        controls=controls_of(
+            Config(
+                scheduler=SchedulerConfig(max_num_seqs=slots, max_num_batched_tokens=128, batching=batching),
+                cache=CacheConfig(block_size=16),
+            )
+        ),
         cache=CacheConfig(block_size=16),
-        limits=LimitsConfig(),
         clock=Ticks(),
         observer=recorder,
     )
@@ -66,9 +70,12 @@ def test_a_refused_request_comes_back_with_its_reason():
     recorder = StepRecorder()
     core = EngineCore(
         runner=FakeRunner(max_model_len=8),
-        scheduler=SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=128),
+        controls=controls_of(
+            Config(
+                scheduler=SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=128), cache=CacheConfig(block_size=16)
+            )
+        ),
         cache=CacheConfig(block_size=16),
-        limits=LimitsConfig(),
         clock=Ticks(),
         observer=recorder,
     )
@@ -144,11 +151,10 @@ def steps(rows: list[str]) -> list[SlotStep]:
         held = [(slot, row[index]) for slot, row in enumerate(rows) if row[index] != EMPTY]
         drawn.append(
             SlotStep(
-                index,
                 float(index),
                 index + 1.0,
                 tuple(
-                    SlotRow(slot, name.upper(), 1, Work.PADDING if name.islower() else Work.DECODE)
+                    SlotRow(slot, name.upper(), Work.PADDING if name.islower() else Work.DECODE, 1, int(name.isupper()))
                     for slot, name in held
                 ),
             )
@@ -176,6 +182,20 @@ def test_even_the_shortest_stay_is_seen():
 def test_a_request_that_comes_back_has_two_stays():
     found = stays(steps(["AA·AA"]))
     assert [(stay.first_step, stay.last_step) for stay in found] == [(0, 1), (3, 4)]
+
+
+def test_a_row_counts_the_tokens_it_made_and_not_the_steps_it_took():
+    rows = [
+        SlotRow(0, "A", Work.PREFILL, 40, 1),
+        SlotRow(0, "A", Work.DECODE, 4, 3),
+        SlotRow(0, "A", Work.DECODE, 4, 0),
+    ]
+    recorder = StepRecorder()
+    recorder.steps += [SlotStep(float(index), index + 1.0, (row,)) for index, row in enumerate(rows)]
+    (stay,) = stays(recorder.steps)
+    assert stay.output_tokens == 4
+    assert slot_figures(recorder.steps, 1).slot_utilisation == 1.0
+    assert [(sample.prefill_tokens, sample.decode_tokens) for sample in recorder.samples()] == [(40, 0), (0, 3), (0, 0)]
 
 
 def test_letters_and_neighbouring_colours_differ():

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from ekiden.backends.fake import FakeRunner
-from ekiden.build.recording import controls_of, make_header
-from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.build.recording import make_header
+from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
 from ekiden.evidence.reader import LedgerReader
-from ekiden.guardrails.limits import Tenants
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
 from ekiden.stages.intake import RulesFactory
+from ekiden.state.controls import ControlChange, SetBy, TenantLimits
 from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.runner import Drafter
@@ -45,7 +45,7 @@ class Directed:
         num_blocks: int = 200,
         num_swap_blocks: int = 100,
         prefix_caching: bool = False,
-        tenants: Tenants | None = None,
+        tenants: dict[str, TenantLimits] | None = None,
         limits: LimitsConfig | None = None,
         make_stop_text: Callable[[Request], StopText | None] = lambda request: None,
         make_rules: RulesFactory | None = None,
@@ -59,6 +59,7 @@ class Directed:
             scheduler=SchedulerConfig(**settings),
             cache=CacheConfig(block_size=16, enable_prefix_caching=prefix_caching),
             limits=limits or LimitsConfig(),
+            tenants=tenants or {},
         )
         self.runner = _TimedRunner(
             self,
@@ -68,11 +69,9 @@ class Directed:
             num_swap_blocks=num_swap_blocks,
             max_drafts=0 if drafter is None else 4,
         )
-        tenants = tenants or Tenants()
         self.header = make_header(
             self.config,
             self.runner.info,
-            tenants,
             run_id="directed",
             clock_base=0,
             eos_token_ids=frozenset({0}),
@@ -81,15 +80,13 @@ class Directed:
         self.kept = Kept()
         self.core = EngineCore(
             runner=self.runner,
-            scheduler=self.config.scheduler,
+            controls=controls_of(self.config),
             cache=self.config.cache,
-            limits=self.config.limits,
             clock=whole_microseconds(lambda: self.now),
             eos_token_ids=frozenset({0}),
             make_stop_text=make_stop_text,
             make_rules=make_rules,
             drafter=drafter,
-            tenants=tenants,
             recorder=Recorder(
                 self.kept,
                 clock_base=0,
@@ -133,6 +130,9 @@ class Directed:
         self.step()
         while self.core.has_work and not self.core.all_paused:
             self.step()
+
+    def drain(self, who: str) -> None:
+        self.core.set_controls(ControlChange(values={"draining": True}, set_by=SetBy.PERSON, who=who))
 
     def wait(self, seconds: float) -> None:
         self.now += seconds

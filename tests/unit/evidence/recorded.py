@@ -1,13 +1,15 @@
 """Runs of the simulation with the production recorder, for tests of everything that reads a ledger."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-from ekiden.build.recording import controls_of, make_header
+from ekiden.build.recording import make_header
+from ekiden.config import controls_of
 from ekiden.ledger.recorder import Recorder
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.store import LedgerWriter
-from tests.simulation.simulator import TENANTS, Simulation
+from tests.simulation.simulator import Simulation
 
 
 @dataclass(slots=True)
@@ -23,11 +25,11 @@ class Kept:
 class RecordedSimulation(Simulation):
     """A simulated world whose engine is recorded."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int, change_rate: float = 0.0) -> None:
+        super().__init__(seed, change_rate=change_rate)
         core = self.core
         self.header: RunHeader = make_header(
-            self.config, self.runner.info, TENANTS, run_id=f"seed-{seed}", clock_base=0, eos_token_ids=frozenset({0})
+            self.config, self.runner.info, run_id=f"seed-{seed}", clock_base=0, eos_token_ids=frozenset({0})
         )
         self.kept = Kept()
         core.recorder = Recorder(
@@ -40,6 +42,14 @@ class RecordedSimulation(Simulation):
 
     def _clock(self) -> float:
         return round(super()._clock() * 1e6) / 1e6
+
+
+@cache
+def finished(seed: int) -> RecordedSimulation:
+    """The world of ``seed`` at its end, run once for all tests that only read what it recorded."""
+    simulation = RecordedSimulation(seed)
+    simulation.run()
+    return simulation
 
 
 def stored(simulation: RecordedSimulation, folder: Path) -> Path:

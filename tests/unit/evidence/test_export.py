@@ -14,7 +14,7 @@ from ekiden.evidence.extras import ExportError
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.spans import export_spans
 from tests.unit.evidence.directed import Directed
-from tests.unit.evidence.recorded import RecordedSimulation, stored
+from tests.unit.evidence.recorded import finished, stored
 
 
 def run(folder: Path) -> LedgerReader:
@@ -48,9 +48,7 @@ def test_parquet_holds_what_the_ledger_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_run_can_be_exported(tmp_path: Path, seed: int) -> None:
     """Columns that are empty at first must not break the file when values come."""
-    simulation = RecordedSimulation(seed)
-    simulation.run()
-    with LedgerReader(stored(simulation, tmp_path)) as reader:
+    with LedgerReader(stored(finished(seed), tmp_path)) as reader:
         counts = export_parquet(reader, tmp_path / "out")
         assert counts["requests"] == len(reader.all_requests())
         assert export_spans(reader, InMemorySpanExporter()) == len(reader.all_ends())

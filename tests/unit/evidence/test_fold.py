@@ -9,7 +9,7 @@ import pytest
 
 from ekiden.evidence.reader import decisions_of, inputs_of
 from ekiden.ledger.records import EventKind, Rows
-from tests.unit.evidence.recorded import RecordedSimulation
+from tests.unit.evidence.recorded import finished
 
 SEEDS = 250
 
@@ -93,8 +93,7 @@ class Fold:
 @pytest.mark.parametrize("first", range(0, SEEDS, 50))
 def test_the_queue_and_the_running_ones_come_back(first: int) -> None:
     for seed in range(first, first + 50):
-        simulation = RecordedSimulation(seed)
-        simulation.run()
+        simulation = finished(seed)
         fold = Fold(simulation.world.block_size)
         for rows in simulation.kept.turns:
             if not simulation.world.batching.endswith("padded"):
@@ -108,11 +107,10 @@ def test_the_blocks_come_back() -> None:
     """Without prefix sharing and pauses every block is in one table, so the tables' sizes are the pool's state."""
     preemptions = turns = 0
     for seed in range(SEEDS):
-        world = RecordedSimulation(seed).world
+        simulation = finished(seed)
+        world = simulation.world
         if world.prefix_caching or world.pause_rate or world.batching.endswith("padded"):
             continue
-        simulation = RecordedSimulation(seed)
-        simulation.run()
         fold = Fold(world.block_size)
         for rows in simulation.kept.turns:
             fold.turn(rows)

@@ -7,12 +7,14 @@ import msgspec
 import pytest
 
 from ekiden.config import LimitsConfig
-from ekiden.engine.engine_core import EngineCore
+from ekiden.engine.engine_core import EngineCore, StepResult
+from ekiden.evidence.explain import explain
 from ekiden.evidence.live import SHOWN_TENANTS, live_view
 from ekiden.evidence.live_view import LiveView, SlotState, Spread
 from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.store import LedgerWriter
+from ekiden.state.controls import ControlChange, ControlValue, SetBy, TenantLimits
 from ekiden.state.sequence import PauseReason, Sequence
 from tests.unit.evidence.directed import Directed
 from tests.unit.evidence.recorded import RecordedSimulation
@@ -47,7 +49,7 @@ def state_of(sequence: Sequence) -> SlotState:
 
 def check_agrees(view: LiveView, core: EngineCore, *, prompts_exact: bool) -> None:
     population, kv = core.population, core.kv
-    live = [*population.running, *(s for s in population.preempted if s.slot >= 0)]
+    live = [*population.running, *(s for s in population.preempted if s.slot is not None)]
     holders = {s.slot: s for s in [*live, *population.padding]}
     for slot in view.slots:
         sequence = holders.get(slot.slot)
@@ -65,7 +67,7 @@ def check_agrees(view: LiveView, core: EngineCore, *, prompts_exact: bool) -> No
     assert view.queue.waiting == len(population.waiting)
     assert {w.request_id for w in view.queue.first} == {s.request_id for s in population.waiting}
     assert view.paused == len(population.paused)
-    without_slot = {s.request_id: s for s in population.preempted if s.slot < 0} | population.paused
+    without_slot = {s.request_id: s for s in population.preempted if s.slot is None} | population.paused
     assert {a.request_id: a.output_tokens for a in view.away} == {
         name: sequence.num_output_tokens for name, sequence in without_slot.items()
     }
@@ -91,8 +93,8 @@ class Checked(RecordedSimulation):
         self.states: set[SlotState] = set()
         self.looks = 0
 
-    def _step(self) -> None:
-        super()._step()
+    def _after_step(self, result: StepResult) -> None:
+        super()._after_step(result)
         if self.outcome.steps % self._every == 0:
             view = seen(self._folder, self.header, self.kept.turns, window_seconds=LONG, shown=1000)
             prompts_exact = not self.world.prefix_caching and not self.world.pause_rate
@@ -187,12 +189,67 @@ def test_a_pause_names_its_person(tmp_path: Path) -> None:
     assert [slot.request_id for slot in view.slots if slot.request_id] == ["held"]
 
 
+def test_changes_of_the_controls_are_followed(tmp_path: Path) -> None:
+    world = Directed(max_num_seqs=4, max_num_batched_tokens=64)
+    for number in range(3):
+        world.submit(f"r{number}", output=60)
+    world.step(5)
+    values: dict[str, ControlValue] = {
+        "scheduling_policy": "fair",
+        "max_num_seqs": 2,
+        "tenants": {"default": TenantLimits(weight=3.0)},
+    }
+    change = ControlChange(
+        values=values, set_by=SetBy.SOFTWARE_RULE, who="guard", why="memory", expires_at=world.now + 9
+    )
+    world.core.set_controls(change)
+    world.step(2)
+    view = view_of(world, tmp_path)
+    assert (view.order, view.epoch) == ("fair", 1)
+    assert [slot.request_id for slot in view.slots] == ["r0", "r1", "r2"]  # nobody loses the slot it has
+    assert [tenant.weight for tenant in view.tenants] == [3.0]
+    control = next(c for c in view.controls if c.name == "max_num_seqs")
+    assert (control.value, control.set_by, control.who, control.why) == ("2", "software_rule", "guard", "memory")
+    assert control.expires_in_seconds is not None
+    assert 8.0 < control.expires_in_seconds < 9.0
+    world.wait(10)
+    world.step(2)
+    view = view_of(world, tmp_path)
+    assert (view.order, view.epoch, len(view.slots)) == ("fcfs", 2, 4)
+    control = next(c for c in view.controls if c.name == "max_num_seqs")
+    assert (control.value, control.set_by, control.who) == ("4", "software_rule", "expired")
+
+
+def test_explain_names_who_set_the_rule_that_was_in_force(tmp_path: Path) -> None:
+    """The same wait, before and after a change of the number of slots."""
+    world = Directed(max_num_seqs=1)
+    world.submit("first", output=30)
+    world.submit("waits before", output=5)
+    world.run()
+    world.core.set_controls(
+        ControlChange(values={"max_num_seqs": 2}, set_by=SetBy.PERSON, who="anna", why="more memory")
+    )
+    for name in ("second", "third", "waits after"):
+        world.submit(name, output=30)
+    world.run()
+    with world.stored(tmp_path) as reader:
+        told = {}
+        for name in ("waits before", "waits after"):
+            (request,) = reader.requests_named(name)
+            cause = next(c for c in explain(reader, request).causes if c.cause == "waiting_for_slot")
+            told[name] = cause.control
+    assert told["waits before"] == {"name": "max_num_seqs", "value": "1", "set_by": "configuration", "who": ""}
+    assert told["waits after"] == {
+        "name": "max_num_seqs", "value": "2", "set_by": "person", "who": "anna", "why": "more memory",
+    }  # fmt: skip
+
+
 def test_a_closed_server_is_a_control(tmp_path: Path) -> None:
     world = Directed()
     world.submit("a", output=9)
-    world.core.intake.draining = True
+    world.drain("anna")
     world.step()
-    assert any(c.name == "draining" and c.set_by == "person" for c in view_of(world, tmp_path).controls)
+    assert any((c.name, c.set_by, c.who) == ("draining", "person", "anna") for c in view_of(world, tmp_path).controls)
 
 
 def test_a_victim_keeps_its_slot(tmp_path: Path) -> None:
@@ -333,12 +390,14 @@ def test_a_look_costs_no_more_on_a_long_run(tmp_path: Path) -> None:
     assert long < 1.5 * short
 
 
-def test_percentiles_are_by_nearest_rank() -> None:
+def test_percentiles_follow_the_one_rule() -> None:
+    """They interpolate between the values, each of which counts as often as it was seen."""
     assert Spread.of([]) == Spread()
     assert Spread.of([(1000, 1)]) == Spread(count=1, p50=0.001, p95=0.001, p99=0.001)
-    assert Spread.of([(2000, 50), (1000, 45), (3000, 4), (9000, 1)]) == Spread(
-        count=100, p50=0.002, p95=0.002, p99=0.003
-    )
+    found = Spread.of([(2000, 50), (1000, 45), (3000, 4), (9000, 1)])
+    assert (found.count, found.p50) == (100, 0.002)
+    assert found.p95 == pytest.approx(0.002 + 0.05 * 0.001)
+    assert found.p99 == pytest.approx(0.003 + 0.01 * 0.006)
 
 
 def test_a_view_is_json_and_back(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from ekiden.evidence.live_view import LiveView, SlotState
 from ekiden.evidence.reader import Event, LedgerReader
 from ekiden.evidence.timeline import Moment, Phase, Timeline, timelines
 from ekiden.ledger.records import REFUSED, EventKind, RequestRow
-from tests.unit.evidence.recorded import RecordedSimulation, stored
+from tests.unit.evidence.recorded import RecordedSimulation, finished, stored
 
 SEEDS = (0, 11, 86, 112, 247, 256)
 """Worlds with pauses, preemption with and without swap space, failed steps, every kind of order but one."""
@@ -24,10 +24,7 @@ _PHASES = {
 
 @pytest.fixture(scope="module")
 def worlds() -> list[RecordedSimulation]:
-    simulations = [RecordedSimulation(seed) for seed in SEEDS]
-    for simulation in simulations:
-        simulation.run()
-    return simulations
+    return [finished(seed) for seed in SEEDS]
 
 
 def shown(view: LiveView) -> dict[str, Phase]:

@@ -9,7 +9,7 @@ from ekiden.config import LimitsConfig
 from ekiden.evidence.explain import explain, worst
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.why import Answer, Question, why
-from ekiden.guardrails.limits import TenantLimits, Tenants
+from ekiden.state.controls import TenantLimits
 from ekiden.state.request import RefusalReason
 from tests.unit.evidence.directed import Directed
 
@@ -36,8 +36,8 @@ def fill(world: Directed) -> None:
     world.step(1)
 
 
-LIMITED = Tenants({"default": TenantLimits(max_num_queued_reqs=2)})
-RATED = Tenants({"default": TenantLimits(tokens_per_second=1.0, burst_tokens=170.0)})
+LIMITED = {"default": TenantLimits(max_num_queued_reqs=2)}
+RATED = {"default": TenantLimits(tokens_per_second=1.0, burst_tokens=170.0)}
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_a_queue_that_is_too_slow(tmp_path: Path) -> None:
 
 def test_a_server_that_is_closed(tmp_path: Path) -> None:
     world = Directed()
-    world.core.intake.draining = True
+    world.drain("anna")
     world.submit("asked")
     world.step()
     with world.stored(tmp_path) as reader:
         answer = ask(reader, "asked", Question.REFUSED)
     assert answer.facts["reason"] == RefusalReason.DRAINING
-    assert "draining=on was set by person" in answer.words
+    assert "draining=on was set by person anna" in answer.words
 
 
 def test_what_can_never_run(tmp_path: Path) -> None:

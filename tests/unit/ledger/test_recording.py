@@ -17,6 +17,7 @@ from ekiden.evidence.explain import explain
 from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.retention import ledger_folder, runs_in
 from ekiden.models.errors import ModelError
+from ekiden.state.controls import ControlChange, SetBy
 from ekiden.state.request import FinishReason
 from ekiden.state.sampling_params import SamplingParams
 from tests.unit.engine.fake_parts import make_config, make_fake_engine, make_fake_parts, make_request
@@ -30,7 +31,7 @@ async def test_the_servers_engine_records_in_its_own_process(tmp_path: Path) -> 
     client = EngineClient(make_fake_engine, recording_config(tmp_path))
     await client.start()
     try:
-        held = client.generate(make_request("held", max_tokens=400))
+        held = client.generate(make_request("held", max_tokens=3000))
         await held.__anext__()
         await client.pause("held", "alice")
         other = [update async for update in client.generate(make_request("other", max_tokens=5))]
@@ -47,7 +48,7 @@ async def test_the_servers_engine_records_in_its_own_process(tmp_path: Path) -> 
         paused = next(cause for cause in told.causes if cause.cause == Cause.OPERATOR_PAUSE)
         assert paused.control is not None
         assert paused.control["who"] == "alice"
-        assert told.output_tokens == 400
+        assert told.output_tokens == 3000
         assert replay(reader.header, reader.everything()).difference is None
 
 
@@ -62,6 +63,30 @@ async def test_an_engine_on_a_thread_records_when_asked(tmp_path: Path) -> None:
     with LedgerReader(path) as reader:
         assert len(reader.all_ends()) == 12
         assert replay(reader.header, reader.everything()).difference is None
+
+
+async def test_a_drain_is_recorded_with_what_made_it(tmp_path: Path) -> None:
+    config = recording_config(tmp_path)
+    async with AsyncEngine(build_engine(make_fake_parts(config), config, record=True)) as engine:
+        for draining in (True, False):
+            change = ControlChange(values={"draining": draining}, set_by=SetBy.PERSON, who="anna", why="upgrade")
+            await engine.set_controls(change)
+        running = engine.generate(make_request("running", max_tokens=900_000))
+        await anext(running)
+        await engine.stop(drain_seconds=0.05)
+    (path,) = runs_in(tmp_path)
+    with LedgerReader(path) as reader:
+        told = [
+            (row.old, row.value, row.set_by, row.who, row.why)
+            for row in reader.all_controls()
+            if row.name == "draining"
+        ]
+        assert replay(reader.header, reader.everything()).difference is None
+    assert told == [
+        ("off", "on", "person", "anna", "upgrade"),
+        ("on", "off", "person", "anna", "upgrade"),
+        ("off", "on", "software_rule", "shutdown", ""),
+    ]
 
 
 async def collect(engine: AsyncEngine, request: object) -> None:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekiden.backends.fake import FakeRunner
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore, StepView
-from ekiden.guardrails.limits import TenantLimits, Tenants
+from ekiden.state.controls import TenantLimits
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
 
@@ -32,24 +32,28 @@ class Recorder:
 
 
 def make_core(
-    recorder: Recorder, *, order: str, max_num_seqs: int = 1, num_blocks: int = 64, tenants: Tenants | None = None,
-    max_overtakes: int = 16,
+    recorder: Recorder, *, order: str, max_num_seqs: int = 1, num_blocks: int = 64,
+    tenants: dict[str, TenantLimits] | None = None, max_overtakes: int = 16,
 ) -> EngineCore:  # fmt: skip
     now = iter(range(10**9))
     return EngineCore(
         runner=FakeRunner(vocab_size=50, num_blocks=num_blocks, block_size=4, max_model_len=512, num_swap_blocks=500),
-        scheduler=SchedulerConfig(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=512,
-            scheduling_policy=order,
-            max_overtakes=max_overtakes,
-            ageing_seconds=10.0,
-            default_deadline_seconds=100.0,
+        controls=controls_of(
+            Config(
+                scheduler=SchedulerConfig(
+                    max_num_seqs=max_num_seqs,
+                    max_num_batched_tokens=512,
+                    scheduling_policy=order,
+                    max_overtakes=max_overtakes,
+                    ageing_seconds=10.0,
+                    default_deadline_seconds=100.0,
+                ),
+                cache=CacheConfig(block_size=4, enable_prefix_caching=False),
+                tenants=tenants or {},
+            )
         ),
         cache=CacheConfig(block_size=4, enable_prefix_caching=False),
-        limits=LimitsConfig(),
         clock=lambda: next(now) * 0.001,
-        tenants=tenants,
         observer=recorder,
     )
 
@@ -135,16 +139,18 @@ def test_service_of_backlogged_tenants_differs_by_at_most_the_bound(
         order="fair",
         max_num_seqs=max_num_seqs,
         num_blocks=blocks,
-        tenants=Tenants({"a": TenantLimits(weight=weight)}),
+        tenants={"a": TenantLimits(weight=weight)},
     )
     for index in range(30):
         prompt, output = lengths[index % len(lengths)]
         core.add_request(make_request(f"a{index}", tenant="a", prompt=prompt, output=output))
         core.add_request(make_request(f"b{index}", tenant="b", prompt=1 + prompt // 3, output=output))
     service: defaultdict[str, float] = defaultdict(float)
+    looks = 0
     bound = 2 * max(PROMPT_WEIGHT * max(p for p, _ in lengths), OUTPUT_WEIGHT * blocks * 4) / 1.0
 
     def count(view: StepView) -> None:
+        nonlocal looks
         waiting = {s.request.tenant for s in core.population.waiting}
         for sequence in view.formed.sequences:
             if sequence.num_output_tokens == 1:
@@ -152,11 +158,13 @@ def test_service_of_backlogged_tenants_differs_by_at_most_the_bound(
         for update in view.updates:
             service[update.request_id[0]] += OUTPUT_WEIGHT * len(update.token_ids)
         if waiting == {"a", "b"}:
+            looks += 1
             assert abs(service["a"] / weight - service["b"]) <= bound
 
     recorder.after_step = count
     while core.has_work:
         core.step()
+    assert looks, "both tenants never waited at once"
 
 
 def test_only_tenants_that_are_not_ahead_pass_a_request_that_does_not_fit() -> None:

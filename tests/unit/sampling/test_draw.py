@@ -134,8 +134,10 @@ def test_extreme_temperatures_stay_finite(temperature):
     row = logits_of(SMALL, spread=30.0)
     row[7] = row.max() + 50
     counts = draw_many(row, SamplingParams(temperature=temperature, top_p=0.9), 200)
-    assert counts.sum() == 200
-    assert temperature == 100.0 or counts[7] == 200
+    if temperature < 1:
+        assert counts[7] == 200
+    else:
+        assert (counts > 0).sum() > 50, "nearly even, so that no few tokens have it all"
 
 
 def test_tokens_without_mass_are_never_drawn():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekiden.backends.fake import FakeRunner
-from ekiden.config import CacheConfig, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.stages.formation import chunk_size
 from ekiden.state.request import Request
@@ -58,9 +58,12 @@ def test_a_burst_with_one_long_beginning_computes_it_once() -> None:
 
     core = EngineCore(
         runner=runner,
-        scheduler=SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=256),
+        controls=controls_of(
+            Config(
+                scheduler=SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=256), cache=CacheConfig(block_size=16)
+            )
+        ),
         cache=CacheConfig(block_size=16),
-        limits=LimitsConfig(),
         clock=lambda: 0.0,
         observer=Watch(),
     )

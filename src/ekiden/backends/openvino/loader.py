@@ -65,7 +65,9 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         "kv_dtype": config.cache.kv_dtype,
         "determinism": config.engine.determinism,
     }
-    tested = _self_test(model, description, files.cache_dir, config, {"model": entry.name, **settings})
+    strict, tested_for = config.engine.determinism == "strict", _most(config)
+    identity = {"model": entry.name, **settings}
+    tested = _self_test(model, description, files.cache_dir, identity, tested_for, strict=strict)
     machine.release_file_pages(entry / CONSTANTS if description.spec else files.weights[-1])
     info = RunnerInfo(
         backend="openvino",
@@ -76,6 +78,8 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         num_swap_blocks=pool.num_swap_blocks,
         bytes_per_block=pool.bytes_per_block,
         chunks=CHUNK_RULES,
+        most_tokens=tested_for["most_tokens"] if strict else None,
+        most_rows=tested_for["most_logits"] if strict else None,
         details={
             **settings,
             "pass_limit": str(tested.limits.tokens or "none"),
@@ -146,15 +150,24 @@ def _compile(
         raise ModelError(f"{description.name}: OpenVINO cannot compile it: {error}") from error
 
 
-def _self_test(
-    model: PagedModel, description: ModelDescription, cache_dir: Path, config: Config, settings: dict[str, str]
-) -> SelfTestResult:
-    """An earlier result for this machine and these settings, if it still holds; otherwise a new one, which is kept."""
-    strict = config.engine.determinism == "strict"
-    most = {
+def _most(config: Config) -> dict[str, int]:
+    """The largest numbers for which the promise of the same tokens is tested."""
+    return {
         "most_tokens": config.scheduler.max_num_batched_tokens,
         "most_logits": max(config.scheduler.max_num_seqs, PROMPT_LOGITS_LIMIT),
     }
+
+
+def _self_test(
+    model: PagedModel,
+    description: ModelDescription,
+    cache_dir: Path,
+    settings: dict[str, str],
+    most: dict[str, int],
+    *,
+    strict: bool,
+) -> SelfTestResult:
+    """An earlier result for this machine and these settings, if it still holds; otherwise a new one, which is kept."""
     identity = {**settings, **most, "flags": machine.cpu_flags(), "version": SELF_TEST_VERSION}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     path = cache_dir / "self_test" / f"{digest}.json"

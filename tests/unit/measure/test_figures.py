@@ -2,7 +2,14 @@
 
 import pytest
 
-from ekiden.evaluation.metrics import FORMULAS, RequestRecord, StepSample, quantiles, request_figures, step_figures
+from ekiden.measure.figures import (
+    FORMULAS,
+    RequestRecord,
+    StepSample,
+    request_figures,
+    step_figures,
+    stream_figures,
+)
 
 
 def record(intended: float, sent: float, times: list[float], output: int, failure: str | None = None) -> RequestRecord:
@@ -16,18 +23,6 @@ def record(intended: float, sent: float, times: list[float], output: int, failur
         output_tokens=output,
         failure=failure,
     )
-
-
-def test_quantiles_interpolate_between_order_statistics():
-    assert quantiles([]) is None
-    assert quantiles([0.0, 1.0, 2.0, 3.0]) == {
-        "p50": 1.5,
-        "p90": pytest.approx(2.7),
-        "p95": pytest.approx(2.85),
-        "p99": pytest.approx(2.97),
-        "max": 3.0,
-        "n": 4,
-    }
 
 
 def test_latencies_count_from_the_intended_arrival_and_not_from_sending():
@@ -44,6 +39,17 @@ def test_tpot_divides_by_tokens_and_not_by_events():
 
 def test_one_token_gives_no_tpot():
     assert record(0.0, 0.0, [1.0], 1).tpot is None
+    assert record(0.0, 0.0, [1.0, 1.0], 1).tpot is None
+
+
+def test_an_answer_meets_its_objectives_up_to_the_limit_and_only_when_whole():
+    times = [2.0, 3.0, 4.0]
+    assert record(0.0, 0.0, times, 3).meets(ttft=2.0, tpot=1.0)
+    assert not record(0.0, 0.0, times, 3).meets(ttft=1.9, tpot=1.0)
+    assert not record(0.0, 0.0, times, 3).meets(ttft=2.0, tpot=0.9)
+    assert record(0.0, 0.0, [2.0], 1).meets(ttft=2.0, tpot=0.0)
+    assert not record(0.0, 0.0, times, 3, "truncated").meets(ttft=9.0, tpot=9.0)
+    assert not record(0.0, 0.0, [], 0).meets(ttft=9.0, tpot=9.0)
 
 
 def test_failures_are_counted_by_kind_and_give_no_latency():
@@ -77,6 +83,6 @@ def test_a_run_without_time_or_decodes_has_no_rates():
 
 
 def test_every_latency_has_its_formula():
-    figures = {**request_figures([], duration=1.0), **step_figures([])}
+    figures = {**stream_figures([], duration=1.0), **step_figures([])}
     latencies = {name for name in figures if name.endswith(("_seconds", "_per_second", "host_share"))}
     assert latencies <= set(FORMULAS)

@@ -1,17 +1,16 @@
 """Latency and throughput figures, each with its formula, because one name means different things in different tools.
 
-Times are seconds. Percentiles interpolate linearly between order statistics (numpy's default). A p99 needs 299 values
-for a one-sided 95 % bound; below that a table says "not estimable" and only the JSON carries the sample's value.
+Times are seconds. A percentile is what :mod:`ekiden.measure.percentiles` says.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-import numpy as np
+from ekiden.measure.percentiles import quantiles
 
-LEVELS = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
-MIN_VALUES_FOR_P99 = 299
-
+Figures = dict[str, object]
 FORMULAS = {
     "duration_seconds": "last event of the run - start of the run, warm-up apart",
     "prompt_tokens_per_second": "prompt tokens / duration",
@@ -30,13 +29,18 @@ FORMULAS = {
     "send_lag_seconds": "time of sending - intended arrival",
     "host_share": "time outside the model's passes / total time of steps",
     "sampling_share": "time spent choosing tokens / total time of steps",
-    "slot_utilisation": "slot-steps that computed a running request / (slots x steps)",
+    "percentiles": "linear interpolation: the value at position (n - 1) * p / 100 of the values in order",
 }
+
+
+def time_per_output_token(first: float, last: float, output_tokens: int) -> float | None:
+    """TPOT of one request; None for fewer than two tokens."""
+    return (last - first) / (output_tokens - 1) if output_tokens > 1 else None
 
 
 @dataclass(slots=True, kw_only=True)
 class RequestRecord:
-    """What a load generator saw of one request. ``event_times`` are arrivals of non-empty content.
+    """What was seen of one request. ``event_times`` are arrivals of non-empty content.
 
     ``failure`` is None for a whole answer, else a short kind such as ``http_503`` or ``truncated``.
     """
@@ -55,9 +59,9 @@ class RequestRecord:
 
     @property
     def tpot(self) -> float | None:
-        if self.output_tokens < 2 or len(self.event_times) < 2:
+        if len(self.event_times) < 2:
             return None
-        return (self.event_times[-1] - self.event_times[0]) / (self.output_tokens - 1)
+        return time_per_output_token(self.event_times[0], self.event_times[-1], self.output_tokens)
 
     @property
     def e2e(self) -> float | None:
@@ -65,7 +69,11 @@ class RequestRecord:
 
     @property
     def gaps(self) -> list[float]:
-        return [later - earlier for earlier, later in zip(self.event_times, self.event_times[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(self.event_times)]
+
+    def meets(self, ttft: float, tpot: float) -> bool:
+        """Whether the answer is whole, its first token came within ``ttft`` and its TPOT is within ``tpot``."""
+        return self.failure is None and self.ttft is not None and self.ttft <= ttft and (self.tpot or 0.0) <= tpot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,74 +87,61 @@ class StepSample:
     prefill_tokens: int = 0
 
 
-def quantiles(values: Iterable[float]) -> dict[str, float | int] | None:
-    """``p50, p90, p95, p99, max`` and ``n`` of the values; None when there are none."""
-    array = np.fromiter(values, dtype=np.float64)
-    if array.size == 0:
-        return None
-    points = np.percentile(array, list(LEVELS.values()))
-    result: dict[str, float | int] = {name: float(point) for name, point in zip(LEVELS, points, strict=True)}
-    result["max"] = float(array.max())
-    result["n"] = int(array.size)
-    return result
-
-
-def request_figures(records: Sequence[RequestRecord], *, duration: float) -> dict[str, object]:
-    """The request figures of CONVENTIONS' ``bench --json``; failures count as requests and give no latencies."""
+def request_figures(records: Sequence[RequestRecord], *, duration: float) -> Figures:
+    """Counts, rates and latencies of ``bench --json``; failures count as requests and give no latencies."""
     whole = [record for record in records if record.failure is None]
-    prompt = sum(record.prompt_tokens for record in whole)
-    output = sum(record.output_tokens for record in whole)
-    kinds: dict[str, int] = {}
-    for record in records:
-        if record.failure is not None:
-            kinds[record.failure] = kinds.get(record.failure, 0) + 1
+    prompt, output = sum(record.prompt_tokens for record in whole), sum(record.output_tokens for record in whole)
     return {
         "requests": len(records),
         "failures": len(records) - len(whole),
-        "failures_by_kind": kinds,
+        "failures_by_kind": dict(Counter(record.failure for record in records if record.failure is not None)),
         "duration_seconds": duration,
         **throughput(prompt, output, duration),
         "ttft_seconds": quantiles(x for r in whole if (x := r.ttft) is not None),
         "tpot_seconds": quantiles(x for r in whole if (x := r.tpot) is not None),
+        "e2e_seconds": quantiles(x for r in whole if (x := r.e2e) is not None),
+    }
+
+
+def stream_figures(records: Sequence[RequestRecord], *, duration: float) -> Figures:
+    """:func:`request_figures`, and what only a client knows that saw every event."""
+    whole = [record for record in records if record.failure is None]
+    return request_figures(records, duration=duration) | {
         "itl_seconds": quantiles(gap for r in whole for gap in r.gaps),
         "itl_max_seconds": quantiles(max(gaps) for r in whole if (gaps := r.gaps)),
-        "e2e_seconds": quantiles(x for r in whole if (x := r.e2e) is not None),
         "send_lag_seconds": quantiles(r.sent - r.intended for r in records if r.sent),
     }
 
 
-def throughput(prompt_tokens: int, output_tokens: int, duration: float) -> dict[str, object]:
+def throughput(prompt_tokens: int, output_tokens: int, duration: float) -> Figures:
     """Token counts and their rates over ``duration`` seconds; a rate over no time is None."""
-
-    def rate(tokens: int) -> float | None:
-        return tokens / duration if duration > 0 else None
-
     return {
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
-        "prompt_tokens_per_second": rate(prompt_tokens),
-        "output_tokens_per_second": rate(output_tokens),
-        "total_tokens_per_second": rate(prompt_tokens + output_tokens),
+        "prompt_tokens_per_second": _over(prompt_tokens, duration),
+        "output_tokens_per_second": _over(output_tokens, duration),
+        "total_tokens_per_second": _over(prompt_tokens + output_tokens, duration),
     }
 
 
-def step_figures(steps: Sequence[StepSample]) -> dict[str, object]:
+def step_figures(steps: Sequence[StepSample]) -> Figures:
     """Decode rates, step times and the share of time outside the model."""
     with_decode = [step for step in steps if step.decode_tokens]
     pure = [step for step in with_decode if not step.prefill_tokens]
     total = sum(step.seconds for step in steps)
-    model = sum(step.model_seconds for step in steps)
-    sampling = sum(step.sampling_seconds for step in steps)
     return {
         "steps": len(steps),
         "decode_tokens_per_second": _decode_rate(with_decode),
         "pure_decode_tokens_per_second": _decode_rate(pure),
         "step_seconds": quantiles(step.seconds for step in steps),
-        "host_share": (total - model) / total if total > 0 else None,
-        "sampling_share": sampling / total if total > 0 else None,
+        "host_share": _over(total - sum(step.model_seconds for step in steps), total),
+        "sampling_share": _over(sum(step.sampling_seconds for step in steps), total),
     }
 
 
 def _decode_rate(steps: Sequence[StepSample]) -> float | None:
-    seconds = sum(step.seconds for step in steps)
-    return sum(step.decode_tokens for step in steps) / seconds if seconds > 0 else None
+    return _over(sum(step.decode_tokens for step in steps), sum(step.seconds for step in steps))
+
+
+def _over(amount: float, seconds: float) -> float | None:
+    return amount / seconds if seconds > 0 else None

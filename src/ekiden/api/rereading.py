@@ -1,0 +1,55 @@
+"""SIGHUP: the files of keys, limits and tenants are read again.
+
+What differs from the last reading becomes a change of the controls, so what a person has set meanwhile stays. Limits
+that the HTTP side keeps (body size, timeouts) change with them. A file that cannot be used is told in one line of the
+log and changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from ekiden.api.context import ApiContext
+from ekiden.config import Config, ConfigError, controls_of
+from ekiden.engine.interface import EngineDied
+from ekiden.state.controls import ControlChange, ControlValue, InvalidControls, SetBy
+
+_FIELDS: Final = ("max_num_queued_reqs", "max_num_queued_tokens", "max_queue_seconds", "tenants")
+
+logger = logging.getLogger(__name__)
+
+
+class Rereading:
+    """``read_config`` gives the configuration as its sources have it now; None where there is nothing to read."""
+
+    def __init__(self, context: ApiContext, read_config: Callable[[], Config] | None) -> None:
+        self._context = context
+        self._read_config = read_config
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Read in the background; a signal that comes while that goes on is for nothing."""
+        self._context.keys.reload()
+        if self._read_config is not None and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._read(self._read_config))
+
+    async def _read(self, read_config: Callable[[], Config]) -> None:
+        context, was = self._context, self._context.config
+        try:
+            config = await asyncio.to_thread(read_config)
+            old, new = controls_of(was), controls_of(config)
+            values: dict[str, ControlValue] = {
+                name: getattr(new, name) for name in _FIELDS if getattr(new, name) != getattr(old, name)
+            }
+            if values:
+                why = "the files of limits and tenants were read again"
+                await context.engine.set_controls(
+                    ControlChange(values=values, set_by=SetBy.CONFIGURATION, who="SIGHUP", why=why)
+                )
+        except (ConfigError, InvalidControls, EngineDied) as error:
+            logger.error("the limits stay as they were: %s", error)
+            return
+        context.config = replace(was, limits=config.limits, tenants=config.tenants)
+        logger.info("read the limits and the tenants again; changed in the engine: %s", ", ".join(values) or "nothing")
