@@ -22,22 +22,29 @@ from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, failure
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _WAY_OUT = "give the model's Hugging Face folder, whose tokenizer.json is used"
 
+
+def _by(expression: str) -> tuple[pre_tokenizers.PreTokenizer, ...]:
+    """Split a text by ``expression`` before its bytes are written as characters."""
+    split = pre_tokenizers.Split(Regex(expression), behavior="isolated")
+    return split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+
 # The expressions by which each model's published tokenizer.json splits text.
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_LLAMA3 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
-_QWEN2 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+_LLAMA3 = _by(rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}")
+_QWEN2 = _by(rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}")
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_TEKKEN = (
+_TEKKEN = _by(
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|"
     rf"\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 )
-_GPT2 = "gpt2"
-_DIGITS_THEN_GPT2 = "digits"
+_GPT2 = (pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),)
+_DIGITS_THEN_GPT2 = (pre_tokenizers.Digits(individual_digits=True), *_GPT2)
 
 # tokenizer.ggml.pre -> splitting rule.
-_SPLITS = {
+_SPLITS: dict[str, tuple[pre_tokenizers.PreTokenizer, ...]] = {
     "gpt-2": _GPT2,
     "gpt2": _GPT2,
     "smollm": _DIGITS_THEN_GPT2,
@@ -170,14 +177,7 @@ def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
     except ValueError as error:
         raise ModelError(f"{described.source}: an entry of tokenizer.ggml.merges is not a pair; {_WAY_OUT}") from error
     backend = tokenizers.Tokenizer(models.BPE(described.vocabulary, pairs, ignore_merges=pre in _LIKE_LLAMA3))
-    rule = _SPLITS[pre]
-    first: list[pre_tokenizers.PreTokenizer] = []
-    if rule == _DIGITS_THEN_GPT2:
-        first = [pre_tokenizers.Digits(individual_digits=True)]
-    elif rule != _GPT2:
-        first = [pre_tokenizers.Split(Regex(rule), behavior="isolated")]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule in (_GPT2, _DIGITS_THEN_GPT2))
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*first, byte_level])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(list(_SPLITS[pre]))
     if pre in _COMPOSES:
         backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
