@@ -52,10 +52,9 @@ class OpenVINORunner:
             model_seconds += seconds
             began = time.perf_counter()
             chosen = [piece.rows[index] for index in piece.wanted]
-            if chosen:
-                sampled = self._sampler.sample(logits[: len(chosen)], [rows[row] for row in chosen])
-                for row, result in zip(chosen, sampled, strict=True):
-                    results[row] = result
+            sampled = self._sampler.sample(logits[: len(chosen)], [rows[row] for row in chosen]) if chosen else []
+            for row, result in zip(chosen, sampled, strict=True):
+                results[row] = result
             for (row, position), line in zip(asked, logits[len(chosen) :], strict=False):
                 wanted = rows[row].prompt_logits
                 assert wanted is not None

@@ -85,10 +85,8 @@ def spec_from_metadata(
     if embedding is None or len(embedding) != 2:
         raise ModelError(f"{source}: tensor 'token_embd.weight' is missing; fetch or convert the model again")
     context = fields.integer("context_length")
-    window = context
-    if not fields.is_off("attention.sliding_window"):
-        window = fields.integer("attention.sliding_window")
-    layer = "model.layers.0."
+    window = context if fields.is_off("attention.sliding_window") else fields.integer("attention.sliding_window")
+    attention = "model.layers.0.self_attn"
     spec = ModelSpec(
         family=architecture,
         vocab_size=embedding[0],
@@ -108,10 +106,10 @@ def spec_from_metadata(
             max_position_embeddings=context,
             frequency_factors=frequency_factors,
         ),
-        attention_bias=layer + "self_attn.q_proj.bias" in shapes,
-        output_bias=layer + "self_attn.o_proj.bias" in shapes,
-        mlp_bias=layer + "mlp.gate_proj.bias" in shapes,
-        qk_norm=layer + "self_attn.q_norm.weight" in shapes,
+        attention_bias=f"{attention}.q_proj.bias" in shapes,
+        output_bias=f"{attention}.o_proj.bias" in shapes,
+        mlp_bias="model.layers.0.mlp.gate_proj.bias" in shapes,
+        qk_norm=f"{attention}.q_norm.weight" in shapes,
         tie_word_embeddings="lm_head.weight" not in shapes,
         sliding_window=None if window >= context else window,
     )
