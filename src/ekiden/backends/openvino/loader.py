@@ -42,7 +42,7 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         ModelError: the model's files are damaged, or its graph cannot be used.
         ConfigError: a setting does not fit the model or this backend.
     """
-    _check(description, config)
+    _check(config)
     threads = config.engine.threads or machine.usable_threads()
     core = ov.Core()
     weights = weight_format(config, description)
@@ -99,15 +99,12 @@ def devices() -> list[str]:
     return list(ov.Core().available_devices)
 
 
-def _check(description: ModelDescription, config: Config) -> None:
+def _check(config: Config) -> None:
     if config.cache.block_size != BLOCK_SIZE:
         raise ConfigError(
             f"block_size is {config.cache.block_size}; the CPU's attention kernel works on blocks of {BLOCK_SIZE} "
             f"tokens: leave --block-size out or set it to {BLOCK_SIZE}"
         )
-    asked, has = config.model.max_model_len, description.max_position_embeddings
-    if asked is not None and asked > has:
-        raise ConfigError(f"max_model_len is {asked}; {description.name} has {has} positions: give at most {has}")
 
 
 def weight_format(config: Config, description: ModelDescription) -> str:
