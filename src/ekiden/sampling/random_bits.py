@@ -15,6 +15,8 @@ _ROUNDS = 10
 
 Words = npt.NDArray[np.uint64]
 
+DRAWS_PER_BLOCK = 2
+
 
 def philox4x32(counter: Words, key: Words) -> Words:
     """Four 32-bit words a row. ``counter`` is ``[4, rows]``, ``key`` ``[2, rows]``; each entry is below 2**32."""
@@ -30,7 +32,7 @@ def philox4x32(counter: Words, key: Words) -> Words:
 
 
 def uniforms(seeds: list[int], positions: list[int], block: int = 0) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1) of 53 random bits, ``[2, rows]``: block ``block`` of each (seed, position).
+    """Numbers in [0, 1) of 53 random bits, ``[DRAWS_PER_BLOCK, rows]``: block ``block`` of each (seed, position).
 
     Seeds are taken modulo 2**64; positions and blocks are not negative.
     """
