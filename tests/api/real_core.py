@@ -47,8 +47,8 @@ class RealCore:
             while True:
                 stats = self.engine.stats()
                 left = stats.num_running + stats.num_waiting + stats.num_paused + stats.num_preempted
-                context = self.app.state.context
-                if not (left or stats.kv_blocks_used or context.live or context.in_flight):
+                flight = self.app.state.doors.generation.flight
+                if not (left or stats.kv_blocks_used or flight.exchanges or flight.calls):
                     return
                 await asyncio.sleep(0.001)
 

@@ -5,8 +5,11 @@ Tokens 0 to 255 are bytes. Then come special tokens and a few longer ones that o
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
+import msgspec
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -17,7 +20,7 @@ from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.controls import ControlChange, ControlsInForce, ControlState
-from ekiden.state.request import Finish, FinishReason, Refusal, Request, RequestUpdate, TokenLogprobs
+from ekiden.state.request import Finish, FinishReason, Refusal, RefusedCall, Request, RequestUpdate, TokenLogprobs
 
 START, END, BOS = 256, 257, 258
 LONG: dict[str, int] = {"abcSTO": 259, "Pdef": 260, "hello": 261, " world": 262}
@@ -88,6 +91,9 @@ class ScriptedEngine:
         self.commands: list[tuple[str, object]] = []
         """The pause, resume and controls commands received."""
         self.in_force = ControlsInForce(controls_of(Config()))
+        self.noted: list[RefusedCall] = []
+        """What the HTTP layer refused."""
+        self.ledger_path: Path | None = None
         self.reached_gate = asyncio.Event()
         self.someone_aborted = asyncio.Event()
         self.snapshot = EngineStats()
@@ -103,7 +109,11 @@ class ScriptedEngine:
         )
 
     def stats(self) -> EngineStats:
-        return self.snapshot
+        refused = Counter(each.refusal.reason.value for each in self.noted)
+        return msgspec.structs.replace(self.snapshot, refused_by_door_total=dict(refused))
+
+    def note_refusal(self, refused: RefusedCall) -> None:
+        self.noted.append(refused)
 
     def generate(self, request: Request) -> "ScriptedStream":
         self.requests.append(request)

@@ -54,9 +54,9 @@ class Desk:
     async def call_id(self) -> str:
         """The id of the only call that is being answered."""
         async with asyncio.timeout(5):
-            while not self.core.app.state.context.in_flight:
+            while not self.core.app.state.doors.generation.flight.calls:
                 await asyncio.sleep(0.002)
-        (call_id,) = self.core.app.state.context.in_flight
+        (call_id,) = self.core.app.state.doors.generation.flight.calls
         return str(call_id)
 
 

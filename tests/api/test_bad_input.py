@@ -7,9 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ekiden.api.doors.chat import ChatRequest
+from ekiden.api.doors.completions import CompletionRequest
+from ekiden.api.doors.messages_request import CountRequest, MessagesRequest
+from ekiden.api.doors.responses_request import ResponsesRequest
 from ekiden.api.errors import ApiError
-from ekiden.api.schema_base import parse
-from ekiden.api.schemas import NO_EFFECT, REFUSED, ChatRequest, CompletionRequest
+from ekiden.api.schema_base import Strict, parse
 from tests.api.conftest import Memory, assert_error
 from tests.api.scripted import MODEL, VOCAB_SIZE
 
@@ -96,17 +99,22 @@ async def test_stop_that_means_none(memory: Memory):
         assert memory.engine.requests[-1].sampling.stop == ()
 
 
-@pytest.mark.parametrize("field", sorted(REFUSED))
-async def test_refused_fields_say_why(memory: Memory, field):
-    call = memory.chat if field in ChatRequest.model_fields else memory.complete
+REFUSED = [(model, name) for model in (ChatRequest, CompletionRequest) for name, fate in model.fates.items() if fate[0]]
+
+
+@pytest.mark.parametrize(("model", "field"), REFUSED, ids=[name for _, name in REFUSED])
+async def test_refused_fields_say_why(memory: Memory, model, field):
+    call = memory.chat if model is ChatRequest else memory.complete
     message = assert_error(await call(**{field: [{"type": "function"}]}), 400, field, "unsupported_parameter")
-    assert REFUSED[field] in message
+    assert model.fates[field].words in message
+    assert (await call(**{field: None})).status_code == 200
 
 
-def test_tables_name_real_fields():
-    fields = set(ChatRequest.model_fields) | set(CompletionRequest.model_fields)
-    assert {name.partition(".")[0] for name in NO_EFFECT} <= fields
-    assert set(REFUSED) <= fields
+@pytest.mark.parametrize("model", [ChatRequest, CompletionRequest, ResponsesRequest, CountRequest, MessagesRequest])
+def test_fates_without_effect_are_those_of_real_fields_and_refused_ones_are_not(model: type[Strict]):
+    assert model.fates
+    for name, fate in model.fates.items():
+        assert (name.partition(".")[0] in model.model_fields) is not fate.refused, name
 
 
 @pytest.mark.parametrize(
@@ -171,7 +179,7 @@ def test_many_faults_make_one_error():
     bodies += [{"model": MODEL, "messages": [{}] * 4000}, {"model": MODEL, "prompt": ["x"] + [5] * 100_000}]
     for body in bodies:
         with pytest.raises(ApiError) as error:
-            parse(ChatRequest, json.dumps(body).encode(), REFUSED)
+            parse(ChatRequest, json.dumps(body).encode())
         assert len(error.value.message) < 300
 
 
@@ -191,7 +199,7 @@ def test_any_json_is_parsed_or_refused(model, data):
     )
     status = 200
     try:
-        parse(model, json.dumps(fields).encode(), REFUSED)
+        parse(model, json.dumps(fields).encode())
     except ApiError as error:
         status = error.status
         json.loads(error.body())

@@ -67,7 +67,7 @@ def prompt_of(memory: Memory) -> str:
         ({"tool_choice": "some"}, "tool_choice"),
         ({"tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function", "name": "g"}}, None),
         ({"zzz": 1}, "zzz"),
-        *(({name: "x"}, name) for name in responses_request.REFUSED),
+        *(({name: "x"}, name) for name, fate in responses_request.ResponsesRequest.fates.items() if fate.refused),
     ],
     ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else None,
 )
@@ -108,7 +108,7 @@ async def test_wrong_responses_are_named(memory: Memory, fields: dict[str, Any],
         ({"output_config": {"format": {"type": "json_schema", "schema": SELF}}}, "output_config.format.schema"),
         ({"output_config": {"effort": "high"}}, "output_config.effort"),
         ({"zzz": 1}, "zzz"),
-        *(({name: "x"}, name) for name in messages_request.REFUSED if name != "effort"),
+        *(({name: "x"}, name) for name, fate in messages_request.MessagesRequest.fates.items() if fate.refused),
     ],
     ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else None,
 )
@@ -161,7 +161,7 @@ async def test_null_means_absent_in_both(memory: Memory) -> None:
 
 
 async def test_both_are_refused_like_chat_when_the_server_is_on_its_way_out(memory: Memory) -> None:
-    memory.app.state.context.draining = True
+    memory.app.state.doors.generation.flight.draining = True
     assert_error(await respond(memory), 503, code="draining")
     response = await message(memory)
     assert response.status_code == 503

@@ -33,7 +33,7 @@ async def gone(live: Live, count: int) -> None:
 async def quiet(live: Live) -> None:
     """Wait until no exchange is left."""
     async with asyncio.timeout(5):
-        while live.app.state.context.live:
+        while live.app.state.doors.generation.flight.exchanges:
             await asyncio.sleep(0)
 
 

@@ -8,7 +8,7 @@ import anthropic
 import httpx
 import pytest
 
-from ekiden.api.errors import ApiError, MessagesError
+from ekiden.api.errors import ApiError, messages_body
 from ekiden.config import Config, LedgerConfig, LimitsConfig, ServerConfig
 from tests.api.conftest import Memory, assert_error, memory_client
 from tests.api.real_core import real_core
@@ -119,7 +119,7 @@ async def test_the_client_raises_what_it_documents(keys: Keys) -> None:
 
 @pytest.mark.parametrize(("status", "kind"), [(409, "invalid_request_error"), (500, "api_error"), (504, "api_error")])
 def test_statuses_without_a_kind_of_their_own(status: int, kind: str) -> None:
-    assert json.loads(MessagesError(ApiError(status, "x")).body())["error"]["type"] == kind
+    assert json.loads(messages_body(ApiError(status, "x")))["error"]["type"] == kind
 
 
 async def test_the_description_says_so(memory: Memory) -> None:

@@ -58,7 +58,7 @@ async def test_one_refused_answer_refuses_the_call_and_ends_its_siblings(memory:
 
 
 async def test_draining(memory: Memory):
-    memory.app.state.context.draining = True
+    memory.app.state.doors.generation.flight.draining = True
     response = await memory.chat(stream=True)
     assert_error(response, 503, code="draining")
     assert int(response.headers["retry-after"]) >= 1
@@ -69,7 +69,7 @@ async def test_keep_alive_comments_on_long_waits(memory: Memory):
     import asyncio
 
     memory.engine.gate = asyncio.Event()
-    memory.app.state.context.keep_alive_seconds = 0.01
+    memory.app.state.doors.generation.keep_alive_seconds = 0.01
     call = asyncio.create_task(memory.chat(stream=True))
     await memory.engine.reached_gate.wait()
     loop = asyncio.get_running_loop()

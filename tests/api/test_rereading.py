@@ -44,7 +44,12 @@ async def core(files: Files) -> AsyncIterator[RealCore]:
 
 async def hang_up(core: RealCore, files: Files) -> None:
     """What the signal does, and wait for it."""
-    rereading = Rereading(core.app.state.context, lambda: resolve({}, {}, str(files.config)).config)
+    state = core.app.state
+    if not hasattr(state, "rereading"):  # a server has one, which remembers what it read
+        state.rereading = Rereading(
+            state.doors, state.keys, state.config, lambda: resolve({}, {}, str(files.config)).config
+        )
+    rereading: Rereading = state.rereading
     rereading.begin()
     assert rereading._task is not None
     await rereading._task
@@ -61,7 +66,7 @@ async def test_what_differs_is_changed_in_the_engine_and_at_the_door(core: RealC
     assert (change.set_by, change.who, set(change.values)) == (
         SetBy.CONFIGURATION, "SIGHUP", {"max_num_queued_reqs", "tenants"},
     )  # fmt: skip
-    assert core.app.state.context.max_body_bytes == 2**19
+    assert core.app.state.doors.limits.max_body_mib == 0.5
     assert "changed in the engine: max_num_queued_reqs, tenants" in caplog.text
 
 
@@ -89,7 +94,7 @@ async def test_what_a_person_has_set_stays(core: RealCore, files: Files):
 async def test_a_bad_file_is_told_in_one_line_and_changes_nothing(
     core: RealCore, files: Files, caplog, name, text, told
 ):
-    before = core.app.state.context.config
+    before = core.app.state.doors.limits
     getattr(files, name).write_text(text)
     with caplog.at_level(logging.INFO, logger="ekiden"):
         await hang_up(core, files)
@@ -97,7 +102,7 @@ async def test_a_bad_file_is_told_in_one_line_and_changes_nothing(
     assert record.getMessage().startswith("the limits stay as they were: ")
     assert told in record.getMessage()
     assert core.engine.controls().controls.epoch == 0
-    assert core.app.state.context.config is before
+    assert core.app.state.doors.limits is before
 
 
 PROGRAM = """
@@ -149,7 +154,7 @@ async def test_a_second_signal_meanwhile_is_for_nothing(core: RealCore, files: F
         time.sleep(0.1)
         return resolve({}, {}, str(files.config)).config
 
-    rereading = Rereading(core.app.state.context, slowly)
+    rereading = Rereading(core.app.state.doors, core.app.state.keys, core.app.state.config, slowly)
     rereading.begin()
     task = rereading._task
     rereading.begin()

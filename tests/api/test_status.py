@@ -24,7 +24,7 @@ async def test_health_tells_the_truth(memory: Memory, health):
 
 
 async def test_draining_server_is_alive_but_not_ready(memory: Memory):
-    memory.app.state.context.draining = True
+    memory.app.state.doors.generation.flight.draining = True
     assert (await memory.http.get("/health")).status_code == 200
     response = await memory.http.get("/ready")
     assert (response.status_code, response.json()) == (503, {"status": "draining"})

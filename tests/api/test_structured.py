@@ -118,7 +118,7 @@ async def test_a_recursive_tree_and_huge_bounds_are_legal(memory: Memory) -> Non
         ({"response_format": {"type": "json_object", "json_schema": {"name": "a"}}}, "response_format.json_schema"),
         ({"response_format": json_schema("x")}, "response_format.json_schema.schema"),
         ({"response_format": json_schema(COLOURS, strict="yes")}, "response_format.json_schema.strict"),
-        ({"response_format": json_schema(COLOURS, zzz=1)}, "response_format.json_schema"),
+        ({"response_format": json_schema(COLOURS, zzz=1)}, "response_format.json_schema.zzz"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a b"}}},
             "response_format.json_schema.name",

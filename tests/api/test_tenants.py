@@ -57,7 +57,7 @@ async def test_queues_of_one_tenant_and_of_all(tmp_path: Path):
                 await asyncio.sleep(0.001)
             # The step of the first is held; all the others are there before the next one begins.
             others = [asyncio.create_task(core.complete("b", max_tokens=1)) for _ in range(5)]
-            while len(core.app.state.context.in_flight) < 6:
+            while len(core.app.state.doors.generation.flight.calls) < 6:
                 await asyncio.sleep(0.001)
         finally:
             gate.open.set()
@@ -76,12 +76,12 @@ async def test_a_deadline_that_passes_in_the_queue(tmp_path: Path, stream: bool)
     async with real_core(config(tmp_path), before_step=gate) as core:
         try:
             running = asyncio.create_task(core.complete("a", max_tokens=3, ignore_eos=True))
-            while not core.app.state.context.in_flight:
+            while not core.app.state.doors.generation.flight.calls:
                 await asyncio.sleep(0)
             body = {"model": "toy/model", "prompt": "b", "stream": stream}
             headers = {"x-request-deadline-ms": "20"}
             late = asyncio.create_task(core.http.post("/v1/completions", json=body, headers=headers))
-            while len(core.app.state.context.in_flight) < 2:
+            while len(core.app.state.doors.generation.flight.calls) < 2:
                 await asyncio.sleep(0)
             await asyncio.sleep(0.02)  # its deadline passes in the queue
         finally:

@@ -20,3 +20,4 @@ def url(live: Live) -> str:
 def wide(live: Live) -> None:
     """A context that is long enough for tools: each byte is a token here."""
     live.engine.card = msgspec.structs.replace(live.engine.card, max_model_len=10_000)
+    live.app.state.doors.generation.text.max_model_len = 10_000

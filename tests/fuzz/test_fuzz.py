@@ -70,7 +70,7 @@ def test_attack(attacked: Attacked, name: str):
     attacked.target.check()
     assert attacked.tasks() == before
     core = attacked.core
-    assert not core.app.state.context.live
+    assert not core.app.state.doors.generation.flight.exchanges
     assert core.engine.stats().kv_blocks_used == 0
     gc.collect()
     if name in ("bodies", "doors", "schema"):

@@ -71,6 +71,14 @@ async def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
         await engine.stop()
 
 
+async def test_what_the_http_layer_refuses_reaches_an_engine_in_its_own_process(supervised: Supervised) -> None:
+    await supervised.until(200)
+    assert (await supervised.http.post(TEXT, json=request_of(TEXT, temperature=-1))).status_code == 400
+    async with asyncio.timeout(10):  # an idle engine wakes for it
+        while supervised.engine.stats().refused_by_door_total != {"invalid": 1}:
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("how", ["killed", "fault"])
 async def test_pb_35_an_engine_that_died_is_told_and_replaced(supervised: Supervised, how: str) -> None:
     """Killed, or ended by an exception in its loop: 503 at once, an error for what was in flight, and a new one."""
@@ -213,7 +221,7 @@ async def test_r_25_counters_never_fall() -> None:
 
 
 async def test_r_25_metrics_that_fail_end_nothing(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory.app.state.context.metrics, "render", lambda: 1 / 0)
+    monkeypatch.setattr(memory.app.state.metrics, "render", lambda: 1 / 0)
     assert (await memory.http.get("/metrics")).status_code == 500
     assert (await memory.http.get("/health")).status_code == 200
     assert (await memory.complete()).status_code == 200

@@ -7,7 +7,9 @@ change is logged with the name of the key that asked for it.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import parse_qs
 
@@ -15,17 +17,18 @@ import msgspec
 from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
+from ekiden.api.asgi import send_json
 from ekiden.api.auth import require_admin
-from ekiden.api.context import ApiContext
+from ekiden.api.doors.door import Doors
 from ekiden.api.errors import ApiError, engine_unavailable, invalid, ledger_off, ledger_unavailable, shown
 from ekiden.api.keys import Principal
-from ekiden.api.responses import send_json
 from ekiden.api.schema_base import Strict, parse
+from ekiden.config import Config
 from ekiden.engine.interface import EngineDied
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
 from ekiden.evidence.reader import LedgerReader, LedgerReadError
-from ekiden.ledger.retention import is_being_written, ledger_folder, runs_in
+from ekiden.ledger.retention import is_being_written
 from ekiden.state.controls import ControlChange, ControlState, InvalidControls, SetBy, typed_values
 
 logger = logging.getLogger(__name__)
@@ -54,123 +57,116 @@ class PolicyAction(Strict):
     expires_in_seconds: Annotated[float, Field(gt=0, le=30 * 86_400)] | None = None
 
 
-async def pause(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """Takes the request's answers out of the running; they keep what they have."""
-    await _act(context, scope, receive, send, "pause", context.engine.pause, named=True)
+@dataclass(slots=True)
+class AdminRoutes:
+    doors: Doors
+    config: Config
 
+    async def pause(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Takes the request's answers out of the running; they keep what they have."""
+        await self._act("pause", scope, receive, send)
 
-async def resume(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """Lets a paused request go on."""
-    await _act(context, scope, receive, send, "resume", context.engine.resume, named=True)
+    async def resume(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Lets a paused request go on."""
+        await self._act("resume", scope, receive, send)
 
+    async def abort(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ends the request; its client gets an error that says so."""
+        await self._act("abort", scope, receive, send)
 
-async def abort(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """Ends the request; its client gets an error that says so."""
-    await _act(context, scope, receive, send, "abort", context.engine.abort)
+    async def _act(self, action: str, scope: Scope, receive: Receive, send: Send) -> None:
+        caller, engine = require_admin(scope), self.doors.generation.engine
+        wanted = parse(RequestAction, await self.doors.read_body(scope, receive)).request_id
+        ids = self.doors.generation.flight.answers_of(wanted)
+        if not ids:
+            raise ApiError(
+                404, f"The request {shown(wanted)} is not in flight.", param="request_id", code="request_not_found"
+            )
+        for request_id in ids:
+            match action:
+                case "pause":
+                    await engine.pause(request_id, caller.name)
+                case "resume":
+                    await engine.resume(request_id, caller.name)
+                case _:
+                    await engine.abort(request_id)
+        logger.info("admin %s %s request %s", caller.name, _REASONS[action], wanted)
+        await send_json(send, {"request_id": wanted, "status": _REASONS[action], "answers": ids})
 
+    async def drain(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Closes the server to new requests, or opens it again; what it has already taken goes on."""
+        caller, flight = require_admin(scope), self.doors.generation.flight
+        fields = parse(DrainAction, await self.doors.read_body(scope, receive))
+        flight.closing = fields.draining is not False  # at once, though a step may take long
+        call = asyncio.ensure_future(self._set_controls(caller, {"draining": flight.closing}))
 
-async def _act(
-    context: ApiContext,
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-    action: str,
-    do: Callable[..., Awaitable[None]],
-    *,
-    named: bool = False,
-) -> None:
-    """``named``: the engine records who asked for it."""
-    caller = require_admin(scope)
-    wanted = parse(RequestAction, await context.read_body(scope, receive)).request_id
-    ids = context.answers_of(wanted)
-    if not ids:
-        raise ApiError(
-            404, f"The request {shown(wanted)} is not in flight.", param="request_id", code="request_not_found"
-        )
-    for request_id in ids:
-        await (do(request_id, caller.name) if named else do(request_id))
-    logger.info("admin %s %s request %s", caller.name, _REASONS[action], wanted)
-    await send_json(send, {"request_id": wanted, "status": _REASONS[action], "answers": ids})
+        def settled(call: "asyncio.Future[ControlState]") -> None:
+            flight.closing = None
 
+        call.add_done_callback(settled)
+        await asyncio.wait({call}, timeout=DRAIN_SECONDS)
+        if call.done():
+            call.result()
+        await send_json(send, {"draining": flight.closed, "in_flight": sum(map(len, flight.calls.values()))})
 
-async def drain(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """Closes the server to new requests, or opens it again; what it has already taken goes on."""
-    caller = require_admin(scope)
-    fields = parse(DrainAction, await context.read_body(scope, receive))
-    context.closing = fields.draining is not False  # at once, though a step may take long
-    call = asyncio.ensure_future(_set_controls(context, caller, {"draining": context.closing}))
+    async def policy(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The scheduling rules and limits in force, and who set them."""
+        require_admin(scope)
+        await send_json(send, self._told(self.doors.generation.engine.controls()))
 
-    def settled(call: "asyncio.Future[ControlState]") -> None:
-        context.closing = None
+    async def set_policy(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Changes rules and limits from the next step on: what runs and waits goes on under the new ones."""
+        caller = require_admin(scope)
+        fields = parse(PolicyAction, await self.doors.read_body(scope, receive))
+        state = await self._set_controls(caller, fields.set, fields.reason, fields.expires_in_seconds)
+        await send_json(send, self._told(state))
 
-    call.add_done_callback(settled)
-    await asyncio.wait({call}, timeout=DRAIN_SECONDS)
-    if call.done():
-        call.result()
-    await send_json(send, {"draining": context.closed, "in_flight": sum(map(len, context.in_flight.values()))})
+    async def _set_controls(
+        self, caller: Principal, values: dict[str, Any], why: str = "", seconds: float | None = None
+    ) -> ControlState:
+        try:
+            change = ControlChange(
+                values=typed_values(values),
+                set_by=SetBy.PERSON,
+                who=caller.name or "",
+                why=why,
+                expires_at=None if seconds is None else time.monotonic() + seconds,
+            )
+            state = await self.doors.generation.engine.set_controls(change)
+        except InvalidControls as error:
+            raise invalid("set", f"{error}.") from error
+        except EngineDied as error:
+            raise engine_unavailable() from error
+        logger.info("admin %s set %s: %s", caller.name, shown(values, 500), shown(why, 500))
+        return state
 
+    def _told(self, state: ControlState) -> dict[str, Any]:
+        """Each control with its value and who set it."""
+        now, set_by = time.monotonic(), {name: change for change in state.changes for name in change.values}
+        controls: dict[str, Any] = {}
+        for name, value in msgspec.to_builtins(state.controls).items():
+            change = set_by.get(name, _CONFIGURED)
+            expires = None if change.expires_at is None else round(max(0.0, change.expires_at - now), 3)
+            controls[name] = {
+                "value": value,
+                "set_by": change.set_by,
+                "who": change.who,
+                "why": change.why,
+                "expires_in_seconds": expires,
+            }
+        epoch, flight = controls.pop("epoch")["value"], self.doors.generation.flight
+        return {"epoch": epoch, "draining": flight.draining or flight.closed, "controls": controls}
 
-async def policy(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """The scheduling rules and limits in force, and who set them."""
-    require_admin(scope)
-    await send_json(send, _told(context, context.engine.controls()))
-
-
-async def set_policy(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """Changes rules and limits from the next step on: what runs and waits goes on under the new ones."""
-    caller = require_admin(scope)
-    fields = parse(PolicyAction, await context.read_body(scope, receive))
-    state = await _set_controls(context, caller, fields.set, fields.reason, fields.expires_in_seconds)
-    await send_json(send, _told(context, state))
-
-
-async def _set_controls(
-    context: ApiContext, caller: Principal, values: dict[str, Any], why: str = "", seconds: float | None = None
-) -> ControlState:
-    try:
-        change = ControlChange(
-            values=typed_values(values),
-            set_by=SetBy.PERSON,
-            who=caller.name or "",
-            why=why,
-            expires_at=None if seconds is None else time.monotonic() + seconds,
-        )
-        state = await context.engine.set_controls(change)
-    except InvalidControls as error:
-        raise invalid("set", f"{error}.") from error
-    except EngineDied as error:
-        raise engine_unavailable() from error
-    logger.info("admin %s set %s: %s", caller.name, shown(values, 500), shown(why, 500))
-    return state
-
-
-def _told(context: ApiContext, state: ControlState) -> dict[str, Any]:
-    """Each control with its value and who set it."""
-    now, set_by = time.monotonic(), {name: change for change in state.changes for name in change.values}
-    controls: dict[str, Any] = {}
-    for name, value in msgspec.to_builtins(state.controls).items():
-        change = set_by.get(name, _CONFIGURED)
-        controls[name] = {
-            "value": value,
-            "set_by": change.set_by,
-            "who": change.who,
-            "why": change.why,
-            "expires_in_seconds": None if change.expires_at is None else round(max(0.0, change.expires_at - now), 3),
-        }
-    epoch = controls.pop("epoch")["value"]
-    return {"epoch": epoch, "draining": context.draining or context.closed, "controls": controls}
-
-
-async def live(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """What ``ekiden top`` shows, from the ledger; ``?window=SECONDS`` says over how long its figures are taken."""
-    require_admin(scope)
-    if not context.config.ledger.ledger:
-        raise ledger_off()
-    window = _window(scope)
-    view = await context.off_loop(lambda: _live(context, window))
-    if view is None:
-        raise ledger_unavailable()
-    await send_json(send, msgspec.to_builtins(view))
+    async def live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What ``ekiden top`` shows, from the ledger; ``?window=SECONDS`` says over how long its figures are taken."""
+        require_admin(scope)
+        if not self.config.ledger.ledger:
+            raise ledger_off()
+        window, path = _window(scope), self.doors.generation.engine.ledger_path
+        view = None if path is None else await self.doors.generation.text.off_loop(partial(_live, path, window))
+        if view is None:
+            raise ledger_unavailable()
+        await send_json(send, msgspec.to_builtins(view))
 
 
 def _window(scope: Scope) -> float:
@@ -184,16 +180,12 @@ def _window(scope: Scope) -> float:
     return window
 
 
-def _live(context: ApiContext, window: float) -> LiveView | None:
-    """The newest run of this engine that is being written; other servers may record to the same folder."""
-    card = context.engine.card
-    for path in runs_in(ledger_folder(context.config.ledger)):
-        if not is_being_written(path):
-            continue
-        try:
-            with LedgerReader(path) as reader:
-                if (reader.header.model_id, reader.header.fingerprint) == (card.model_id, card.fingerprint):
-                    return live_view(reader, now=time.time(), window_seconds=window)
-        except LedgerReadError:
-            continue  # another version's, or deleted meanwhile
-    return None
+def _live(path: Path, window: float) -> LiveView | None:
+    """None when the run is not being written, because the engine is starting again."""
+    if not is_being_written(path):
+        return None
+    try:
+        with LedgerReader(path) as reader:
+            return live_view(reader, now=time.time(), window_seconds=window)
+    except LedgerReadError:
+        return None

@@ -1,10 +1,11 @@
-"""The ASGI application: routes, layers and documentation put together.
+"""The ASGI application: its routes, middleware and documentation.
 
 Layers, from outside in: ids and the last answer to our own faults, CORS where origins are configured (otherwise a page
 from elsewhere cannot read an answer), the API key, the routes.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -15,26 +16,24 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ekiden.api import admin, docs_page, evidence_routes, models_routes, status_routes
+from ekiden.api import docs_page, evidence_routes, models_routes, status_routes
+from ekiden.api.admin import AdminRoutes, DrainAction, PolicyAction, RequestAction
+from ekiden.api.asgi import AsgiResponse, ErrorResponse, Run
 from ekiden.api.auth import ApiKeyMiddleware
-from ekiden.api.chat import chat_completions
-from ekiden.api.completions import completions
-from ekiden.api.context import ApiContext
+from ekiden.api.doors import chat, completions, messages, responses
+from ekiden.api.doors.door import Door, Doors
 from ekiden.api.doors.embeddings import EmbeddingsRequest, embeddings
-from ekiden.api.doors.messages import count_tokens, messages
-from ekiden.api.doors.messages_request import CountRequest, MessagesRequest
-from ekiden.api.doors.responses import responses
-from ekiden.api.doors.responses_request import ResponsesRequest
-from ekiden.api.errors import ApiError, ClientGone, not_found, shaped, speaks_messages
+from ekiden.api.errors import ApiError, ClientGone, not_found, speaks_messages
+from ekiden.api.fields import closed_object
+from ekiden.api.flight import Flight
+from ekiden.api.generation import Generation
 from ekiden.api.identity import IdentityMiddleware
 from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
-from ekiden.api.responses import AsgiResponse, ErrorResponse
 from ekiden.api.schema_base import Strict
-from ekiden.api.schemas import ChatMessage, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from ekiden.api.text_output import TokenText
-from ekiden.api.tokenize_routes import detokenize, tokenize
-from ekiden.config import Config
+from ekiden.api.text import ModelText
+from ekiden.api.tokenize_routes import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
+from ekiden.config import Config, ServerConfig
 from ekiden.engine.interface import Engine, Health
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.tokenizer import Tokenizer
@@ -42,14 +41,18 @@ from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.version import __version__
 
-Handler = Callable[[ApiContext, Scope, Receive, Send], Awaitable[None]]
+Handler = Callable[[Doors, Scope, Receive, Send], Awaitable[None]]
+Post = tuple[str, str, str, Run, type[Strict]]
+"""Path, summary, tag, handler, and the model of the body."""
 
-_POSTS: Final[tuple[tuple[str, str, str, Handler, type[Strict]], ...]] = (
-    ("/v1/chat/completions", "Chat", "generation", chat_completions, ChatRequest),
-    ("/v1/completions", "Completions", "generation", completions, CompletionRequest),
-    ("/v1/responses", "Responses", "generation", responses, ResponsesRequest),
-    ("/v1/messages", "Messages", "generation", messages, MessagesRequest),
-    ("/v1/messages/count_tokens", "Tokens of messages", "tokens", count_tokens, CountRequest),
+_DOORS: Final[tuple[tuple[str, str, Door[Any]], ...]] = (
+    ("/v1/chat/completions", "Chat", chat.DOOR),
+    ("/v1/completions", "Completions", completions.DOOR),
+    ("/v1/responses", "Responses", responses.DOOR),
+    ("/v1/messages", "Messages", messages.DOOR),
+)
+_OTHERS: Final[tuple[tuple[str, str, str, Handler, type[Strict]], ...]] = (
+    ("/v1/messages/count_tokens", "Tokens of messages", "tokens", messages.count_tokens, messages.COUNTING.fields),
     ("/v1/embeddings", "Embeddings: refused with the reason", "generation", embeddings, EmbeddingsRequest),
     ("/tokenize", "Text to token ids", "tokens", tokenize, TokenizeRequest),
     ("/detokenize", "Token ids to text", "tokens", detokenize, DetokenizeRequest),
@@ -65,13 +68,6 @@ _ERRORS: Final = {
     "429": "The tenant is over its own limits; see Retry-After",
     "503": "No capacity now; see Retry-After",
 }
-_ADMIN_POSTS: Final[tuple[tuple[str, str, Handler, type[Strict]], ...]] = (
-    ("/admin/pause", "Pause a request", admin.pause, admin.RequestAction),
-    ("/admin/resume", "Let a paused request go on", admin.resume, admin.RequestAction),
-    ("/admin/abort", "End a request", admin.abort, admin.RequestAction),
-    ("/admin/drain", "Close the server to new requests, or open it", admin.drain, admin.DrainAction),
-    ("/admin/policy", "Change rules and limits", admin.set_policy, admin.PolicyAction),
-)
 
 
 def create_app(
@@ -84,42 +80,55 @@ def create_app(
     """The server's application over a running engine.
 
     ``chat_template`` is None for models without one. ``generation_defaults`` are the sampling values for what requests
-    leave out (the model's ``generation_config``). ``app.state.context`` is the :class:`ApiContext`.
+    leave out (the model's ``generation_config``). ``app.state`` has the :class:`Doors`, the keys and the metrics.
     """
     app = FastAPI(title="Ekiden", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
-    server = config.server
-    context = ApiContext(
-        engine=engine,
+    server, card = config.server, engine.card
+    keys = KeyStore.of(server)
+    metrics = ApiMetrics(engine.stats, lambda: engine.health is Health.OK, card.model_id)
+    text = ModelText(
         tokenizer=tokenizer,
-        grammars=GrammarCompiler(tokenizer, engine.card.vocab_size),
         chat_template=chat_template,
-        config=config,
-        defaults=generation_defaults or SamplingParams(),
-        metrics=ApiMetrics(engine.stats, lambda: engine.health is Health.OK, engine.card.model_id),
-        token_text=TokenText(tokenizer),
-        keys=KeyStore.of(server),
+        grammars=GrammarCompiler(tokenizer, card.vocab_size),
+        max_model_len=card.max_model_len,
+        vocab_size=card.vocab_size,
+    )
+    generation = Generation(
+        engine=engine,
+        text=text,
+        flight=Flight(engine),
+        observe_gap=metrics.observe_gap,
         keep_alive_seconds=server.stream_keep_alive,
     )
-    app.state.context = context
-    for path, summary, tag, handler, model in _POSTS:
-        _add_post(app, context, path, summary, tag, handler, model)
-    if context.keys.may_hold_admins:
-        for path, summary, handler, model in _ADMIN_POSTS:
-            _add_post(app, context, path, summary, "admin", handler, model)
-        _add_route(
-            app, context, "/admin/policy", admin.policy, methods=["GET"], summary="Rules in force", tags=["admin"]
-        )
-        _add_route(
-            app, context, "/admin/live", admin.live, methods=["GET"], summary="The engine at a glance", tags=["admin"]
-        )
+    doors = Doors(
+        generation=generation,
+        limits=config.limits,
+        tenant_header=server.tenant_header,
+        defaults=generation_defaults or SamplingParams(),
+    )
+    app.state.doors, app.state.keys, app.state.metrics, app.state.config = doors, keys, metrics, config
+    admin = AdminRoutes(doors, config) if keys.may_hold_admins else None
+    posts = _posts(doors, admin)
+    for post in posts:
+        _add_post(app, *post)
+    if admin is not None:
+        _add_route(app, "/admin/policy", admin.policy, methods=["GET"], summary="Rules in force", tags=["admin"])
+        _add_route(app, "/admin/live", admin.live, methods=["GET"], summary="The engine at a glance", tags=["admin"])
     docs_page.add_routes(app)
-    models_routes.add_routes(app, context)
-    status_routes.add_routes(app, context)
-    evidence_routes.add_routes(app, context)
+    models_routes.add_routes(app, doors)
+    status_routes.add_routes(app, engine, generation.flight, metrics)
+    evidence_routes.add_routes(app, generation, config)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
-    if context.keys.required:
-        app.add_middleware(ApiKeyMiddleware, store=context.keys)
+    _add_middleware(app, server, keys)
+    models: list[type[Strict]] = [chat.ChatMessage, *(model for *_, model in posts)]
+    app.openapi = lambda: _openapi(app, models)  # type: ignore[method-assign]  # the way FastAPI documents
+    return app
+
+
+def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore) -> None:
+    if keys.required:
+        app.add_middleware(ApiKeyMiddleware, store=keys)
     if server.cors_origin_list:
         app.add_middleware(
             CORSMiddleware,
@@ -129,20 +138,31 @@ def create_app(
             expose_headers=["x-ekiden-request-id", "x-request-id", "retry-after", "retry-after-ms"],
         )
     app.add_middleware(IdentityMiddleware)  # added last, so it is outermost
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # the way FastAPI documents
-    return app
 
 
-def _add_post(
-    app: FastAPI, context: ApiContext, path: str, summary: str, tag: str, handler: Handler, model: type[Strict]
-) -> None:
+def _posts(doors: Doors, admin: AdminRoutes | None) -> list[Post]:
+    posts: list[Post] = [
+        (path, summary, "generation", partial(doors.answer, door), door.fields) for path, summary, door in _DOORS
+    ]
+    posts += [(path, summary, tag, partial(handler, doors), model) for path, summary, tag, handler, model in _OTHERS]
+    if admin is not None:
+        posts += [
+            ("/admin/pause", "Pause a request", "admin", admin.pause, RequestAction),
+            ("/admin/resume", "Let a paused request go on", "admin", admin.resume, RequestAction),
+            ("/admin/abort", "End a request", "admin", admin.abort, RequestAction),
+            ("/admin/drain", "Close the server to new requests, or open it", "admin", admin.drain, DrainAction),
+            ("/admin/policy", "Change rules and limits", "admin", admin.set_policy, PolicyAction),
+        ]
+    return posts
+
+
+def _add_post(app: FastAPI, path: str, summary: str, tag: str, run: Run, model: type[Strict]) -> None:
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     streamed: dict[str, Any] = {"text/event-stream": {"schema": {}}} if "stream" in model.model_fields else {}
     _add_route(
         app,
-        context,
         path,
-        handler,
+        run,
         methods=["POST"],
         summary=summary,
         tags=[tag],
@@ -151,23 +171,23 @@ def _add_post(
     )
 
 
-def _add_route(app: FastAPI, context: ApiContext, path: str, handler: Handler, **options: Any) -> None:
-    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+def _add_route(app: FastAPI, path: str, run: Run, **options: Any) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await handler(context, scope, receive, send)
+            await run(scope, receive, send)
         except ClientGone:
-            # Nobody is left to answer; the exchange has closed what was being generated.
+            # Nobody is left to answer; the exchange has already ended the generation.
             return
 
     async def route() -> Response:
-        return AsgiResponse(run)
+        return AsgiResponse(answer)
 
-    app.add_api_route(path, route, name=handler.__name__, **options)
+    app.add_api_route(path, route, name=path, **options)
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return ErrorResponse(shaped(request.url.path, error))
+    return ErrorResponse(request.url.path, error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -181,50 +201,30 @@ async def _http_error(request: Request, error: Exception) -> Response:
         told = ApiError(405, message, code="method_not_allowed", headers=headers)
     else:
         told = ApiError(error.status_code, str(error.detail), headers=headers)
-    return ErrorResponse(shaped(request.url.path, told))
+    return ErrorResponse(request.url.path, told)
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
+def _openapi(app: FastAPI, models: list[type[Strict]]) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        models: list[type[Strict]] = [ChatMessage, *(model for *_, model in _POSTS)]
-        models += [model for path, _, _, model in _ADMIN_POSTS if path in document["paths"]]
         _, definitions = models_json_schema(
-            [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
+            [(model, "validation") for model in models],
+            ref_template="#/components/schemas/{model}",
         )
-        error = {"type": "string"}
-        nullable = {"anyOf": [error, {"type": "null"}]}
+        text: dict[str, Any] = {"type": "string"}
+        nullable = {"anyOf": [text, {"type": "null"}]}
+        error = closed_object({"message": text, "type": text, "param": nullable, "code": nullable})
+        messages_error = closed_object({"type": text, "message": text})
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas |= definitions["$defs"]
-        schemas["Error"] = {
-            "type": "object",
-            "properties": {
-                "error": {
-                    "type": "object",
-                    "properties": {"message": error, "type": error, "param": nullable, "code": nullable},
-                    "required": ["message", "type", "param", "code"],
-                }
-            },
-            "required": ["error"],
-        }
-        schemas["MessagesError"] = {
-            "type": "object",
-            "properties": {
-                "type": {"const": "error"},
-                "error": {
-                    "type": "object",
-                    "properties": {"type": error, "message": error},
-                    "required": ["type", "message"],
-                },
-            },
-            "required": ["type", "error"],
-        }
+        schemas["Error"] = closed_object({"error": error})
+        schemas["MessagesError"] = closed_object({"type": {"const": "error"}, "error": messages_error})
         for path, operations in document["paths"].items():
             schema = {"$ref": f"#/components/schemas/{'MessagesError' if speaks_messages(path) else 'Error'}"}
             for operation in operations.values():
                 operation["responses"].pop("422", None)
-                for status, text in _ERRORS.items():
+                for status, description in _ERRORS.items():
                     content = {"application/json": {"schema": schema}}
-                    operation["responses"].setdefault(status, {"description": text, "content": content})
+                    operation["responses"].setdefault(status, {"description": description, "content": content})
         app.openapi_schema = document
     return app.openapi_schema

@@ -11,9 +11,9 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ekiden.api import keys
-from ekiden.api.errors import ApiError, invalid, not_found, shaped, shown
+from ekiden.api.asgi import send_error
+from ekiden.api.errors import ApiError, invalid, not_found, shown
 from ekiden.api.keys import TENANT_NAME, TENANT_RULE, KeyStore, Principal
-from ekiden.api.responses import send_error
 from ekiden.config import ConfigError, ServerConfig
 from ekiden.state.request import DEFAULT_TENANT
 
@@ -25,7 +25,7 @@ PRINCIPAL: Final = "ekiden.principal"
 
 
 class ApiKeyMiddleware:
-    """Refuses with 401 whoever does not send a stored key, and with 403 whose key is not for this."""
+    """Answers 401 to a request without a stored key, and 403 to one whose key lacks the scope that its path needs."""
 
     def __init__(self, app: ASGIApp, store: KeyStore) -> None:
         self._app = app
@@ -39,15 +39,15 @@ class ApiKeyMiddleware:
         path: str = scope["path"]
         principal = self._principal(scope)
         if principal is None:
-            await send_error(send, shaped(path, _unknown()))
+            await send_error(send, path, _unknown())
             return
         admin = path.startswith(ADMIN_PATH)
         if admin and not self._store.has_admin:
-            await send_error(send, not_found(path))
+            await send_error(send, path, not_found(path))
             return
         needed = keys.Scope.ADMIN if admin else keys.Scope.INFERENCE
         if (admin or scope["method"] == "POST") and needed not in principal.scopes:
-            await send_error(send, shaped(path, _forbidden(needed)))
+            await send_error(send, path, _forbidden(needed))
             return
         scope[PRINCIPAL] = principal
         await self._app(scope, receive, send)
@@ -62,7 +62,7 @@ class ApiKeyMiddleware:
 
 
 def require_admin(scope: Scope) -> Principal:
-    """The caller of an ``/admin`` route, which nobody reaches without a key of that scope, whatever the layers do."""
+    """The caller of an ``/admin`` route. Raises 404 without a key of scope ``admin``, even without middleware."""
     principal = scope.get(PRINCIPAL)
     if not isinstance(principal, Principal) or keys.Scope.ADMIN not in principal.scopes:
         raise not_found(scope["path"])
@@ -70,14 +70,14 @@ def require_admin(scope: Scope) -> Principal:
 
 
 def is_admin(scope: Scope) -> bool:
-    """True for a key of scope ``admin``; without keys nobody is one."""
+    """Whether the caller has a key of scope ``admin``; on a server without keys nobody has."""
     principal = scope.get(PRINCIPAL)
     return isinstance(principal, Principal) and keys.Scope.ADMIN in principal.scopes
 
 
 def tenant_of(scope: Scope, tenant_header: str | None) -> str:
-    """Whose share and limits a request falls under: the key's tenant, else what the configured header says, else the
-    key's name, else the default. Raises :class:`ApiError` 400 for a header that names no tenant."""
+    """The tenant whose share and limits a request counts against: the key's tenant, else the configured header, else
+    the key's name, else the default. Raises :class:`ApiError` 400 for a header that is not a tenant's name."""
     principal = scope.get(PRINCIPAL)
     name = None
     if isinstance(principal, Principal):

@@ -1,4 +1,4 @@
-"""Addresses and certificates: what can be said to be wrong before anything is loaded. Imports no web framework."""
+"""Addresses and certificates, checked before a model is loaded. Imports no web framework."""
 
 import errno
 import socket

@@ -1,4 +1,4 @@
-"""``/docs``: the endpoints and their fields, drawn from ``/openapi.json`` by a page that needs nothing from elsewhere.
+"""``/docs``: the endpoints and their fields, drawn from ``/openapi.json`` by a self-contained page.
 
 The page is one file with its style and script inside, so that it works without a network and lets no other server
 know who reads it; its content policy forbids anything else. Text is put in as text, never as markup.

@@ -1,4 +1,4 @@
-"""Every answer that is not a success, in OpenAI's shape: ``{"error":{"message","type","param","code"}}``; under
+"""Every error response, in OpenAI's shape: ``{"error":{"message","type","param","code"}}``; under
 ``/v1/messages`` in Anthropic's: ``{"type":"error","error":{"type","message"}}``.
 
 A client's mistake is a 4xx that names the field, the value and what is allowed. A tenant over its own
@@ -21,7 +21,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class ApiError(Exception):
-    """An error that the client sees. ``headers`` are added to the response when it has not begun."""
+    """An error that the client sees. ``headers`` are added to the response if it has not started yet."""
 
     def __init__(
         self,
@@ -43,9 +43,8 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         """The JSON object, for a response's body or an event in a stream."""
-        return msgspec.json.encode(
-            {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
-        )
+        told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": told})
 
 
 MESSAGES_PATH: Final = "/v1/messages"
@@ -61,23 +60,16 @@ _MESSAGES_KINDS: Final = {
 }
 
 
-class MessagesError(ApiError):
-    """An error as the clients of Anthropic's protocol read it."""
-
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(
-            error.status, error.message, kind=error.kind, param=error.param, code=error.code, headers=error.headers
-        )
-
-    def body(self) -> bytes:
-        other = "invalid_request_error" if self.status < 500 else "api_error"
-        kind = _MESSAGES_KINDS.get(self.status, other)
-        return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": self.message}})
+def body_for(path: str, error: ApiError) -> bytes:
+    """The error's body in the protocol of the path, whichever layer raised it."""
+    return messages_body(error) if speaks_messages(path) else error.body()
 
 
-def shaped(path: str, error: ApiError) -> ApiError:
-    """The error in the shape that the clients of this path read, whichever layer found it."""
-    return MessagesError(error) if speaks_messages(path) else error
+def messages_body(error: ApiError) -> bytes:
+    """The error's body in Anthropic's protocol."""
+    other = "invalid_request_error" if error.status < 500 else "api_error"
+    kind = _MESSAGES_KINDS.get(error.status, other)
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})
 
 
 def speaks_messages(path: str) -> bool:
@@ -90,7 +82,7 @@ class ClientGone(Exception):
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """A value for an error message, cut so that a huge one does not come back."""
+    """A value for an error message, truncated so that a huge one is not sent back."""
     if isinstance(value, list | dict | tuple) and len(value) > limit:
         return f"a {type(value).__name__} of {len(value)} entries"
     if isinstance(value, str) and len(value) > limit:
@@ -108,23 +100,8 @@ def unsupported(param: str, message: str) -> ApiError:
 
 
 def model_not_found(name: str, served: str) -> ApiError:
-    return ApiError(
-        404,
-        f"The model {shown(name)} does not exist here; this server serves {served!r}.",
-        param="model",
-        code="model_not_found",
-    )
-
-
-def context_length_exceeded(param: str, num_tokens: int, limit: int, *, at_least: bool = False) -> ApiError:
-    count = f"at least {num_tokens}" if at_least else str(num_tokens)
-    return ApiError(
-        400,
-        f"The prompt has {count} tokens; the context of this model is {limit} tokens, prompt and answer together, so "
-        f"a prompt may have at most {limit - 1}. Shorten the prompt.",
-        param=param,
-        code="context_length_exceeded",
-    )
+    message = f"The model {shown(name)} does not exist here; this server serves {served!r}."
+    return ApiError(404, message, param="model", code="model_not_found")
 
 
 def not_found(path: str) -> ApiError:
@@ -132,7 +109,7 @@ def not_found(path: str) -> ApiError:
 
 
 def internal(request_id: str) -> ApiError:
-    """Our own fault. The story is in the log: what went wrong inside is nothing for a client."""
+    """A fault of the server. Details are in the log only: they do not concern a client."""
     message = f"The server failed on request {request_id}; its log says why."
     return ApiError(500, message, kind=SERVER_ERROR, code="internal")
 
@@ -146,24 +123,22 @@ def retry_after(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
     )
 
 
-def engine_unavailable(seconds: float = 1.0) -> ApiError:
-    return ApiError(
-        503,
-        "The engine ended while this request was in flight and is being restarted; send the request again.",
-        kind=SERVER_ERROR,
-        code="engine_unavailable",
-        headers=retry_after(seconds),
-    )
+def _unavailable(code: str, message: str, seconds: float = 1.0) -> ApiError:
+    return ApiError(503, message, kind=SERVER_ERROR, code=code, headers=retry_after(seconds))
+
+
+def engine_unavailable() -> ApiError:
+    message = "The engine ended while this request was in flight and is being restarted; send the request again."
+    return _unavailable("engine_unavailable", message)
 
 
 def shutting_down() -> ApiError:
-    return ApiError(
-        503,
-        "The server is shutting down; send the request again.",
-        kind=SERVER_ERROR,
-        code="draining",
-        headers=retry_after(1),
-    )
+    return _unavailable("draining", "The server is shutting down; send the request again.")
+
+
+def closed_to_newcomers() -> ApiError:
+    message = "An operator has closed the server to new requests; send the request again later, or to another server."
+    return _unavailable("draining", message, 10.0)
 
 
 def ledger_off() -> ApiError:
@@ -171,34 +146,9 @@ def ledger_off() -> ApiError:
 
 
 def ledger_unavailable() -> ApiError:
-    return ApiError(
-        503,
-        "The engine is writing no ledger now; it may be starting again.",
-        kind=SERVER_ERROR,
-        code="ledger_unavailable",
-        headers=retry_after(1),
-    )
+    return _unavailable("ledger_unavailable", "The engine is writing no ledger now; it may be starting again.")
 
 
-def closed_to_newcomers() -> ApiError:
-    return ApiError(
-        503,
-        "An operator has closed the server to new requests; send the request again later, or to another server.",
-        kind=SERVER_ERROR,
-        code="draining",
-        headers=retry_after(10),
-    )
-
-
-_CLIENT_FAULTS: Final = frozenset(
-    {
-        RefusalReason.INVALID,
-        RefusalReason.PROMPT_EMPTY,
-        RefusalReason.TOKEN_OUT_OF_VOCABULARY,
-        RefusalReason.CONTEXT_LENGTH_EXCEEDED,
-        RefusalReason.EXCEEDS_KV_CACHE,
-    }
-)
 _NO_CAPACITY: Final = frozenset(
     {
         RefusalReason.QUEUE_FULL_REQUESTS,
@@ -211,30 +161,39 @@ _TENANTS_LIMITS: Final = frozenset({RefusalReason.TENANT_QUEUE_FULL, RefusalReas
 
 
 def refused(refusal: Refusal, retry_seconds: float) -> ApiError:
-    """The engine's refusal as the client sees it. ``retry_seconds`` is used where waiting helps and the refusal does
-    not say for how long."""
-    if refusal.reason in _CLIENT_FAULTS:
-        return ApiError(400, refusal.message, param=refusal.param, code=refusal.reason.value)
+    """The engine's refusal as the client sees it. ``retry_seconds`` is the ``Retry-After`` of refusals that pass with
+    time and do not carry their own."""
+    reason, message = refusal.reason, refusal.message
     seconds = retry_seconds if refusal.retry_after is None else refusal.retry_after
-    if refusal.reason in _TENANTS_LIMITS:
-        return ApiError(
-            429, refusal.message, kind="rate_limit_error", code=refusal.reason.value, headers=retry_after(seconds)
-        )
-    if refusal.reason in _NO_CAPACITY:
-        return ApiError(
-            503, refusal.message, kind=SERVER_ERROR, code=refusal.reason.value, headers=retry_after(seconds)
-        )
-    # A duplicate id: the ids are ours, so the fault is too.
-    return ApiError(500, refusal.message, kind=SERVER_ERROR, code=refusal.reason.value)
+    if reason in _TENANTS_LIMITS:
+        return ApiError(429, message, kind="rate_limit_error", code=reason.value, headers=retry_after(seconds))
+    if reason in _NO_CAPACITY:
+        return _unavailable(reason.value, message, seconds)
+    if reason is RefusalReason.DUPLICATE_ID:  # the server makes the ids, so this is its fault
+        return ApiError(500, message, kind=SERVER_ERROR, code=reason.value)
+    return ApiError(400, message, param=refusal.param, code=reason.value)
+
+
+_REASONS: Final = {reason.value: reason for reason in RefusalReason} | {
+    "unsupported_parameter": RefusalReason.UNSUPPORTED,
+    "headers_too_large": RefusalReason.INVALID_HTTP,
+    "headers_timeout": RefusalReason.INVALID_HTTP,
+}
+
+
+def refusal_of(error: ApiError) -> Refusal:
+    """What the ledger records of an error that the HTTP layer raised before the engine had the request."""
+    reason = _REASONS.get(error.code or "", RefusalReason.INVALID)
+    return Refusal(reason=reason, message=error.message.removesuffix("."), param=error.param, by_door=True)
 
 
 def unfinished(finish: Finish) -> ApiError:
-    """An admitted request that ended otherwise than its client asked."""
+    """The error for an admitted request that was ended before its answer was complete."""
     if finish.reason is FinishReason.DEADLINE:
         message = finish.message or "The request's deadline passed before the answer was complete."
         return ApiError(408, message, kind="timeout_error", code="deadline")
     if finish.reason is FinishReason.ABORT:
         message = finish.message or "The request was ended by the server before the answer was complete."
-        return ApiError(503, message, kind=SERVER_ERROR, code="aborted", headers=retry_after(1))
+        return _unavailable("aborted", message)
     message = finish.message or "The engine failed on this request."
     return ApiError(500, message, kind=SERVER_ERROR, code="engine_error")

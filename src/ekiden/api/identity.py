@@ -1,4 +1,4 @@
-"""The outermost layer: gives each request its id, puts the ids on each response, and answers what nothing caught.
+"""The outermost middleware: gives each request an id, puts ids on responses, and answers unhandled exceptions.
 
 ``x-ekiden-request-id`` is ours and unique. ``x-request-id`` is the client's: it is echoed and recorded, and never used
 as a key.
@@ -11,8 +11,8 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ekiden.api.errors import internal, shaped
-from ekiden.api.responses import send_error
+from ekiden.api.asgi import send_error
+from ekiden.api.errors import internal
 
 REQUEST_ID: Final = "ekiden.request_id"
 """Key of the request's id in the ASGI scope."""
@@ -30,6 +30,11 @@ _TRACEPARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0
 logger = logging.getLogger(__name__)
 
 
+def new_id() -> str:
+    """A unique id for a request."""
+    return uuid.uuid4().hex
+
+
 class IdentityMiddleware:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -38,7 +43,7 @@ class IdentityMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = uuid.uuid4().hex
+        request_id = new_id()
         scope[REQUEST_ID] = request_id
         extra = [(b"x-ekiden-request-id", request_id.encode())]
         for name, value in scope["headers"]:
@@ -60,8 +65,8 @@ class IdentityMiddleware:
         try:
             await self._app(scope, receive, send_with_ids)
         except Exception:
-            # The last line of defence: our own fault, told in the shape clients read, with the story in the log.
+            # A fault of the server that nothing else handled. The client gets an error in its protocol.
             logger.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
             if started:
                 raise
-            await send_error(send_with_ids, shaped(scope["path"], internal(request_id)))
+            await send_error(send_with_ids, scope["path"], internal(request_id))

@@ -32,7 +32,7 @@ from typing import Final
 from ekiden.config import ConfigError, ServerConfig
 
 PREFIX: Final = "ek-"
-"""What a key begins with, so that tools that look for leaked secrets know one."""
+"""The prefix of every key, by which secret scanners recognise one."""
 LOOK_SECONDS: Final = 1.0
 
 TENANT_NAME: Final = re.compile(r"[A-Za-z0-9._:@-]{1,64}")
@@ -113,7 +113,7 @@ class KeyStore:
         return found
 
     def refresh(self) -> None:
-        """Look at the file when the last look was long enough ago, and read it again when it has changed."""
+        """Check the file's date, at most once a second, and read it again if it has changed."""
         if self._path is None or self._clock() - self._looked < LOOK_SECONDS:
             return
         self._looked = self._clock()
@@ -159,7 +159,7 @@ def read_keys(path: Path) -> list[_Stored]:
     except OSError as error:
         raise ConfigError(f"api_keys_file {path}: {error.strerror or error}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-        # The parser quotes what it stumbles over, and that may be a key.
+        # The parser's message is left out: it quotes the file, and the quote may be a key.
         raise ConfigError(f"api_keys_file {path} is not valid TOML") from None
     entries = table.get("keys", [])
     if set(table) - {"keys"} or not isinstance(entries, list):
@@ -187,7 +187,7 @@ def _read_key(path: Path, index: int, entry: object) -> _Stored:
         raise ConfigError(f"{where} ({name}): tenant must be {TENANT_RULE}")
     if not isinstance(scopes, list) or not scopes or not all(scope in list(Scope) for scope in scopes):
         raise ConfigError(f"{where} ({name}): scopes must be a list of {' and '.join(Scope)}")
-    # What stands there is not quoted: it may be the key itself, put there by mistake.
+    # The value is not quoted: it may be the key itself, put there by mistake.
     matched = _HASH.fullmatch(entry["hash"]) if isinstance(entry.get("hash"), str) else None
     if matched is None:
         raise ConfigError(f"{where} ({name}): hash must be 'sha256:' and 64 hex digits; ekiden keys new prints one")

@@ -1,8 +1,8 @@
-"""Prometheus metrics, made from the engine's latest snapshot when they are asked for.
+"""Prometheus metrics, made from the engine's latest snapshot at each scrape.
 
-- The engine counts the same turns, ends and refusals that its ledger records, so the two cannot disagree.
-- Two things happen here and not in the engine, and are not in the ledger: what the HTTP layer refuses before the engine
-  sees it (``at="api"``), and the time between two tokens of a request as its stream gets them.
+- The engine counts the same turns, ends and refusals that its ledger records, so the two cannot disagree; those of the
+  HTTP layer (``at="api"``) too, which it is told of.
+- One thing is measured here and is not in the ledger: the time between two tokens of a request as its stream gets them.
 - Counters never fall: when the engine restarts and counts from zero again, what was counted before is kept.
 """
 
@@ -33,10 +33,10 @@ ENGINE: Final = "0"
 
 API: Final = "api"
 INTAKE: Final = "intake"
-"""Where a request was refused: by the HTTP layer, or by the engine's first stage, which also records it."""
+"""Where a request was refused: by the HTTP layer, or by the engine's first stage."""
 
 Labelled = dict[tuple[str, ...], int]
-"""Counts by the values of their own labels."""
+"""Counts by their label values."""
 
 _ABOUT: Final = {
     "time_to_first_token": "From arrival to the first token.",
@@ -49,7 +49,7 @@ _ABOUT: Final = {
 
 
 class Growing:
-    """A counter's value over engine restarts: a fall means that counting began again."""
+    """A counter's value over engine restarts: when the engine's value falls, it has started from zero again."""
 
     __slots__ = ("_before", "_last")
 
@@ -67,17 +67,10 @@ class Growing:
 class EngineCollector(Collector):
     """The engine's snapshot as metric families."""
 
-    def __init__(
-        self,
-        stats: Callable[[], EngineStats],
-        healthy: Callable[[], bool],
-        model_name: str,
-        rejections: dict[str, int],
-    ) -> None:
+    def __init__(self, stats: Callable[[], EngineStats], healthy: Callable[[], bool], model_name: str) -> None:
         self._stats = stats
         self._healthy = healthy
         self._labels = [model_name, ENGINE]
-        self._rejections = rejections
         self._growing: dict[str, Growing] = {}
 
     def describe(self) -> Iterable[Metric]:
@@ -99,9 +92,9 @@ class EngineCollector(Collector):
         finished: Labelled = {(reason.value,): 0 for reason in FinishReason}
         finished |= {(reason,): count for reason, count in stats.finished_total.items()}
         yield self._by("request_success", "Finished requests.", ("finished_reason",), finished)
-        refused: Labelled = {(INTAKE, reason.value): 0 for reason in RefusalReason}
+        refused: Labelled = {(at, reason.value): 0 for at in (API, INTAKE) for reason in RefusalReason}
         refused |= {(INTAKE, reason): count for reason, count in stats.refused_total.items()}
-        refused |= {(API, reason): count for reason, count in self._rejections.items()}
+        refused |= {(API, reason): count for reason, count in stats.refused_by_door_total.items()}
         yield self._by("admission_rejections", "Requests that were not admitted.", ("at", "reason"), refused)
         if stats.tenants:
             yield from self._tenants(stats.tenants)
@@ -141,7 +134,7 @@ class EngineCollector(Collector):
             yield counter
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float], values: Distribution) -> Metric:
-        """What the engine has sorted into buckets already."""
+        """A histogram from counts that the engine keeps by bucket."""
         histogram = HistogramMetricFamily(f"ekiden:{name}", text, labels=LABELS)
         counts = values.counts or (0,) * (len(bounds) + 1)
         total = 0.0
@@ -153,9 +146,9 @@ class EngineCollector(Collector):
         return histogram
 
     def _by(self, name: str, text: str, labels: tuple[str, ...], values: Labelled) -> Metric:
-        """``values`` has a zero for what has not happened: a series that begins at one shows no rise from none."""
+        """``values`` has zeros too: Prometheus sees no increase in a series that starts at one."""
         counter = CounterMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, *labels])
-        # Values seen before stay: a series that vanishes with an engine restart would look like a fall.
+        # Label values seen before are kept: a series must not vanish when the engine restarts.
         known = {tuple(key.split("/")[1:]) for key in self._growing if key.startswith(f"{name}/")}
         for key in sorted(known | set(values)):
             count = self._count("/".join((name, *key)), values.get(key, 0))
@@ -181,13 +174,10 @@ class ApiMetrics:
     """All metrics of one server, in a registry of its own."""
 
     def __init__(self, stats: Callable[[], EngineStats], healthy: Callable[[], bool], model_name: str) -> None:
-        # The extra "_created" series say nothing that a dashboard reads.
+        # No dashboard reads the extra "_created" series.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the package leaves it untyped
         self.registry = CollectorRegistry(auto_describe=False)
-        self.rejections: dict[str, int] = {}
-        """Requests refused before they reached the engine, by reason."""
-        self.registry.register(EngineCollector(stats, healthy, model_name, self.rejections))
-
+        self.registry.register(EngineCollector(stats, healthy, model_name))
         gap = Histogram(
             "ekiden:inter_token_latency_seconds",
             "Between two tokens of a request, as its stream got them.",
@@ -197,9 +187,6 @@ class ApiMetrics:
         )
         self.observe_gap = gap.labels(model_name, ENGINE).observe
         """Seconds between two tokens of one request."""
-
-    def reject(self, reason: str) -> None:
-        self.rejections[reason] = self.rejections.get(reason, 0) + 1
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

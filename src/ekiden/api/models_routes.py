@@ -5,12 +5,12 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.responses import Response
 
-from ekiden.api.context import ApiContext
-from ekiden.api.responses import JsonBytes
+from ekiden.api.asgi import JsonBytes
+from ekiden.api.doors.door import Doors
+from ekiden.engine.interface import ModelCard
 
 
-def model_object(context: ApiContext) -> dict[str, Any]:
-    card = context.engine.card
+def model_object(card: ModelCard) -> dict[str, Any]:
     return {
         "id": card.model_id,
         "object": "model",
@@ -20,12 +20,14 @@ def model_object(context: ApiContext) -> dict[str, Any]:
     }
 
 
-def add_routes(app: FastAPI, context: ApiContext) -> None:
+def add_routes(app: FastAPI, doors: Doors) -> None:
+    engine = doors.generation.engine
+
     @app.get("/v1/models", summary="Models", tags=["models"])
     async def list_models() -> Response:
-        return JsonBytes({"object": "list", "data": [model_object(context)]})
+        return JsonBytes({"object": "list", "data": [model_object(engine.card)]})
 
     @app.get("/v1/models/{model_id:path}", summary="One model", tags=["models"])
     async def retrieve_model(model_id: str) -> Response:
-        context.check_model(model_id)
-        return JsonBytes(model_object(context))
+        doors.check_model(model_id)
+        return JsonBytes(model_object(engine.card))

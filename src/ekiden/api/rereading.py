@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from ekiden.api.context import ApiContext
+from ekiden.api.doors.door import Doors
+from ekiden.api.keys import KeyStore
 from ekiden.config import Config, ConfigError, controls_of
 from ekiden.engine.interface import EngineDied
 from ekiden.state.controls import ControlChange, ControlValue, InvalidControls, SetBy
@@ -24,19 +25,21 @@ logger = logging.getLogger(__name__)
 class Rereading:
     """``read_config`` gives the configuration as its sources have it now; None where there is nothing to read."""
 
-    def __init__(self, context: ApiContext, read_config: Callable[[], Config] | None) -> None:
-        self._context = context
+    def __init__(self, doors: Doors, keys: KeyStore, config: Config, read_config: Callable[[], Config] | None) -> None:
+        self._doors = doors
+        self._keys = keys
+        self._config = config
         self._read_config = read_config
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Read in the background; a signal that comes while that goes on is for nothing."""
-        self._context.keys.reload()
+        self._keys.reload()
         if self._read_config is not None and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._read(self._read_config))
 
     async def _read(self, read_config: Callable[[], Config]) -> None:
-        context, was = self._context, self._context.config
+        was = self._config
         try:
             config = await asyncio.to_thread(read_config)
             old, new = controls_of(was), controls_of(config)
@@ -45,11 +48,12 @@ class Rereading:
             }
             if values:
                 why = "the files of limits and tenants were read again"
-                await context.engine.set_controls(
+                await self._doors.generation.engine.set_controls(
                     ControlChange(values=values, set_by=SetBy.CONFIGURATION, who="SIGHUP", why=why)
                 )
         except (ConfigError, InvalidControls, EngineDied) as error:
             logger.error("the limits stay as they were: %s", error)
             return
-        context.config = replace(was, limits=config.limits, tenants=config.tenants)
+        self._config = replace(was, limits=config.limits, tenants=config.tenants)
+        self._doors.limits = config.limits
         logger.info("read the limits and the tenants again; changed in the engine: %s", ", ".join(values) or "nothing")

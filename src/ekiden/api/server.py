@@ -8,10 +8,12 @@ they reach the application.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
 from typing import Any, Final
@@ -22,9 +24,11 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ekiden.api.binding import BindError, Tls, bind, url_of
-from ekiden.api.context import ApiContext
-from ekiden.api.errors import ApiError, shutting_down
-from ekiden.api.exchange import Exchange
+from ekiden.api.call import Origin
+from ekiden.api.doors.door import Doors
+from ekiden.api.errors import ApiError
+from ekiden.api.flight import Flight
+from ekiden.api.identity import new_id
 from ekiden.api.rereading import Rereading
 from ekiden.config import Config
 
@@ -36,15 +40,15 @@ HEAD_SECONDS: Final = 20.0
 
 LINGER_BYTES: Final = 16 * 2**20
 LINGER_SECONDS: Final = 10.0
-"""How much of a body, and for how long, is read and dropped after its request was answered: long enough for an honest
-client to finish sending and read the answer, which closing at once would destroy."""
+"""How much of a body, and for how long, is read and dropped after its request was answered, so that the client can
+finish sending and read the answer. Closing at once would reset the connection and lose the answer."""
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
 BACKSTOP_SECONDS: Final = 5.0
-"""How long after ``shutdown_timeout`` connections that still are not closed are cut."""
+"""How long after ``shutdown_timeout`` open connections are closed by force."""
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -52,10 +56,14 @@ logger = logging.getLogger(__name__)
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with limits on a request's head, and its own refusals in JSON."""
+    """uvicorn's protocol with limits on a request's head, and its own refusals in JSON.
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    ``note`` has a refusal recorded.
+    """
+
+    def __init__(self, *arguments: Any, note: Callable[[Origin, ApiError], None], **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._note = note
         self._head_bytes = 0
         self._in_head = True
         self._head_timer: asyncio.TimerHandle | None = None
@@ -93,7 +101,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if not self._in_head and self._linger_timer is None:
-            # Answered before the whole body was here, as with 413.
+            # The response came before the whole body was read, as with 413.
             self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
         super().on_response_complete()
 
@@ -130,21 +138,24 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             if self._in_head:
-                # What came after a request that is being answered is wrong: its answer goes out, and is the last.
+                # The error is in what follows a request that is being answered: finish that answer, then close.
                 cycle.keep_alive = False
                 return
             if cycle.response_started:
                 self.transport.close()
                 return
         reasons = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+        origin = Origin(request_id=new_id(), arrival_time=time.monotonic(), created=int(time.time()))
         body = error.body()
+        self._note(origin, error)
         self.transport.write(
-            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-            % (error.status, reasons[error.status], len(body), body)
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
+            b"x-ekiden-request-id: %s\r\n\r\n%s"
+            % (error.status, reasons[error.status], len(body), origin.request_id.encode(), body)
         )
         if self._in_head and self._linger_timer is None and self.transport.can_write_eof():
-            # What comes now is dropped. Closing at once would reset the connection under a client that is still
-            # sending, and with it the answer.
+            # Further input is dropped. Closing at once would reset the connection of a client that is still
+            # sending, and the client would lose the answer.
             self.transport.write_eof()
             self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
         else:
@@ -152,18 +163,19 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with our end: clients of unfinished answers are told."""
+    """uvicorn's server, except that unfinished answers end with an error at shutdown."""
 
-    def __init__(self, config: uvicorn.Config, context: ApiContext, shutdown_timeout: float) -> None:
+    def __init__(self, config: uvicorn.Config, flight: Flight, rereading: Rereading, shutdown_timeout: float) -> None:
         super().__init__(config)
-        self._context = context
+        self.rereading = rereading
+        self._flight = flight
         self._shutdown_timeout = shutdown_timeout
 
     def ask_to_stop(self) -> None:
         """Called on a signal: the first drains, the second ends at once."""
         self.force_exit = self.should_exit
         self.should_exit = True
-        self._context.draining = True
+        self._flight.draining = True
         if self.force_exit:
             self._end_live()
 
@@ -172,11 +184,11 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # serve() has taken the signals already, and must outlive them to stop the engine.
+        # serve() handles the signals itself, because it must stop the engine afterwards.
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._context.draining = True
+        self._flight.draining = True
         timer = asyncio.get_running_loop().call_later(self._shutdown_timeout, self._end_live)
         try:
             await super().shutdown(sockets)
@@ -184,18 +196,23 @@ class Server(uvicorn.Server):
             timer.cancel()
 
     def _end_live(self) -> None:
-        live: list[Exchange] = list(self._context.live)
-        if live:
-            logger.warning("%d answers were not finished in time and end with an error", len(live))
-        for exchange in live:
-            exchange.cut(shutting_down())
+        if count := self._flight.cut_all():
+            logger.warning("%d answers were not finished in time and end with an error", count)
 
 
-def make_server(app: FastAPI, *, shutdown_timeout: float, log_level: str, tls: Tls | None = None) -> Server:
+def make_server(
+    app: FastAPI,
+    *,
+    shutdown_timeout: float,
+    log_level: str,
+    tls: Tls | None = None,
+    read_config: Callable[[], Config] | None = None,
+) -> Server:
     """A server for ``app``, for :func:`serve` and for tests."""
+    doors: Doors = app.state.doors
     config = uvicorn.Config(
         app,
-        http=LimitedProtocol,
+        http=functools.partial(LimitedProtocol, note=doors.note_refusal),  # type: ignore[arg-type]  # it is only called
         ws="none",
         lifespan="off",
         log_config=None,
@@ -207,7 +224,8 @@ def make_server(app: FastAPI, *, shutdown_timeout: float, log_level: str, tls: T
         ssl_certfile=None if tls is None else tls.certfile,
         ssl_keyfile=None if tls is None else tls.keyfile,
     )
-    return Server(config, app.state.context, shutdown_timeout)
+    rereading = Rereading(doors, app.state.keys, app.state.config, read_config)
+    return Server(config, doors.generation.flight, rereading, shutdown_timeout)
 
 
 def serve(
@@ -236,33 +254,16 @@ def serve(
         print(f"ekiden: {error}", file=sys.stderr)
         return EXIT_USAGE
     ready = on_ready or (lambda url: print(f"Ekiden is ready on {url} (API under {url}/v1, docs under {url}/docs)"))
+    make = functools.partial(
+        make_server, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls, read_config=read_config
+    )
+    run = _run(listener, lambda: make(make_app()), start, stop, lambda: ready(url_of(listener, tls=tls is not None)))
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(
-            _run(
-                make_app,
-                listener,
-                start,
-                stop,
-                ready,
-                shutdown_timeout=shutdown_timeout,
-                log_level=log_level,
-                tls=tls,
-                read_config=read_config,
-            )
-        )
+        return runner.run(run)
 
 
 async def _run(
-    make_app: Callable[[], FastAPI],
-    listener: socket.socket,
-    start: Hook,
-    stop: Hook,
-    ready: Callable[[str], None],
-    *,
-    shutdown_timeout: float,
-    log_level: str,
-    tls: Tls | None,
-    read_config: Callable[[], Config] | None,
+    listener: socket.socket, make: Callable[[], "Server"], start: Hook, stop: Hook, ready: Callable[[], None]
 ) -> int:
     loop = asyncio.get_running_loop()
     server: Server | None = None
@@ -282,12 +283,10 @@ async def _run(
             await starting
         except asyncio.CancelledError:
             return EXIT_DONE
-        app = make_app()
-        context: ApiContext = app.state.context
-        loop.add_signal_handler(signal.SIGHUP, Rereading(context, read_config).begin)
-        server = make_server(app, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls)
+        server = make()
+        loop.add_signal_handler(signal.SIGHUP, server.rereading.begin)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        ready(url_of(listener, tls=tls is not None))
+        ready()
         sys.stdout.flush()
         await serving
         return EXIT_DONE

@@ -6,7 +6,7 @@ before it is an ordinary error response.
 """
 
 import asyncio
-from typing import Any, ClassVar, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from starlette.types import Send
@@ -25,19 +25,24 @@ _HEADERS: Final = [
 encode: Final = msgspec.json.Encoder().encode
 
 
+class Ending(Protocol):
+    """How a protocol ends a stream. ``end`` comes after the last event."""
+
+    end: bytes
+
+    def error(self, error: ApiError) -> bytes:
+        """The event for an error after the first byte."""
+        ...
+
+
 class SseWriter:
-    """The events of one response. ``wrote`` is set by each write, for whoever watches for silence.
+    """The events of one response. ``wrote`` is set by each write, so that silence can be noticed."""
 
-    Here an error is an object as it would be a response's body, and ``[DONE]`` comes last; other protocols override
-    ``end`` and :meth:`error_event`.
-    """
+    __slots__ = ("_ending", "_send", "_starting", "started", "wrote")
 
-    __slots__ = ("_send", "_starting", "started", "wrote")
-
-    end: ClassVar[bytes] = DONE
-
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, ending: Ending) -> None:
         self._send = send
+        self._ending = ending
         self._starting = asyncio.Lock()
         self.started = False
         self.wrote = False
@@ -49,17 +54,14 @@ class SseWriter:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def close(self, data: bytes = b"") -> None:
-        """The last events, what the protocol puts last, and the end of the response."""
+        """Send the last events and the protocol's ``end``, and end the response."""
         if not self.started:
             await self._start()
-        await self._send({"type": "http.response.body", "body": data + self.end, "more_body": False})
+        await self._send({"type": "http.response.body", "body": data + self._ending.end, "more_body": False})
 
     async def fail(self, error: ApiError) -> None:
-        """An error after the first byte is an event of the stream, and its last."""
-        await self.close(self.error_event(error))
-
-    def error_event(self, error: ApiError) -> bytes:
-        return b"data: " + error.body() + b"\n\n"
+        """Send an error as the last event of the stream."""
+        await self.close(self._ending.error(error))
 
     async def _start(self) -> None:
         async with self._starting:
@@ -72,7 +74,7 @@ class ChunkFrame:
     """The unchanging parts of a stream's chunks: everything around ``choices`` and ``usage``."""
 
     def __init__(self, head: dict[str, Any], *, include_usage: bool) -> None:
-        # The opening brace is dropped, so that "choices" comes last, where its end is known.
+        # Without its closing brace, so that "choices" can be appended.
         self.prefix = b"data: " + encode(head)[:-1] + b',"choices":['
         self.suffix = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
@@ -81,3 +83,8 @@ class ChunkFrame:
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         return self.prefix + b'],"usage":' + encode(usage) + b"}\n\n"
+
+
+def named_event(kind: str, fields: dict[str, Any]) -> bytes:
+    """An event with its type beside its data, as the newer protocols have them."""
+    return b"event: " + kind.encode() + b"\ndata: " + encode({"type": kind, **fields}) + b"\n\n"

@@ -9,16 +9,16 @@ from typing import Any, Final
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse, Response
 
-from ekiden.api.context import ApiContext
-from ekiden.api.metrics import CONTENT_TYPE
-from ekiden.api.responses import JsonBytes
-from ekiden.engine.interface import Health
+from ekiden.api.asgi import JsonBytes
+from ekiden.api.flight import Flight
+from ekiden.api.metrics import CONTENT_TYPE, ApiMetrics
+from ekiden.engine.interface import Engine, EngineStats, Health
 from ekiden.version import __version__
 
 _STATUS: Final = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
 
 
-def add_routes(app: FastAPI, context: ApiContext) -> None:
+def add_routes(app: FastAPI, engine: Engine, flight: Flight, metrics: ApiMetrics) -> None:
     @app.head("/health", include_in_schema=False)
     @app.get(
         "/health",
@@ -28,7 +28,7 @@ def add_routes(app: FastAPI, context: ApiContext) -> None:
         responses={503: {"description": "No tokens can move"}},
     )
     async def health() -> Response:
-        return Response(status_code=200 if context.engine.health is Health.OK else 503)
+        return Response(status_code=200 if engine.health is Health.OK else 503)
 
     @app.head("/ready", include_in_schema=False)
     @app.get(
@@ -38,17 +38,17 @@ def add_routes(app: FastAPI, context: ApiContext) -> None:
         responses={503: {"description": "Not ready", "content": {"application/json": {"schema": _STATUS}}}},
     )
     async def ready() -> Response:
-        health = context.engine.health
-        status = "draining" if context.draining or context.closed else health.value
+        health = engine.health
+        status = "draining" if flight.draining or flight.closed else health.value
         return JsonBytes({"status": status}, status=200 if status == Health.OK else 503)
 
     @app.get("/metrics", summary="Prometheus metrics", tags=["status"], response_class=PlainTextResponse)
-    async def metrics() -> Response:
-        return Response(context.metrics.render(), media_type=CONTENT_TYPE)
+    async def prometheus() -> Response:
+        return Response(metrics.render(), media_type=CONTENT_TYPE)
 
     @app.get("/version", summary="Version", tags=["status"])
     async def version() -> Response:
-        card = context.engine.card
+        card = engine.card
         return JsonBytes(
             {"version": __version__, "model": card.model_id, "system_fingerprint": card.fingerprint}
             | {"details": card.details}
@@ -56,11 +56,10 @@ def add_routes(app: FastAPI, context: ApiContext) -> None:
 
     @app.get("/load", summary="Load", tags=["status"])
     async def load() -> Response:
-        return JsonBytes(load_object(context))
+        return JsonBytes(load_object(engine.stats()))
 
 
-def load_object(context: ApiContext) -> dict[str, Any]:
-    stats = context.engine.stats()
+def load_object(stats: EngineStats) -> dict[str, Any]:
     return {
         "server_load": stats.num_running + stats.num_waiting + stats.num_paused + stats.num_preempted,
         "running": stats.num_running,

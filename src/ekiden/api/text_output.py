@@ -1,4 +1,4 @@
-"""From token updates to what a client reads: text without halves, log-probabilities, the reason of the end.
+"""From token updates to what a client reads: text in whole characters, log-probabilities, the finish reason.
 
 Log-probability entries are given out with the text that their tokens make: an entry waits while its token's text is
 held back, and the entries of tokens that a stop string swallowed whole are dropped with them.
@@ -13,14 +13,14 @@ from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.request import Finish, FinishReason, RequestUpdate, TokenLogprobs
 
 LOWEST: Final = -9999.0
-"""What stands for minus infinity, which JSON does not have."""
+"""Stands for minus infinity, which JSON does not have."""
 
 PLAIN_REASONS: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """One token with its log-probabilities; ``start`` is where its bytes begin in the answer's."""
+    """One token with its log-probabilities; ``start`` is the offset of its bytes in the answer."""
 
     token_id: int
     start: int
@@ -36,9 +36,9 @@ class Piece:
     token_ids: tuple[int, ...] = ()
     finish: Finish | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
-    """With the first token, where they were asked for: of all tokens of the prompt but the first."""
+    """For all tokens of the prompt but the first, if they were asked for; they come with the first token."""
     cumulative_logprob: float = 0.0
-    """Of the tokens of this update, those that are no part of the text included; 0 where none were asked for."""
+    """Sum over this update's tokens, including those that are not part of the text; 0 if none were asked for."""
 
 
 class TokenText:
@@ -55,37 +55,21 @@ class TokenText:
         return self._tokenizer.token_bytes(token_id)
 
 
+@dataclass(slots=True, kw_only=True)
 class Answer:
-    """The text of one answer as its updates come in; ``take`` returns what each adds."""
+    """Builds the text of one answer from its updates; ``take`` returns what each adds.
 
-    __slots__ = (
-        "_emitted",
-        "_end_token_ids",
-        "_keep_stop_token",
-        "_pending",
-        "_position",
-        "_stopped",
-        "_text",
-        "_token_text",
-    )
+    ``token_text`` is given when log-probabilities were asked for.
+    """
 
-    def __init__(
-        self,
-        text: IncrementalText,
-        *,
-        end_token_ids: frozenset[int],
-        keep_stop_token: bool,
-        token_text: TokenText | None,
-    ) -> None:
-        """``token_text`` is given when log-probabilities were asked for."""
-        self._text = text
-        self._end_token_ids = end_token_ids
-        self._keep_stop_token = keep_stop_token
-        self._token_text = token_text
-        self._stopped = False
-        self._pending: deque[TokenEntry] = deque()
-        self._position = 0
-        self._emitted = 0
+    text: IncrementalText
+    end_token_ids: frozenset[int]
+    keep_stop_token: bool
+    token_text: TokenText | None
+    _stopped: bool = False
+    _pending: deque[TokenEntry] = field(default_factory=deque)
+    _position: int = 0
+    _emitted: int = 0
 
     def take(self, update: RequestUpdate) -> Piece:
         tokens, finish = update.token_ids, update.finish
@@ -96,14 +80,14 @@ class Answer:
         for token in visible:
             if self._stopped:
                 break
-            delta = self._text.feed(token)
+            delta = self.text.feed(token)
             text += delta.text
             self._stopped = bool(delta.stopped)
         if finish is not None and not self._stopped:
-            text += self._text.finish()
+            text += self.text.finish()
         piece = Piece(text, None, tokens, finish, update.prompt_logprobs)
-        if self._token_text is not None:
-            piece.logprobs = self._entries(self._token_text, visible, update, text)
+        if self.token_text is not None:
+            piece.logprobs = self._entries(self.token_text, visible, update, text)
             piece.cumulative_logprob = sum(each.logprob for each in update.logprobs or ())
         return piece
 
@@ -112,8 +96,8 @@ class Answer:
         if finish.reason is not FinishReason.STOP or isinstance(finish.stop_reason, str):
             return False
         if finish.stop_reason is None:
-            return last in self._end_token_ids  # the end of a grammar is an end without such a token
-        return not self._keep_stop_token
+            return last in self.end_token_ids  # a grammar may end an answer without such a token
+        return not self.keep_stop_token
 
     def _entries(
         self, token_text: TokenText, visible: tuple[int, ...], update: RequestUpdate, text: str
@@ -123,7 +107,7 @@ class Answer:
             self._position += token_text.visible_bytes(token)
         self._emitted += len(text.encode())
         given: list[TokenEntry] = []
-        # At the end everything belongs to the text, unless a stop string cut it.
+        # At the end all pending tokens belong to the text, unless a stop string cut it.
         everything = update.finish is not None and not self._stopped
         while self._pending and (everything or self._pending[0].start < self._emitted):
             given.append(self._pending.popleft())
@@ -187,7 +171,7 @@ class CompletionLogprobs:
 
     def _place(self, data: bytes, *, hidden: bool) -> int:
         """Where a token begins in the text, in characters."""
-        # A token that goes on with a character begun by the one before lies inside that character.
+        # A token that starts with continuation bytes starts inside the character of the token before.
         inside = bool(data) and data[0] & 0xC0 == 0x80 and self._characters > 0
         place = self._characters - inside
         self._characters += 0 if hidden else sum(byte & 0xC0 != 0x80 for byte in data)

@@ -1,53 +1,66 @@
 """``POST /tokenize`` and ``POST /detokenize``: what a prompt becomes, and back."""
 
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
-from ekiden.api.context import ApiContext
+from ekiden.api.asgi import send_json
+from ekiden.api.call import Conversation
+from ekiden.api.doors.chat import Messages, messages_of
+from ekiden.api.doors.door import Doors
 from ekiden.api.errors import invalid
-from ekiden.api.prompts import chat_prompt, check_vocabulary, encode_texts
-from ekiden.api.responses import send_json
-from ekiden.api.schema_base import parse
-from ekiden.api.schemas import DetokenizeRequest, TokenizeRequest
+from ekiden.api.prompts import chat_prompt, check_tokens, encode_texts
+from ekiden.api.schema_base import Strict, parse
 
 
-async def tokenize(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+class TokenizeRequest(Strict):
+    """Either ``prompt`` or ``messages``."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Strict):
+    model: str | None = None
+    tokens: Annotated[list[int], Field(fail_fast=True)]
+
+
+async def tokenize(doors: Doors, scope: Scope, receive: Receive, send: Send) -> None:
     """``{"count", "max_model_len", "tokens"}`` of a text, or of messages as the chat template writes them."""
-    body = await context.read_body(scope, receive)
-    fields = parse(TokenizeRequest, body)
+    text = doors.generation.text
+    fields = parse(TokenizeRequest, await doors.read_body(scope, receive))
     if fields.model is not None:
-        context.check_model(fields.model)
-    if (fields.prompt is None) == (fields.messages is None):
-        raise invalid("prompt", "Give either prompt or messages, and not both.", code="missing_parameter")
-    if fields.messages is not None:
-        if fields.add_special_tokens is not None:
-            raise invalid("add_special_tokens", "add_special_tokens is for prompt; a chat template decides on its own.")
-        generation = True if fields.add_generation_prompt is None else fields.add_generation_prompt
-        prompt = await chat_prompt(context, fields.messages, add_generation_prompt=generation)
-        tokens = list(prompt.token_ids)
-    else:
-        assert fields.prompt is not None
+        doors.check_model(fields.model)
+    if fields.prompt is not None and fields.messages is None:
         if fields.add_generation_prompt is not None:
             raise invalid("add_generation_prompt", "add_generation_prompt is for messages; a prompt has none.")
-        special = True if fields.add_special_tokens is None else fields.add_special_tokens
-        (tokens,) = await encode_texts(context, [fields.prompt], "prompt", add_special=special)
-    answer: dict[str, Any] = {
-        "count": len(tokens),
-        "max_model_len": context.engine.card.max_model_len,
-        "tokens": tokens,
-    }
+        special = fields.add_special_tokens is not False
+        (tokens,) = await encode_texts(text, [fields.prompt], "prompt", add_special=special)
+    elif fields.messages is not None and fields.prompt is None:
+        if fields.add_special_tokens is not None:
+            raise invalid("add_special_tokens", "add_special_tokens is for prompt; a chat template decides on its own.")
+        talk = Conversation(messages=messages_of(fields.messages))
+        prompt = await chat_prompt(text, talk, add_generation_prompt=fields.add_generation_prompt is not False)
+        tokens = list(prompt.token_ids)
+    else:
+        raise invalid("prompt", "Give either prompt or messages, and not both.", code="missing_parameter")
+    answer: dict[str, Any] = {"count": len(tokens), "max_model_len": text.max_model_len, "tokens": tokens}
     if fields.return_token_strs:
-        answer["token_strs"] = [context.tokenizer.token_bytes(token).decode(errors="replace") for token in tokens]
+        answer["token_strs"] = [text.tokenizer.token_bytes(token).decode(errors="replace") for token in tokens]
     await send_json(send, answer)
 
 
-async def detokenize(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+async def detokenize(doors: Doors, scope: Scope, receive: Receive, send: Send) -> None:
     """``{"prompt"}``: the text of token ids, special tokens included."""
-    body = await context.read_body(scope, receive)
-    fields = parse(DetokenizeRequest, body)
+    text = doors.generation.text
+    fields = parse(DetokenizeRequest, await doors.read_body(scope, receive))
     if fields.model is not None:
-        context.check_model(fields.model)
-    check_vocabulary(context, fields.tokens, "tokens")
-    text = await context.off_loop(lambda: context.tokenizer.decode(fields.tokens, skip_special_tokens=False))
-    await send_json(send, {"prompt": text})
+        doors.check_model(fields.model)
+    check_tokens(text, fields.tokens, "tokens")
+    decoded = await text.off_loop(lambda: text.tokenizer.decode(fields.tokens, skip_special_tokens=False))
+    await send_json(send, {"prompt": decoded})

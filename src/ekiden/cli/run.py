@@ -20,6 +20,7 @@ from ekiden.cli.terminal import err, progress
 from ekiden.engine.llm import LLM, Completion
 from ekiden.errors import UserError
 from ekiden.models.load import ModelDescription
+from ekiden.state.request import check_prompt
 from ekiden.state.sampling_params import SamplingParams
 
 MOST_NAMED_LINES = 5
@@ -89,22 +90,15 @@ def prepare(lines: Sequence[tuple[int, PromptLine]], model: ModelDescription, li
     for number, line in lines:
         try:
             token_ids = line_token_ids(line, model.tokenizer, model.chat_template)
-            _check_tokens(token_ids, model.vocab_size, limit)
+            refusal = check_prompt(token_ids, vocab_size=model.vocab_size, max_model_len=limit)
+            if refusal is not None:
+                raise ValueError(refusal.message)
             sampling = sampling_of(line, model.generation_defaults, vocab_size=model.vocab_size)
             jobs.append(Job(number=number, line=line, token_ids=token_ids, sampling=sampling))
         except (ValueError, UserError) as error:
             bad.append((number, str(error)))
     _refuse(name, bad)
     return jobs
-
-
-def _check_tokens(token_ids: list[int], vocab_size: int, limit: int) -> None:
-    if not token_ids:
-        raise ValueError("the prompt has no tokens")
-    if not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
-        raise ValueError(f"token ids must be between 0 and {vocab_size - 1}")
-    if len(token_ids) >= limit:
-        raise ValueError(f"the prompt has {len(token_ids)} tokens; with a context of {limit} it may have {limit - 1}")
 
 
 def _refuse(name: str, bad: Sequence[tuple[int, str]]) -> None:

@@ -59,7 +59,7 @@ class AsyncEngine(StreamingEngine):
             raise EngineDied(self._error or "the engine is not running")
 
     def _send(self, command: Command) -> None:
-        self._loop.inbox.put(command)
+        self._loop.send(command)
 
     def _run(self) -> None:
         error = None

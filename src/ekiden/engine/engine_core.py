@@ -7,7 +7,7 @@ boundary between steps. Every request ends in exactly one terminal update.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ekiden.config import CacheConfig, ConfigError, check_controls
 from ekiden.engine.interface import EngineStats
@@ -32,7 +32,7 @@ from ekiden.state.controls import (
 )
 from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
-from ekiden.state.request import FinishReason, Refusal, Request, RequestUpdate
+from ekiden.state.request import FinishReason, Refusal, RefusedCall, Request, RequestUpdate
 from ekiden.state.runner import Drafter, ModelRunner, RunnerError
 from ekiden.state.sequence import PauseReason, Sequence
 from ekiden.state.turn import Arrival, FormationOutcome, PauseChange, RefillOutcome, Turn, TurnRecorder
@@ -45,6 +45,10 @@ ControlsAnswer = Callable[[ControlState | str], None]
 class _AskedChange(NamedTuple):
     change: ControlChange
     answer: ControlsAnswer | None
+
+
+MAX_NOTED_REFUSALS: Final = 32
+"""Most refusals of the HTTP layer that one turn records; more than that are counted and not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +151,9 @@ class EngineCore:
         self._clock = clock
         self._observer = observer
         self.recorder = recorder
-        self._arrivals: deque[Request | _AskedChange] = deque()
+        self._arrivals: deque[Request | RefusedCall | _AskedChange] = deque()
         """In the order in which they came: who came before the engine was closed to newcomers is let in."""
+        self._num_noted = 0
         self._aborts: deque[str] = deque()
         self._pauses: list[PauseChange] = []
         self._held_pauses: list[PauseChange] = []
@@ -162,6 +167,14 @@ class EngineCore:
 
     def add_request(self, request: Request) -> None:
         self._arrivals.append(request)
+
+    def note_refusal(self, refused: RefusedCall) -> None:
+        """Record what the HTTP layer refused, as an arrival that intake had refused for the same reason."""
+        if self._num_noted < MAX_NOTED_REFUSALS:
+            self._num_noted += 1
+            self._arrivals.append(refused)
+        else:
+            self._totals.count_refusal(refused.request, refused.refusal)
 
     def abort(self, request_id: str) -> None:
         """End a request; an id that is not in the engine (any more) is ignored."""
@@ -250,11 +263,16 @@ class EngineCore:
                 self._apply_change(request, turn)
                 continue
             found = len(self.population.waiting), self.population.waiting.num_tokens
+            if isinstance(request, RefusedCall):  # its client has its answer, so nobody waits for an update
+                turn.arrivals.append(Arrival(request.request, request.refusal, *found))
+                self._totals.count_refusal(request.request, request.refusal)
+                continue
             accepted = self.intake.accept(request, now)
             turn.arrivals.append(Arrival(request, accepted, *found))
             if isinstance(accepted, Refusal):
                 self._totals.count_refusal(request, accepted)
                 updates.append(RequestUpdate(request.request_id, (), None, accepted))
+        self._num_noted = 0
         while self._aborts:
             turn.aborts.append(self._aborts.popleft())
             sequence = self.population.by_id.get(turn.aborts[-1])
@@ -367,6 +385,7 @@ class EngineCore:
             prefix_cache_hits_total=self.kv.prefix_hits,
             finished_total=dict(totals.finished),
             refused_total=dict(totals.refused),
+            refused_by_door_total=dict(totals.refused_by_door),
             model_seconds_total=totals.model_seconds,
             sampling_seconds_total=totals.sampling_seconds,
             host_seconds_total=totals.host_seconds,

@@ -6,13 +6,14 @@ Two things implement it: :class:`ekiden.engine.async_engine.AsyncEngine` (the en
 
 from collections.abc import AsyncIterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
 from ekiden.state.controls import ControlChange, ControlState
 from ekiden.state.lineage import Lineage
-from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.request import RefusedCall, Request, RequestUpdate
 
 
 class Health(StrEnum):
@@ -86,6 +87,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache_hits_total: int = 0
     finished_total: dict[str, int] = {}
     refused_total: dict[str, int] = {}
+    """Refusals of intake, by reason."""
+    refused_by_door_total: dict[str, int] = {}
+    """Refusals of the HTTP layer, by reason: those that :meth:`Engine.note_refusal` was told of."""
     model_seconds_total: float = 0.0
     sampling_seconds_total: float = 0.0
     host_seconds_total: float = 0.0
@@ -143,12 +147,24 @@ class Engine(Protocol):
     @property
     def health(self) -> Health: ...
 
+    @property
+    def ledger_path(self) -> Path | None:
+        """The ledger file of the newest run; None when runs are not recorded."""
+        ...
+
     def stats(self) -> EngineStats:
         """The latest snapshot; never waits for the engine."""
         ...
 
     def generate(self, request: Request) -> UpdateIterator:
         """Submit the request now and stream what comes of it. Raises :class:`EngineDied` when there is no engine."""
+        ...
+
+    def note_refusal(self, refused: RefusedCall) -> None:
+        """Have a refusal of the HTTP layer recorded and counted at the next step boundary; returns at once.
+
+        The note is dropped when there is no engine, or when very many notes wait for it already.
+        """
         ...
 
     async def abort(self, request_id: str) -> None:

@@ -16,15 +16,24 @@ from ekiden.engine.interface import EngineStats
 from ekiden.engine.preparing import Prepared, Preparing
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.controls import ControlChange, ControlState, SetBy
-from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.request import RefusedCall, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 
 HEARTBEAT_SECONDS = 1.0
 """How often an engine reports whose requests are all paused."""
 
+MAX_QUEUED_NOTES = 10_000
+"""A note of a refusal that finds this many commands waiting for the engine is dropped."""
+
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
     request: Request
+
+
+class NoteRefusal(msgspec.Struct, frozen=True, tag=True):
+    """Record what the HTTP layer refused."""
+
+    refused: RefusedCall
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -53,7 +62,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     drain_seconds: float = 0.0
 
 
-Command = Submit | Abort | Pause | SetControls | Stop
+Command = Submit | NoteRefusal | Abort | Pause | SetControls | Stop
 Deliver = Callable[[list[RequestUpdate], EngineStats | None], None]
 """Takes what a step brought, and the statistics where they are due."""
 Answer = Callable[[int, ControlState | str], None]
@@ -89,6 +98,11 @@ class EngineLoop:
         self._stats_due = 0.0
         self.inbox: queue.SimpleQueue[Command | Prepared] = queue.SimpleQueue()
         self._preparing = Preparing(grammars, self.inbox.put)
+
+    def send(self, command: Command) -> None:
+        """Put a command in the inbox, from any thread. Notes of refusals do not pile up while the engine stands."""
+        if not isinstance(command, NoteRefusal) or self.inbox.qsize() < MAX_QUEUED_NOTES:
+            self.inbox.put(command)
 
     def run(self) -> None:
         """Until a :class:`Stop` has been obeyed. What is still running then is aborted, and its updates delivered."""
@@ -146,6 +160,8 @@ class EngineLoop:
                 self._core.add_request(request)
                 if self._preparing.release(command):
                     self._core.abort(request.request_id)
+            case NoteRefusal(refused):
+                self._core.note_refusal(refused)
             case Abort(request_id):
                 if not self._preparing.abort(request_id):
                     self._core.abort(request_id)

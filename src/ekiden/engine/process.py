@@ -24,14 +24,14 @@ import msgspec
 
 from ekiden.config import Config, controls_of
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import Command, EngineLoop, SetControls, Stop
+from ekiden.engine.loop import MAX_QUEUED_NOTES, Command, EngineLoop, SetControls, Stop
 from ekiden.engine.parts import BuiltEngine
 from ekiden.engine.spawn import Spawned, spawn
 from ekiden.engine.streaming import StreamingEngine
 from ekiden.errors import UserError
 from ekiden.models.errors import ModelError
 from ekiden.state.controls import ControlState
-from ekiden.state.request import RequestUpdate
+from ekiden.state.request import RefusedCall, RequestUpdate
 
 STATS_SECONDS = 0.2
 """How far apart a busy engine's statistics are: nobody reads them as often as steps are taken."""
@@ -116,7 +116,7 @@ def _read_commands(connection: Connection, loop: EngineLoop) -> None:
     decoder = msgspec.msgpack.Decoder(Command)
     try:
         while True:
-            loop.inbox.put(decoder.decode(connection.recv_bytes()))
+            loop.send(decoder.decode(connection.recv_bytes()))
     except (EOFError, OSError):
         loop.inbox.put(Stop())  # the parent is gone
 
@@ -212,6 +212,11 @@ class EngineClient(StreamingEngine):
             raise EngineDied("the engine is not running; try again shortly")
         if len(self._streams) == 0:
             self._last_report = self._clock()  # an idle engine sends nothing, so its silence is counted from now on
+
+    def note_refusal(self, refused: RefusedCall) -> None:
+        child = self._child
+        if child is not None and child.ready and child.outbox.qsize() < MAX_QUEUED_NOTES:
+            super().note_refusal(refused)
 
     def _silent_for(self) -> float:
         """Seconds without a report while there is work."""

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from ekiden.engine.control_calls import ControlCalls
 from ekiden.engine.interface import EngineStats
-from ekiden.engine.loop import Abort, Command, Pause
+from ekiden.engine.loop import Abort, Command, NoteRefusal, Pause
 from ekiden.engine.streams import Stream, Streams
 from ekiden.state.controls import ControlChange, Controls, ControlState
-from ekiden.state.request import Request
+from ekiden.state.request import RefusedCall, Request
 from ekiden.state.sequence import PauseReason
 
 
@@ -39,6 +39,9 @@ class StreamingEngine(ABC):
     @abstractmethod
     def _send(self, command: Command) -> None:
         """Puts a command into the inbox of the engine's loop."""
+
+    def note_refusal(self, refused: RefusedCall) -> None:
+        self._send(NoteRefusal(refused))
 
     async def abort(self, request_id: str) -> None:
         self._send(Abort(request_id))

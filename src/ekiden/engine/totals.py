@@ -121,6 +121,7 @@ class Totals:
         self.model_seconds = self.sampling_seconds = self.host_seconds = 0.0
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
+        self.refused_by_door: Counter[str] = Counter()
         self.latencies = LatencyTotals()
         self.tenants = TenantCounts()
         self.tenants.name(tenants)
@@ -157,5 +158,5 @@ class Totals:
                 self.tenants.ended(update.finish)
 
     def count_refusal(self, request: Request, refusal: Refusal) -> None:
-        self.refused[refusal.reason.value] += 1
+        (self.refused_by_door if refusal.by_door else self.refused)[refusal.reason.value] += 1
         self.tenants.refused(request)

@@ -21,12 +21,12 @@ from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, reque
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder
-from ekiden.ledger.records import PAUSE_BITS, EndRow, RequestRow, Rows, RunHeader, TurnInputs
+from ekiden.ledger.records import PAUSE_BITS, EndRow, RequestDetail, RequestRow, Rows, RunHeader, TurnInputs
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.controls import ControlChange, SetBy, TenantLimits
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
 from ekiden.state.population import Population
-from ekiden.state.request import RefusalReason, Request
+from ekiden.state.request import Refusal, RefusalReason, RefusedCall, Request
 from ekiden.state.runner import ChunkRules, RunnerError, RunnerInfo
 from ekiden.state.sampling_params import Grammar
 from ekiden.state.sequence import Sequence, StopText
@@ -227,7 +227,11 @@ class Replay:
         for place, request in enumerate(recorded.requests):
             while changes and changes[0][0] == place:
                 core.set_controls(changes.popleft()[1])
-            core.add_request(self._request(request))
+            detail = request_detail_of(request)
+            if request.refusal is not None and detail.by_door:
+                core.note_refusal(self._refused(request, detail))
+            else:
+                core.add_request(self._request(request, detail))
         for _, change in changes:
             core.set_controls(change)
         for number in inputs.aborts:
@@ -246,8 +250,22 @@ class Replay:
         if self._world.number_of.get(request_id) == number:
             del self._world.number_of[request_id]
 
-    def _request(self, row: RequestRow) -> Request:
-        detail, world = request_detail_of(row), self._world
+    def _refused(self, row: RequestRow, detail: RequestDetail) -> RefusedCall:
+        """What the HTTP layer refused is no decision of the engine's: it is noted again, and not submitted."""
+        self._ids[row.request] = row.request_id
+        return RefusedCall(
+            request=request_of(row, detail, ()),
+            refusal=Refusal(
+                reason=RefusalReason(row.refusal or ""),
+                message=detail.message or "",
+                param=detail.param,
+                retry_after=detail.retry_after,
+                by_door=True,
+            ),
+        )
+
+    def _request(self, row: RequestRow, detail: RequestDetail) -> Request:
+        world = self._world
         self._ids[row.request] = row.request_id
         if row.refusal != RefusalReason.DUPLICATE_ID:
             world.number_of[row.request_id] = row.request

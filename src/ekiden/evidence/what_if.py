@@ -139,7 +139,9 @@ class _Load:
     def __init__(self, reader: LedgerReader) -> None:
         header = reader.header
         prompts = PromptMaker(vocab_size=header.vocab_size, block_size=header.block_size)
-        rows, ends = reader.all_requests(), {end.request: end for end in reader.all_ends()}
+        rows = [row for row in reader.all_requests() if not request_detail_of(row).by_door]
+        numbers = {row.request for row in rows}
+        ends = {end.request: end for end in reader.all_ends() if end.request in numbers}
         whole = [end.output_tokens for end in ends.values() if end.reason in _WHOLE]
         typical = max(1, int(median(whole))) if whole else 1
         self.unknown_lengths = 0

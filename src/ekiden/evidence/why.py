@@ -74,11 +74,12 @@ def _refused(reader: LedgerReader, request: RequestRow) -> Answer:
     name = _LIMIT_OF.get(reason)
     control = None if name is None else reader.controls(request.turn).get(name)
     set_by = "" if control is None else f" The limit {control.name}={control.value} was set by {_by(control)}."
+    where = "by the HTTP layer" if detail.by_door else "at intake"
     later = "" if detail.retry_after is None else f" The same request could pass after {seconds(detail.retry_after)}."
     return _answer(
         Question.REFUSED,
         request,
-        f"It was refused at intake, {reason.value}: {detail.message}.{set_by}{later}",
+        f"It was refused {where}, {reason.value}: {detail.message}.{set_by}{later}",
         reason=reason.value,
         field=detail.param,
         retry_after=detail.retry_after,

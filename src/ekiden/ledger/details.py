@@ -74,6 +74,7 @@ def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep
         retry_after=refusal.retry_after if refusal else None,
         bad_token=_bad_token(prompt, refusal),
         traceparent=request.traceparent,
+        by_door=refusal is not None and refusal.by_door,
     )
 
 
@@ -111,7 +112,7 @@ def _sampling_changes(sampling: SamplingParams, *, keep_texts: bool) -> dict[str
 
 def _bad_token(prompt: Tokens[int], refusal: Refusal | None) -> int | None:
     """The token for which a request was refused, within 63 bits."""
-    if refusal is None or refusal.reason is not RefusalReason.TOKEN_OUT_OF_VOCABULARY:
+    if not prompt or refusal is None or refusal.reason is not RefusalReason.TOKEN_OUT_OF_VOCABULARY:
         return None
     low = min(prompt)
     return max(-(2**62), min(2**62, low if low < 0 else max(prompt)))

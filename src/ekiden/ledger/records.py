@@ -222,6 +222,8 @@ class RequestDetail(msgspec.Struct, frozen=True, array_like=True):
     retry_after: float | None = None
     bad_token: int | None = None
     traceparent: str | None = None
+    by_door: bool = False
+    """The HTTP layer refused it, and the engine only recorded that."""
 
 
 class EndDetail(msgspec.Struct, frozen=True, array_like=True):

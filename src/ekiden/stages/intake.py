@@ -14,7 +14,7 @@ from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.controls import ControlsInForce
 from ekiden.state.population import Population
-from ekiden.state.request import Refusal, RefusalReason, Request
+from ekiden.state.request import Refusal, RefusalReason, Request, check_prompt
 from ekiden.state.sampling_params import Grammar, InvalidSamplingParams, validate
 from ekiden.state.sequence import Sequence, Status, StopText, TokenRules
 
@@ -119,17 +119,10 @@ class Intake:
                 reason=RefusalReason.DUPLICATE_ID,
                 message=f"a request with the id {request.request_id!r} is still in the engine",
             )
-        if num_prompt == 0:
-            return Refusal(
-                reason=RefusalReason.PROMPT_EMPTY, message="the prompt has no tokens; send at least one", param="prompt"
-            )
-        low, high = min(request.prompt_token_ids), max(request.prompt_token_ids)
-        if low < 0 or high >= self._vocab_size:
-            return Refusal(
-                reason=RefusalReason.TOKEN_OUT_OF_VOCABULARY,
-                message=f"token id {low if low < 0 else high} is not between 0 and {self._vocab_size - 1}",
-                param="prompt",
-            )
+        if refusal := check_prompt(
+            request.prompt_token_ids, vocab_size=self._vocab_size, max_model_len=self._max_model_len
+        ):
+            return refusal
         try:
             validate(sampling, vocab_size=self._vocab_size)
         except InvalidSamplingParams as error:
@@ -140,7 +133,7 @@ class Intake:
                 reason=RefusalReason.CONTEXT_LENGTH_EXCEEDED,
                 message=f"the context holds {self._max_model_len} tokens; the prompt has {num_prompt} and "
                 f"{wanted - num_prompt} more were asked for. Shorten the prompt or lower max_tokens",
-                param="max_tokens" if num_prompt < self._max_model_len else "prompt",
+                param="max_tokens",
             )
         if wanted > self._kv.max_tokens:
             return Refusal(

@@ -5,6 +5,7 @@ These values hold no cycles, so the collector need not walk over them (``gc=Fals
 a step.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -59,6 +60,14 @@ class RefusalReason(StrEnum):
     TENANT_QUEUE_FULL = "tenant_queue_full"
     TENANT_RATE = "tenant_rate"
     DRAINING = "draining"
+    # These only the HTTP layer finds.
+    INVALID_HTTP = "invalid_http"
+    INVALID_JSON = "invalid_json"
+    UNSUPPORTED = "unsupported"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    MODEL_NOT_FOUND = "model_not_found"
+    BODY_TOO_LARGE = "body_too_large"
+    BODY_TIMEOUT = "body_timeout"
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -71,6 +80,47 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     message: str
     param: str | None = None
     retry_after: float | None = None
+    by_door: bool = False
+    """The HTTP layer refused the request; the engine never judged it and only records it."""
+
+
+class RefusedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the HTTP layer refused, for the ledger. ``request`` holds what was known; its prompt is left empty."""
+
+    request: Request
+    refusal: Refusal
+
+
+def check_prompt(
+    token_ids: Sequence[int], *, vocab_size: int, max_model_len: int, param: str = "prompt"
+) -> Refusal | None:
+    """Why a prompt can never be answered; None for one that can. ``param`` is the field that holds it."""
+    if not token_ids:
+        message = f"{param} has no tokens; it must have at least one"
+        return Refusal(reason=RefusalReason.PROMPT_EMPTY, message=message, param=param)
+    if refusal := check_vocabulary(token_ids, vocab_size=vocab_size, param=param):
+        return refusal
+    if len(token_ids) >= max_model_len:
+        return prompt_too_long(param, str(len(token_ids)), max_model_len)
+    return None
+
+
+def check_vocabulary(token_ids: Sequence[int], *, vocab_size: int, param: str = "prompt") -> Refusal | None:
+    """The first token id that the model does not have, as a refusal; None when it has all."""
+    if not token_ids or (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+        return None
+    index = next(index for index, token in enumerate(token_ids) if not 0 <= token < vocab_size)
+    message = f"{param}[{index}] is {token_ids[index]}; token ids are between 0 and {vocab_size - 1}"
+    return Refusal(reason=RefusalReason.TOKEN_OUT_OF_VOCABULARY, message=message, param=param)
+
+
+def prompt_too_long(param: str, num_tokens: str, max_model_len: int) -> Refusal:
+    return Refusal(
+        reason=RefusalReason.CONTEXT_LENGTH_EXCEEDED,
+        message=f"{param} has {num_tokens} tokens; the context of this model is {max_model_len} tokens, prompt and "
+        f"answer together, so a prompt may have at most {max_model_len - 1}. Shorten the prompt",
+        param=param,
+    )
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True, gc=False):

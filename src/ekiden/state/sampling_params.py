@@ -4,7 +4,9 @@ Values here are final: defaults are filled in and limits are resolved, so that n
 asks "was this given?". Messages are msgspec structs because they cross the process border (docs/decisions).
 """
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -73,51 +75,86 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
 
+MAX_STOPS: Final = 4
+MAX_STOP_LENGTH: Final = 1024
+"""Most characters of one stop string."""
+MAX_ENTRIES: Final = 1024
+"""Most entries of ``logit_bias`` and of ``stop_token_ids``."""
+
+
+class Bound(NamedTuple):
+    """The values a field may have, ``least`` and ``most`` included (``above``: ``least`` is not). None: no bound."""
+
+    least: float | None
+    most: float | None
+    words: str
+    above: bool = False
+
+    def allows(self, value: float) -> bool:
+        if self.least is not None and (value <= self.least if self.above else value < self.least):
+            return False
+        return self.most is None or value <= self.most
+
+
+BOUNDS: Final[Mapping[str, Bound]] = {
+    "temperature": Bound(0, 100, "between 0 and 100"),
+    "top_p": Bound(0, 1, "over 0 and at most 1", above=True),
+    "top_k": Bound(0, None, "0 (all tokens) or a positive whole number"),
+    "min_p": Bound(0, 1, "between 0 and 1"),
+    "seed": Bound(-(2**63), 2**63 - 1, "a whole number of at most 64 bits"),
+    "max_tokens": Bound(1, None, "at least 1"),
+    "min_tokens": Bound(0, None, "at least 0"),
+    "presence_penalty": Bound(-2, 2, "between -2 and 2"),
+    "frequency_penalty": Bound(-2, 2, "between -2 and 2"),
+    "repetition_penalty": Bound(0, 10, "over 0 and at most 10 (1 leaves the logits alone)", above=True),
+    "logprobs": Bound(0, 20, "between 0 and 20"),
+    "prompt_logprobs": Bound(0, 20, "between 0 and 20"),
+}
+"""What each number may be. The doors describe and check their fields with this table too."""
+BIAS: Final = Bound(-100, 100, "between -100 and 100")
+
+
 class InvalidSamplingParams(ValueError):
-    """A sampling field holds a value that cannot work. ``param`` names the field."""
+    """A sampling field holds a value that cannot work. The message is ``param``, ``at`` (where in it) and ``text``."""
 
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, param: str, text: str, at: str = "") -> None:
+        super().__init__(f"{param}{at} {text}")
         self.param = param
+        self.at = at
+        self.text = text
 
 
-def _require(ok: bool, param: str, value: object, rule: str) -> None:
+def _require(ok: bool, param: str, value: object, rule: str, at: str = "") -> None:
     if not ok:
-        raise InvalidSamplingParams(param, f"{param} is {value!r}; it must be {rule}")
+        raise InvalidSamplingParams(param, f"is {value!r}; it must be {rule}", at)
+
+
+def check_stops(stops: Sequence[str]) -> None:
+    """Raise :class:`InvalidSamplingParams` for stop strings that cannot be used."""
+    if len(stops) > MAX_STOPS:
+        raise InvalidSamplingParams("stop", f"has {len(stops)} entries; at most {MAX_STOPS} are allowed")
+    for index, stop in enumerate(stops):
+        _require(bool(stop), "stop", stop, "a string that is not empty", f"[{index}]")
+        if len(stop) > MAX_STOP_LENGTH:
+            text = f"has {len(stop)} characters; at most {MAX_STOP_LENGTH} are allowed"
+            raise InvalidSamplingParams("stop", text, f"[{index}]")
 
 
 def validate(params: SamplingParams, *, vocab_size: int) -> None:
     """Raise :class:`InvalidSamplingParams` naming the field, the value and what is allowed."""
-    _require(0.0 <= params.temperature <= 100.0, "temperature", params.temperature, "between 0 and 100")
-    _require(0.0 < params.top_p <= 1.0, "top_p", params.top_p, "over 0 and at most 1")
-    _require(params.top_k >= 0, "top_k", params.top_k, "0 (all tokens) or a positive whole number")
-    _require(0.0 <= params.min_p <= 1.0, "min_p", params.min_p, "between 0 and 1")
-    _require(
-        params.seed is None or -(2**63) <= params.seed < 2**63, "seed", params.seed, "a whole number of at most 64 bits"
-    )
-    _require(params.max_tokens is None or params.max_tokens >= 1, "max_tokens", params.max_tokens, "at least 1")
-    _require(params.min_tokens >= 0, "min_tokens", params.min_tokens, "at least 0")
+    for name, bound in BOUNDS.items():
+        value = getattr(params, name)
+        _require(value is None or bound.allows(value), name, value, bound.words)
     if params.max_tokens is not None:
-        _require(
-            params.min_tokens <= params.max_tokens,
-            "min_tokens",
-            params.min_tokens,
-            f"at most max_tokens ({params.max_tokens})",
-        )
-    _require(all(params.stop), "stop", list(params.stop), "free of empty strings")
+        allowed = f"at most max_tokens ({params.max_tokens})"
+        _require(params.min_tokens <= params.max_tokens, "min_tokens", params.min_tokens, allowed)
+    check_stops(params.stop)
+    for name in ("stop_token_ids", "logit_bias"):
+        entries = getattr(params, name)
+        if len(entries) > MAX_ENTRIES:
+            raise InvalidSamplingParams(name, f"has {len(entries)} entries; at most {MAX_ENTRIES} are allowed")
     for token in params.stop_token_ids:
         _require(0 <= token < vocab_size, "stop_token_ids", token, f"a token id between 0 and {vocab_size - 1}")
-    _require(-2.0 <= params.presence_penalty <= 2.0, "presence_penalty", params.presence_penalty, "between -2 and 2")
-    _require(-2.0 <= params.frequency_penalty <= 2.0, "frequency_penalty", params.frequency_penalty, "between -2 and 2")
-    _require(
-        0.0 < params.repetition_penalty <= 10.0,
-        "repetition_penalty",
-        params.repetition_penalty,
-        "over 0 and at most 10 (1 leaves the logits alone)",
-    )
     for token, bias in params.logit_bias.items():
         _require(0 <= token < vocab_size, "logit_bias", token, f"keyed by token ids between 0 and {vocab_size - 1}")
-        _require(-100.0 <= bias <= 100.0, "logit_bias", bias, "between -100 and 100")
-    for name in ("logprobs", "prompt_logprobs"):
-        count = getattr(params, name)
-        _require(count is None or 0 <= count <= 20, name, count, "between 0 and 20")
+        _require(BIAS.allows(bias), "logit_bias", bias, BIAS.words, f"[{token}]")

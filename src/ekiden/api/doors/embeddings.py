@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from ekiden.api.context import ApiContext
+from ekiden.api.doors.door import Doors
 from ekiden.api.errors import ApiError
 from ekiden.api.schema_base import Strict
 
@@ -16,12 +16,12 @@ class EmbeddingsRequest(Strict):
     input: Any
 
 
-async def embeddings(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """Raises :class:`ApiError` 400, whatever the body says; it is read, so that the connection can be used again."""
-    await context.read_body(scope, receive)
+async def embeddings(doors: Doors, scope: Scope, receive: Receive, send: Send) -> None:
+    """Always raises :class:`ApiError` 400. The body is read first, so that the connection can be reused."""
+    await doors.read_body(scope, receive)
     raise ApiError(
         400,
-        f"{context.engine.card.model_id} is a model that writes text and gives no embeddings; "
+        f"{doors.generation.engine.card.model_id} is a model that writes text and gives no embeddings; "
         "serve a model made for embeddings elsewhere.",
         param="model",
         code="model_not_supported",

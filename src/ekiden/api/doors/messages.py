@@ -1,65 +1,38 @@
 """``POST /v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's shape of a conversation."""
 
 import json
-from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
-from ekiden.api.context import ApiContext
-from ekiden.api.conversation import Conversation, prepare
-from ekiden.api.doors.messages_request import NAMES, REFUSED, CountRequest, MessagesRequest, chat_request
-from ekiden.api.doors.renaming import renamed
-from ekiden.api.errors import ApiError, MessagesError
-from ekiden.api.generation import collect, stream, usage_of
-from ekiden.api.responses import send_json
-from ekiden.api.sampling_fields import Call, Child, read_call
-from ekiden.api.schema_base import parse
-from ekiden.api.sse import SseWriter, encode
-from ekiden.api.text_output import Piece
+from ekiden.api.asgi import send_json
+from ekiden.api.doors.door import Door, Doors, Job
+from ekiden.api.doors.messages_request import CountRequest, MessagesRequest, messages_call
+from ekiden.api.errors import ApiError, messages_body
+from ekiden.api.generation import Child
+from ekiden.api.sse import named_event
+from ekiden.api.text_output import Piece, WholeAnswer
 from ekiden.api.tools.parser import CallArguments, CallBegin, Event, Text
 from ekiden.api.tools.reply import ReplyReader
 from ekiden.state.request import Finish, FinishReason
 
 
-async def messages(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers a conversation, whole or streamed. Raises :class:`ApiError` before the first byte."""
-    fields = parse(MessagesRequest, await context.read_body(scope, receive), REFUSED)
-    context.check_model(fields.model)
-    call = replace(read_call(context, scope), extended_finish_reasons=False)
-    talk = await _prepare(context, call, fields)
-    events = MessageEvents(context, call, talk)
-    if fields.stream:
-        await stream(context, call, talk.children, events, receive, send, EventWriter(send))
-        return
-    (answer,) = await collect(context, call, talk.children, receive)
-    events.piece(talk.children[0], Piece(answer.text, finish=answer.finish))
-    await send_json(send, events.message(usage_of(talk.children, [answer.finish])))
-
-
-async def count_tokens(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
+async def count_tokens(doors: Doors, scope: Scope, receive: Receive, send: Send) -> None:
     """``{"input_tokens"}`` of a conversation. Raises :class:`ApiError`."""
-    fields = parse(CountRequest, await context.read_body(scope, receive), REFUSED)
-    context.check_model(fields.model)
-    talk = await _prepare(context, read_call(context, scope), fields)
-    await send_json(send, {"input_tokens": len(talk.children[0].prompt.token_ids)})
+    _, job = await doors.ready(COUNTING, scope, receive)
+    await send_json(send, {"input_tokens": len(job.children[0].prompt.token_ids)})
 
 
-async def _prepare(context: ApiContext, call: Call, fields: CountRequest) -> Conversation:
-    try:
-        converted = chat_request(fields)
-        return await prepare(context, call, converted.chat, beginning=converted.beginning)
-    except ApiError as error:
-        raise renamed(error, NAMES) from None
+class MessageWriter:
+    """The message and its events as the answer grows; a whole answer is read as a single piece."""
 
+    end = b""
 
-class MessageEvents:
-    """The message and its events as the answer grows; a whole answer is one that grew at once."""
-
-    def __init__(self, context: ApiContext, call: Call, talk: Conversation) -> None:
-        self._reader = ReplyReader(talk.plan)
-        self._id = f"msg_{call.request_id}"
-        self._model = context.engine.card.model_id
+    def __init__(self, fields: CountRequest, job: Job) -> None:
+        self._reader = ReplyReader(job.plan)
+        self._id = f"msg_{job.origin.request_id}"
+        self._model = job.card.model_id
+        self._child = job.children[0]
         self._blocks: list[dict[str, Any]] = []
         self._arguments = ""
         self._open = False
@@ -67,7 +40,7 @@ class MessageEvents:
 
     def opening(self, child: Child) -> bytes:
         usage = _usage({"prompt_tokens": len(child.prompt.token_ids), "completion_tokens": 0}, cached=0)
-        return _event("message_start", {"message": self._message(usage)})
+        return named_event("message_start", {"message": self._message(usage)})
 
     def piece(self, child: Child, piece: Piece) -> bytes:
         last = piece.finish is not None
@@ -80,10 +53,15 @@ class MessageEvents:
     def usage(self, usage: dict[str, Any]) -> bytes:
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         fields = {"delta": self._stop(), "usage": _usage(usage, cached=cached)}
-        return _event("message_delta", fields) + _event("message_stop", {})
+        return named_event("message_delta", fields) + named_event("message_stop", {})
 
-    def message(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """The whole message. A call that was cut is left out: half an object cannot be an input."""
+    def error(self, error: ApiError) -> bytes:
+        return b"event: error\ndata: " + messages_body(error) + b"\n\n"
+
+    def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
+        """A tool call that was cut off is left out, because half an object is not valid as its input."""
+        (answer,) = answers
+        self.piece(self._child, Piece(answer.text, finish=answer.finish))
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         return (
             self._message(_usage(usage, cached=cached))
@@ -130,10 +108,10 @@ class MessageEvents:
         self._blocks.append(block)
         self._open = True
         self._arguments = ""
-        return _event("content_block_start", {"index": len(self._blocks) - 1, "content_block": block})
+        return named_event("content_block_start", {"index": len(self._blocks) - 1, "content_block": block})
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        return _event("content_block_delta", {"index": len(self._blocks) - 1, "delta": delta})
+        return named_event("content_block_delta", {"index": len(self._blocks) - 1, "delta": delta})
 
     def _close(self) -> bytes:
         if not self._open:
@@ -142,26 +120,11 @@ class MessageEvents:
         block = self._blocks[-1]
         if block["type"] == "tool_use":
             block["input"] = _object(self._arguments)
-        return _event("content_block_stop", {"index": len(self._blocks) - 1})
-
-
-class EventWriter(SseWriter):
-    """Events with names; nothing comes after the last one."""
-
-    __slots__ = ()
-
-    end = b""
-
-    def error_event(self, error: ApiError) -> bytes:
-        return b"event: error\ndata: " + MessagesError(error).body() + b"\n\n"
-
-
-def _event(kind: str, fields: dict[str, Any]) -> bytes:
-    return b"event: " + kind.encode() + b"\ndata: " + encode({"type": kind, **fields}) + b"\n\n"
+        return named_event("content_block_stop", {"index": len(self._blocks) - 1})
 
 
 def _usage(usage: dict[str, Any], *, cached: int) -> dict[str, Any]:
-    """Here tokens found in the cache are not among the input tokens."""
+    """In this protocol, input tokens do not include those found in the prefix cache."""
     return {
         "input_tokens": usage["prompt_tokens"] - cached,
         "cache_creation_input_tokens": 0,
@@ -176,3 +139,7 @@ def _object(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+DOOR: Final = Door(fields=MessagesRequest, call=messages_call, writer=MessageWriter)
+COUNTING: Final = Door(fields=CountRequest, call=messages_call, writer=MessageWriter)

@@ -1,44 +1,40 @@
-"""The body of ``POST /v1/messages``, in Anthropic's shape, and the chat request that it amounts to."""
+"""The body of ``POST /v1/messages``, in Anthropic's shape, and the call that it amounts to."""
 
 import json
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from ekiden.api.doors.renaming import as_chat
+from ekiden.api.call import Call, Conversation, EarlierCall, Message, NamedChoice, Tool, ToolChoice, earlier_call
 from ekiden.api.errors import invalid, shown
-from ekiden.api.schema_base import Strict, only_fields, rule, string_field
-from ekiden.api.schemas import MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STOPS, ChatRequest
-from ekiden.api.tool_schemas import MAX_TOOLS, FunctionName
+from ekiden.api.fields import MAX_MESSAGES, MAX_TOOLS, FunctionName, MaxTokens, StopList, TopK, TopP, sampling_of
+from ekiden.api.schema_base import (
+    Fate,
+    Strict,
+    Within,
+    joined_text,
+    no_effect,
+    only_fields,
+    refused,
+    rule,
+    string_field,
+)
+from ekiden.api.structured import json_format
+from ekiden.state.sampling_params import Bound, SamplingParams
 
-REFUSED: Final[dict[str, str]] = {
-    "container": "the server runs no code",
-    "context_management": "a conversation is taken as it is",
-    "mcp_servers": "the server calls nobody else",
-    "effort": "the model has no effort setting",
-}
-"""Known fields that are refused, and why."""
-
-NAMES: Final = {
-    "tool_choice.function": "tool_choice",
-    "].function.parameters": "].input_schema",
-    "].function": "]",
-    "stop": "stop_sequences",
-    "response_format.json_schema": "output_config.format",
-}
-"""How fields of the chat request are named here. Messages are not renamed: theirs stand one after another, as ours."""
+_PASSED_OVER: Final = ("cache_control", "citations")
+"""Fields of a text block that have no effect."""
 
 
-def _check_system(value: Any) -> str:
-    return value if isinstance(value, str) else _text(value, "")
+def _text(value: Any, where: str = "") -> str:
+    return joined_text(value, where, extra=_PASSED_OVER, noun="blocks")
 
 
-def _check_messages(value: Any) -> list[dict[str, Any]]:
-    """Chat messages; a message of the user's that brings results becomes one message for each result, then the text."""
+def _check_messages(value: Any) -> list[Message]:
+    """A user message with tool results becomes one message for each result, and one for its text."""
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
         raise rule(f"is {shown(value)}; it must be a list of 1 to {MAX_MESSAGES} messages")
-    messages: list[dict[str, Any]] = []
+    messages: list[Message] = []
     for index, message in enumerate(value):
         where = f"[{index}]"
         if not isinstance(message, dict):
@@ -57,15 +53,15 @@ def _check_messages(value: Any) -> list[dict[str, Any]]:
     return messages
 
 
-def _blocks(role: str, content: list[Any], where: str) -> list[dict[str, Any]]:
+def _blocks(role: str, content: list[Any], where: str) -> list[Message]:
     texts: list[str] = []
-    calls: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
+    calls: list[EarlierCall] = []
+    results: list[Message] = []
     for index, block in enumerate(content):
         at = f"{where}[{index}]"
         kind = block.get("type") if isinstance(block, dict) else block
         if kind == "text":
-            only_fields(block, ("type", "text", "cache_control", "citations"), at)
+            only_fields(block, ("type", "text", *_PASSED_OVER), at)
             texts.append(string_field(block, "text", at))
         elif kind == "tool_use" and role == "assistant":
             calls.append(_call(block, at))
@@ -74,41 +70,28 @@ def _blocks(role: str, content: list[Any], where: str) -> list[dict[str, Any]]:
         else:
             allowed = "'text' and 'tool_use'" if role == "assistant" else "'text' and 'tool_result'"
             raise rule(f"is {shown(kind)}; in a message of the {role} {allowed} are taken", f"{at}.type")
+    message: Message = {"role": role, "content": "\n".join(texts)}
     if calls:
-        return [{"role": role, "content": "\n".join(texts), "tool_calls": calls}]
-    return results + ([{"role": role, "content": "\n".join(texts)}] if texts or not results else [])
+        return [{**message, "tool_calls": calls}]
+    return results + ([message] if texts or not results else [])
 
 
-def _call(block: dict[str, Any], where: str) -> dict[str, Any]:
+def _call(block: dict[str, Any], where: str) -> EarlierCall:
     only_fields(block, ("type", "id", "name", "input", "cache_control", "caller"), where)
     arguments = block.get("input")
     if not isinstance(arguments, dict):
         raise rule(f"is {shown(arguments)}; it must be an object", f"{where}.input")
-    function = {"name": string_field(block, "name", where), "arguments": json.dumps(arguments, ensure_ascii=False)}
-    return {"id": string_field(block, "id", where), "type": "function", "function": function}
+    name = string_field(block, "name", where)
+    return earlier_call(string_field(block, "id", where), name, json.dumps(arguments, ensure_ascii=False))
 
 
-def _result(block: dict[str, Any], where: str) -> dict[str, Any]:
+def _result(block: dict[str, Any], where: str) -> Message:
     only_fields(block, ("type", "tool_use_id", "content", "is_error", "cache_control"), where)
     content = block.get("content")
-    text = "" if content is None else content if isinstance(content, str) else _text(content, f"{where}.content")
+    text = "" if content is None else _text(content, f"{where}.content")
     if block.get("is_error"):
         text = f"Error: {text}"
     return {"role": "tool", "tool_call_id": string_field(block, "tool_use_id", where), "content": text}
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, list):
-        raise rule(f"is {shown(value)}; it must be a string or a list of text blocks", where)
-    texts: list[str] = []
-    for index, block in enumerate(value):
-        at = f"{where}[{index}]"
-        kind = block.get("type") if isinstance(block, dict) else block
-        if kind != "text":
-            raise rule(f"is {shown(kind)}; the model takes 'text' blocks only", f"{at}.type")
-        only_fields(block, ("type", "text", "cache_control", "citations"), at)
-        texts.append(string_field(block, "text", at))
-    return "\n".join(texts)
 
 
 _BLOCKS_SCHEMA: Final = {
@@ -128,10 +111,6 @@ _MESSAGES_SCHEMA: Final = {
     "minItems": 1,
     "maxItems": MAX_MESSAGES,
 }
-
-Conversation = Annotated[list[dict[str, Any]], PlainValidator(_check_messages), WithJsonSchema(_MESSAGES_SCHEMA)]
-System = Annotated[str, PlainValidator(_check_system), WithJsonSchema(_BLOCKS_SCHEMA)]
-StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 
 
 class MessagesTool(Strict):
@@ -155,9 +134,9 @@ class OutputFormat(Strict):
 
 
 class OutputConfig(Strict):
+    fates: ClassVar[dict[str, Fate]] = {"effort": refused("the model has no effort setting")}
+
     format: OutputFormat | None = None
-    # Refused with a reason: REFUSED.
-    effort: None = None
 
 
 class Thinking(Strict):
@@ -171,44 +150,46 @@ class MessagesMetadata(Strict):
 class CountRequest(Strict):
     """What ``/v1/messages/count_tokens`` takes."""
 
+    fates: ClassVar[dict[str, Fate]] = {
+        "thinking": no_effect("of the type 'disabled' only"),
+        "cache_control": no_effect("an object: prefixes are found by their content"),
+        "context_management": refused("a conversation is taken as it is"),
+        "mcp_servers": refused("the server calls nobody else"),
+    }
+
     model: str
-    messages: Conversation
-    system: System | None = None
+    messages: Annotated[list[Message], PlainValidator(_check_messages), WithJsonSchema(_MESSAGES_SCHEMA)]
+    system: Annotated[str, PlainValidator(_text), WithJsonSchema(_BLOCKS_SCHEMA)] | None = None
     tools: Annotated[list[MessagesTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: MessagesChoice | None = None
+    output_config: OutputConfig | None = None
+    # Without effect: see ``fates``.
     thinking: Thinking | None = None
     cache_control: dict[str, Any] | None = None
-    output_config: OutputConfig | None = None
-    # Refused with a reason: REFUSED.
-    context_management: None = None
-    mcp_servers: None = None
 
 
 class MessagesRequest(CountRequest):
-    max_tokens: Annotated[int, Field(ge=1)]
-    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
-    stop_sequences: Annotated[list[StopText], Field(fail_fast=True, max_length=MAX_STOPS)] | None = None
+    fates: ClassVar[dict[str, Fate]] = {
+        **CountRequest.fates,
+        "metadata": no_effect("an object with a user_id"),
+        "service_tier": no_effect("'auto' or 'standard_only': there is one tier"),
+        "inference_geo": no_effect("any string"),
+        "container": refused("the server runs no code"),
+    }
+
+    max_tokens: MaxTokens
+    temperature: Annotated[float, Within(Bound(0, 1, "between 0 and 1"))] | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    stop_sequences: StopList | None = None
     stream: bool | None = None
-    # Without effect.
+    # Without effect: see ``fates``.
     metadata: MessagesMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     inference_geo: str | None = None
-    # Refused with a reason: REFUSED.
-    container: None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """``beginning`` is what the client has written of the answer already."""
-
-    chat: ChatRequest
-    beginning: str
-
-
-def chat_request(fields: CountRequest) -> Converted:
-    """Raises :class:`ApiError` 400."""
+def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
     messages, beginning = fields.messages, ""
     if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
         messages, beginning = messages[:-1], messages[-1]["content"]
@@ -220,46 +201,30 @@ def chat_request(fields: CountRequest) -> Converted:
             )
     if fields.system is not None:
         messages = [{"role": "system", "content": fields.system}, *messages]
-    values: dict[str, Any] = {
-        "model": fields.model,
-        "messages": messages,
-        "tools": None if fields.tools is None else [_tool(tool) for tool in fields.tools],
-        "response_format": _format(fields.output_config),
-        **_choice(fields.tool_choice),
-    }
-    if isinstance(fields, MessagesRequest):
-        values |= {
-            "max_completion_tokens": fields.max_tokens,
-            "temperature": fields.temperature,
-            "top_p": fields.top_p,
-            "top_k": fields.top_k,
-            "stop": fields.stop_sequences or None,
-        }
-    return Converted(as_chat(values, NAMES), beginning)
+    choice = fields.tool_choice
+    form = None if fields.output_config is None else fields.output_config.format
+    return Call(
+        model=fields.model,
+        prompt=Conversation(
+            messages=messages,
+            tools=[
+                Tool(tool.name, tool.description, tool.input_schema, tool.strict, f"tools[{index}]", "input_schema")
+                for index, tool in enumerate(fields.tools or [])
+            ],
+            tool_choice="auto" if choice is None else _choice(choice),
+            parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+            beginning=beginning,
+        ),
+        sampling=sampling_of(fields, defaults, stop=getattr(fields, "stop_sequences", None)),
+        names={"stop": "stop_sequences"},
+        answer_format=None if form is None else json_format("output_config.format.schema", form.definition),
+        stream=isinstance(fields, MessagesRequest) and bool(fields.stream),
+    )
 
 
-def _tool(tool: MessagesTool) -> dict[str, Any]:
-    function = {"name": tool.name, "parameters": tool.input_schema}
-    optional = {"description": tool.description, "strict": tool.strict}
-    return {"type": "function", "function": function | {key: v for key, v in optional.items() if v is not None}}
-
-
-def _format(config: OutputConfig | None) -> dict[str, Any] | None:
-    if config is None or config.format is None:
-        return None
-    schema = {"name": "output", "schema": config.format.definition, "strict": True}
-    return {"type": "json_schema", "json_schema": schema}
-
-
-def _choice(choice: MessagesChoice | None) -> dict[str, Any]:
-    if choice is None:
-        return {}
+def _choice(choice: MessagesChoice) -> ToolChoice:
     if (choice.type == "tool") != (choice.name is not None):
         raise invalid("tool_choice.name", "tool_choice.name is required for the type 'tool', and for no other.")
-    named = {"type": "function", "function": {"name": choice.name}}
-    return {
-        "tool_choice": {"auto": "auto", "any": "required", "none": "none", "tool": named}[choice.type],
-        "parallel_tool_calls": None
-        if choice.disable_parallel_tool_use is None
-        else not choice.disable_parallel_tool_use,
-    }
+    if choice.name is not None:
+        return NamedChoice(choice.name, "tool_choice.name")
+    return "required" if choice.type == "any" else "none" if choice.type == "none" else "auto"

@@ -1,64 +1,47 @@
 """``POST /v1/responses``: OpenAI's newer shape of a conversation, without state on the server."""
 
-from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from starlette.types import Receive, Scope, Send
-
-from ekiden.api.context import ApiContext
-from ekiden.api.conversation import Conversation, prepare
-from ekiden.api.doors.renaming import renamed
+from ekiden.api.call import NamedChoice
+from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.responses_output import OutputItems
-from ekiden.api.doors.responses_request import NAMES, REFUSED, ResponsesRequest, chat_request
+from ekiden.api.doors.responses_request import ResponsesRequest, responses_call
 from ekiden.api.errors import ApiError
-from ekiden.api.generation import collect, stream, usage_of
-from ekiden.api.responses import send_json
-from ekiden.api.sampling_fields import Call, Child, read_call
-from ekiden.api.schema_base import parse
-from ekiden.api.sse import SseWriter, encode
-from ekiden.api.text_output import Piece
+from ekiden.api.generation import Child
+from ekiden.api.sse import named_event
+from ekiden.api.text_output import Piece, WholeAnswer
 from ekiden.api.tools.reply import ReplyReader
 from ekiden.state.request import Finish, FinishReason
 
 
-async def responses(context: ApiContext, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers a conversation, whole or streamed. Raises :class:`ApiError` before the first byte."""
-    fields = parse(ResponsesRequest, await context.read_body(scope, receive), REFUSED)
-    context.check_model(fields.model)
-    call = replace(read_call(context, scope), extended_finish_reasons=False)
-    try:
-        talk = await prepare(context, call, chat_request(fields))
-    except ApiError as error:
-        raise renamed(error, NAMES) from None
-    events = ResponseEvents(context, call, fields, talk)
-    if fields.stream:
-        await stream(context, call, talk.children, events, receive, send, EventWriter(send, events))
-        return
-    (answer,) = await collect(context, call, talk.children, receive)
-    events.piece(talk.children[0], Piece(answer.text, finish=answer.finish))
-    await send_json(send, events.response(usage_of(talk.children, [answer.finish])))
+class ResponseWriter:
+    """The response object and its events as the answer grows; a whole answer is read as a single piece."""
 
+    end = b""
 
-class ResponseEvents:
-    """The response object and its events as the answer grows; a whole answer is one that grew at once."""
-
-    def __init__(self, context: ApiContext, call: Call, fields: ResponsesRequest, talk: Conversation) -> None:
-        self._reader = ReplyReader(talk.plan)
-        self._items = OutputItems(call.request_id)
+    def __init__(self, fields: ResponsesRequest, job: Job) -> None:
+        self._reader = ReplyReader(job.plan)
+        self._items = OutputItems(job.origin.request_id)
         self._finish: Finish | None = None
         self._number = -1
         self._started = False
-        self._head = _head(context, call, fields, talk)
+        self._head = _head(fields, job)
+        self._child = job.children[0]
+
+    def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
+        (answer,) = answers
+        self.piece(self._child, Piece(answer.text, finish=answer.finish))
+        return self._response(usage)
 
     def opening(self, child: Child) -> bytes:
-        return b""  # it comes with the first piece, so that numbers rise in the order of events
+        return b""  # sent with the first piece, so that sequence numbers rise in the order of events
 
     def piece(self, child: Child, piece: Piece) -> bytes:
         last = piece.finish is not None
         begun = b""
         if not self._started:
             self._started = True
-            started = {"response": self.response(None)}
+            started = {"response": self._response(None)}
             begun = self._event("response.created", started) + self._event("response.in_progress", started)
         events = [each for part in self._reader.read(piece.text, last=last) for each in self._items.add(part)]
         if last:
@@ -68,7 +51,7 @@ class ResponseEvents:
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         kind = "response.incomplete" if self._cut else "response.completed"
-        return self._event(kind, {"response": self.response(usage)})
+        return self._event(kind, {"response": self._response(usage)})
 
     def error(self, error: ApiError) -> bytes:
         return self._event("error", {"code": error.code, "message": error.message, "param": error.param})
@@ -79,11 +62,10 @@ class ResponseEvents:
 
     def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
         self._number += 1
-        data = encode({"type": kind, "sequence_number": self._number, **fields})
-        return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
+        return named_event(kind, {"sequence_number": self._number, **fields})
 
-    def response(self, usage: dict[str, Any] | None) -> dict[str, Any]:
-        """The response as far as it has come; ``usage`` is given when it is complete."""
+    def _response(self, usage: dict[str, Any] | None) -> dict[str, Any]:
+        """The response object so far; ``usage`` is given when it is complete."""
         status = "in_progress" if self._finish is None else "incomplete" if self._cut else "completed"
         return self._head | {
             "status": status,
@@ -91,21 +73,6 @@ class ResponseEvents:
             "output": self._items.items,
             "usage": None if usage is None else _usage(usage),
         }
-
-
-class EventWriter(SseWriter):
-    """Events with names; nothing comes after the last one."""
-
-    __slots__ = ("_events",)
-
-    end = b""
-
-    def __init__(self, send: Send, events: ResponseEvents) -> None:
-        super().__init__(send)
-        self._events = events
-
-    def error_event(self, error: ApiError) -> bytes:
-        return self._events.error(error)
 
 
 def _usage(usage: dict[str, Any]) -> dict[str, Any]:
@@ -118,24 +85,21 @@ def _usage(usage: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _head(context: ApiContext, call: Call, fields: ResponsesRequest, talk: Conversation) -> dict[str, Any]:
-    """What does not change while the answer grows: the request's settings, with their defaults filled in."""
-    sampling = talk.children[0].request.sampling
+def _head(fields: ResponsesRequest, job: Job) -> dict[str, Any]:
+    """The fields that do not change while the answer grows: the request's settings with their defaults."""
+    sampling = job.children[0].request.sampling
     form = None if fields.text is None else fields.text.format
-    if form is not None and form["type"] == "json_schema":
-        form = {"type": "json_schema", **form["json_schema"]}
-    choice = fields.tool_choice
-    if isinstance(choice, dict):
-        choice = {"type": "function", **choice["function"]}
+    chosen = fields.tool_choice
+    choice = {"type": "function", "name": chosen.name} if isinstance(chosen, NamedChoice) else chosen
     tools = [
         {"description": None, "parameters": None, "strict": None, **tool.model_dump(exclude_none=True)}
         for tool in fields.tools or []
     ]
     return {
-        "id": f"resp_{call.request_id}",
+        "id": f"resp_{job.origin.request_id}",
         "object": "response",
-        "created_at": call.created,
-        "model": context.engine.card.model_id,
+        "created_at": job.origin.created,
+        "model": job.card.model_id,
         "error": None,
         "background": False,
         "instructions": fields.instructions,
@@ -147,10 +111,13 @@ def _head(context: ApiContext, call: Call, fields: ResponsesRequest, talk: Conve
         "service_tier": "default",
         "store": False,
         "temperature": sampling.temperature,
-        "text": {"format": form or {"type": "text"}},
+        "text": {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_unset=True)},
         "tool_choice": choice or "auto",
         "tools": tools,
         "top_p": sampling.top_p,
         "truncation": "disabled",
         "user": fields.user,
     }
+
+
+DOOR: Final = Door(fields=ResponsesRequest, call=responses_call, writer=ResponseWriter)

@@ -1,41 +1,35 @@
-"""The body of ``POST /v1/responses``, and the chat request that it amounts to.
+"""The body of ``POST /v1/responses``, and the call that it amounts to.
 
 Nothing is kept between calls: ``store: true`` and whatever refers to an earlier response is refused.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from ekiden.api.doors.renaming import as_chat
+from ekiden.api.call import AnswerFormat, Call, Conversation, Message, ToolChoice, earlier_call
 from ekiden.api.errors import invalid, shown
-from ekiden.api.schema_base import Strict, only_fields, rule, string_field
-from ekiden.api.schemas import MAX_MESSAGES, ChatRequest, Metadata
-from ekiden.api.tool_schemas import MAX_TOOLS, FunctionName, refuse_allowed_tools
+from ekiden.api.fields import (
+    HINT_FATES,
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    OPENAI_FATES,
+    ConversationHints,
+    FunctionDefinition,
+    FunctionTyped,
+    JsonSchemaFormat,
+    MaxTokens,
+    OpenAIFields,
+    choice_reader,
+    choice_schema,
+    sampling_of,
+    tool_of,
+)
+from ekiden.api.schema_base import Fate, Strict, joined_text, no_effect, only_fields, refused, rule, string_field
+from ekiden.api.structured import json_format, schema_format
+from ekiden.state.sampling_params import SamplingParams
 
-STATE: Final = "this server keeps nothing between calls; send the whole conversation in input"
-REFUSED: Final[dict[str, str]] = {
-    "previous_response_id": STATE,
-    "conversation": STATE,
-    "prompt": "no prompts are stored here; send the text in input",
-    "reasoning": "the model has no reasoning setting",
-    "max_tool_calls": "there are no tools that the server itself would call",
-    "context_management": "a conversation is taken as it is",
-    "moderation": "nothing is moderated here",
-}
-"""Known fields that are refused, and why."""
-
-NAMES: Final = {
-    "messages": "input",
-    "max_completion_tokens": "max_output_tokens",
-    "response_format.json_schema": "text.format",
-    "response_format": "text.format",
-    "tool_choice.function": "tool_choice",
-    "].function": "]",
-}
-"""How fields of the chat request are named here."""
-
-_TEXT_PARTS: Final = ("input_text", "output_text", "text")
+_STATE: Final = "this server keeps nothing between calls; send the whole conversation in input"
 _NO_LOGPROBS: Final = "log-probabilities are given by /v1/chat/completions and /v1/completions"
 
 
@@ -55,13 +49,13 @@ Include = Annotated[list[Any], PlainValidator(_check_include), WithJsonSchema({"
 TopLogprobs = Annotated[int, PlainValidator(_check_top_logprobs), WithJsonSchema({"const": 0})]
 
 
-def _check_input(value: Any) -> list[dict[str, Any]]:
-    """Chat messages from a text or a list of items."""
+def _check_input(value: Any) -> list[Message]:
+    """The messages of a text or a list of items."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
         raise rule(f"is {shown(value)}; it must be a string or a list of 1 to {MAX_MESSAGES} items")
-    messages: list[dict[str, Any]] = []
+    messages: list[Message] = []
     for index, item in enumerate(value):
         where = f"[{index}]"
         if not isinstance(item, dict):
@@ -82,19 +76,21 @@ def _check_input(value: Any) -> list[dict[str, Any]]:
     return messages
 
 
-def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
+def _message(item: dict[str, Any], where: str) -> Message:
     only_fields(item, ("type", "id", "status", "role", "content", "phase"), where)
     role = item.get("role")
     if role not in ("user", "assistant", "system", "developer"):
         raise rule(f"is {shown(role)}; it must be 'user', 'assistant', 'system' or 'developer'", f"{where}.role")
+    # "developer" is the newer name of "system", which templates know.
+    role = "system" if role == "developer" else role
     return {"role": role, "content": _text(item.get("content"), f"{where}.content")}
 
 
-def _add_call(messages: list[dict[str, Any]], item: dict[str, Any], where: str) -> None:
-    """Calls that follow one another, or what the assistant said, belong to one message of the chat."""
+def _add_call(messages: list[Message], item: dict[str, Any], where: str) -> None:
+    """Chat templates expect a text of the assistant and the calls that follow it in one message."""
     only_fields(item, ("type", "id", "status", "call_id", "name", "arguments"), where)
-    function = {"name": string_field(item, "name", where), "arguments": string_field(item, "arguments", where)}
-    call = {"id": string_field(item, "call_id", where), "type": "function", "function": function}
+    name, arguments = string_field(item, "name", where), string_field(item, "arguments", where)
+    call = earlier_call(string_field(item, "call_id", where), name, arguments)
     if messages and messages[-1]["role"] == "assistant":
         messages[-1].setdefault("tool_calls", []).append(call)
     else:
@@ -102,43 +98,8 @@ def _add_call(messages: list[dict[str, Any]], item: dict[str, Any], where: str) 
 
 
 def _text(value: Any, where: str) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise rule(f"is {shown(value)}; it must be a string or a list of text parts", where)
-    texts: list[str] = []
-    for index, part in enumerate(value):
-        at = f"{where}[{index}]"
-        if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS:
-            kind = part.get("type") if isinstance(part, dict) else part
-            raise rule(f"is {shown(kind)}; the model takes text parts only", f"{at}.type")
-        only_fields(part, ("type", "text", "annotations", "logprobs"), at)
-        texts.append(string_field(part, "text", at))
-    return "\n".join(texts)
-
-
-def _check_format(value: Any) -> dict[str, Any]:
-    """``response_format`` of the chat request."""
-    if not isinstance(value, dict):
-        raise rule(f"is {shown(value)}; it must be an object")
-    kind = value.get("type")
-    if kind != "json_schema":
-        only_fields(value, ("type",), "")
-        if kind not in ("text", "json_object"):
-            raise rule(f"is {shown(kind)}; it must be 'text', 'json_object' or 'json_schema'", ".type")
-        return {"type": kind}
-    return {"type": kind, "json_schema": {key: item for key, item in value.items() if key != "type"}}
-
-
-def _check_choice(value: Any) -> Any:
-    """``tool_choice`` of the chat request."""
-    refuse_allowed_tools(value)
-    if isinstance(value, dict) and value.get("type") == "function":
-        only_fields(value, ("type", "name"), "")
-        return {"type": "function", "function": {"name": string_field(value, "name", "")}}
-    if value not in ("none", "auto", "required"):
-        raise rule(f"is {shown(value)}; it must be 'none', 'auto', 'required' or one function by its name")
-    return value
+    kinds, extra = ("input_text", "output_text", "text"), ("annotations", "logprobs")
+    return joined_text(value, where, kinds=kinds, extra=extra)
 
 
 _ITEM_SCHEMA: Final = {"type": "object", "properties": {"type": {"type": "string"}}}
@@ -148,110 +109,97 @@ _INPUT_SCHEMA: Final = {
         {"type": "array", "items": _ITEM_SCHEMA, "minItems": 1, "maxItems": MAX_MESSAGES},
     ]
 }
-_FORMAT_SCHEMA: Final = {
-    "type": "object",
-    "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
-    "required": ["type"],
-}
-_CHOICE_SCHEMA: Final = {
-    "anyOf": [
-        {"enum": ["none", "auto", "required"]},
-        {
-            "type": "object",
-            "properties": {"type": {"const": "function"}, "name": {"type": "string"}},
-            "required": ["type", "name"],
-        },
-    ]
-}
+
+
+class TextFormat(JsonSchemaFormat):
+    """A format whose type stands beside its name; types other than ``json_schema`` have no further fields."""
+
+    name: str | None = None  # type: ignore[assignment]  # required for one of the types only
+    type: Literal["text", "json_object", "json_schema"]
 
 
 class TextSettings(Strict):
-    format: Annotated[dict[str, Any], PlainValidator(_check_format), WithJsonSchema(_FORMAT_SCHEMA)] | None = None
+    format: TextFormat | None = None
     verbosity: Literal["medium"] | None = None
 
 
-class ResponseTool(Strict):
-    """A function as chat describes it, with its type beside its name."""
-
-    type: Literal["function"]
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+class ResponseTool(FunctionDefinition, FunctionTyped):
+    """A function as in chat, but with its type beside its name."""
 
 
 class ResponsesStreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class ResponsesRequest(Strict):
-    model: str
-    input: Annotated[list[dict[str, Any]], PlainValidator(_check_input), WithJsonSchema(_INPUT_SCHEMA)]
+class ResponsesRequest(OpenAIFields, ConversationHints):
+    fates: ClassVar[dict[str, Fate]] = {
+        **OPENAI_FATES,
+        **HINT_FATES,
+        "truncation": no_effect("'disabled' only"),
+        "background": no_effect("false only"),
+        "include": no_effect("an empty list"),
+        "top_logprobs": no_effect("0 only"),
+        "stream_options": no_effect("include_obfuscation: streams carry no padding"),
+        "previous_response_id": refused(_STATE),
+        "conversation": refused(_STATE),
+        "prompt": refused("no prompts are stored here; send the text in input"),
+        "reasoning": refused("the model has no reasoning setting"),
+        "max_tool_calls": refused("there are no tools that the server itself would call"),
+        "context_management": refused("a conversation is taken as it is"),
+        "moderation": refused("nothing is moderated here"),
+    }
+
+    input: Annotated[list[Message], PlainValidator(_check_input), WithJsonSchema(_INPUT_SCHEMA)]
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    stream: bool | None = None
+    max_output_tokens: MaxTokens | None = None
     text: TextSettings | None = None
     tools: Annotated[list[ResponseTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
-    tool_choice: Annotated[Any, PlainValidator(_check_choice), WithJsonSchema(_CHOICE_SCHEMA)] | None = None
+    tool_choice: (
+        Annotated[ToolChoice, PlainValidator(choice_reader(nested=False)), WithJsonSchema(choice_schema(nested=False))]
+        | None
+    ) = None
     parallel_tool_calls: bool | None = None
-    # Extensions, as for chat.
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
-    # Without effect.
-    metadata: Metadata | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    # Without effect: see ``fates``.
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
     include: Include | None = None
     top_logprobs: TopLogprobs | None = None
     stream_options: ResponsesStreamOptions | None = None
     store: bool | None = None
-    # Refused with a reason: REFUSED.
-    previous_response_id: None = None
-    conversation: None = None
-    prompt: None = None
-    reasoning: None = None
-    max_tool_calls: None = None
-    context_management: None = None
-    moderation: None = None
 
 
-def chat_request(fields: ResponsesRequest) -> ChatRequest:
-    """Raises :class:`ApiError` 400."""
+def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
     if fields.store:
-        raise invalid("store", f"store is true; leave it out or send false: {STATE}.", code="unsupported_parameter")
-    messages = fields.input
+        raise invalid("store", f"store is true; leave it out or send false: {_STATE}.", code="unsupported_parameter")
+    system: list[Message] = []
     if fields.instructions is not None:
-        messages = [{"role": "system", "content": fields.instructions}, *messages]
-    tools: list[dict[str, Any]] | None = None
-    if fields.tools is not None:
-        described = [tool.model_dump(exclude={"type"}, exclude_none=True) for tool in fields.tools]
-        tools = [{"type": "function", "function": function} for function in described]
-    return as_chat(
-        {
-            "model": fields.model,
-            "messages": messages,
-            "max_completion_tokens": fields.max_output_tokens,
-            "temperature": fields.temperature,
-            "top_p": fields.top_p,
-            "response_format": fields.text and fields.text.format,
-            "tools": tools,
-            "tool_choice": fields.tool_choice,
-            "parallel_tool_calls": fields.parallel_tool_calls,
-            "seed": fields.seed,
-            "top_k": fields.top_k,
-            "min_p": fields.min_p,
-            "repetition_penalty": fields.repetition_penalty,
-            "priority": fields.priority,
-        },
-        NAMES,
+        system = [{"role": "system", "content": fields.instructions}]
+    return Call(
+        model=fields.model,
+        prompt=Conversation(
+            messages=[*system, *fields.input],
+            param="input",
+            tools=[tool_of(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools or [])],
+            tool_choice=fields.tool_choice or "auto",
+            parallel_tool_calls=fields.parallel_tool_calls is not False,
+        ),
+        sampling=sampling_of(fields, defaults, max_tokens=fields.max_output_tokens),
+        names={"max_tokens": "max_output_tokens"},
+        answer_format=_answer_format(fields),
+        priority=fields.priority or 0,
+        stream=bool(fields.stream),
     )
+
+
+def _answer_format(fields: ResponsesRequest) -> AnswerFormat | None:
+    form = None if fields.text is None else fields.text.format
+    if form is None:
+        return None
+    if form.type == "json_schema":
+        if form.name is None:
+            raise invalid("text.format.name", "text.format.name is required.", code="missing_parameter")
+        return schema_format("text.format.schema", form)
+    if beside := set(form.model_dump(by_alias=True, exclude_none=True)) - {"type"}:
+        param = f"text.format.{min(beside)}"
+        raise invalid(param, f"{param} is for the type 'json_schema'.")
+    return json_format("text.format") if form.type == "json_object" else None

@@ -1,1 +1,1 @@
-"""Tool calls: how models write them, how they are asked for, read back and guaranteed."""
+"""Tool calls: how models write them, and how they are prompted for, parsed and constrained."""

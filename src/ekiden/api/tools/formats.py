@@ -1,4 +1,4 @@
-"""How families of models write tool calls, told from the chat template.
+"""How families of models write tool calls, detected from the chat template.
 
 - Hermes (Qwen, Hermes and many others): ``<tool_call>``, ``{"name": ..., "arguments": {...}}``, ``</tool_call>``, each
   on a line, for each call; with text before or between.
@@ -15,7 +15,7 @@ from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.tokenizer import Tokenizer
 
 MAX_CALLS = 16
-"""Most calls of one answer where the grammar makes them."""
+"""Most calls that a grammar allows in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Notation:
     arguments: str
     """The key of a call's arguments."""
     markers: tuple[str, ...]
-    """Texts that are special tokens in some vocabularies, and then must be seen nonetheless."""
+    """Texts that are special tokens in some vocabularies and must be decoded all the same."""
 
 
 class ToolFormat(Enum):
@@ -37,7 +37,7 @@ class ToolFormat(Enum):
 
 
 def format_of(template: ChatTemplate) -> ToolFormat | None:
-    """The format that the template teaches; None when it knows no tools."""
+    """The format of the template; None for a template without tools."""
     source = template.tool_source
     if "tools" not in source:
         return None
@@ -51,6 +51,6 @@ def format_of(template: ChatTemplate) -> ToolFormat | None:
 
 
 def shown_tokens(tokenizer: Tokenizer, form: ToolFormat) -> frozenset[int]:
-    """Special tokens that are part of the format, so that they must not be left out of the text."""
+    """Special tokens that are part of the format and so must stay in the decoded text."""
     found = (tokenizer.token_to_id(marker) for marker in form.value.markers)
     return frozenset(token for token in found if token is not None and token in tokenizer.special_ids)

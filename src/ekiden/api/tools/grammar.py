@@ -1,4 +1,4 @@
-"""Grammars under which an answer calls the functions it was offered, in the model's own format and to their schemas."""
+"""Grammars of answers with tool calls, in the model's own format and with arguments that match the schemas."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ekiden.state.sampling_params import Grammar, GrammarKind
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """``schema`` is that of the arguments, an object's; ``strict``: keywords that cannot be enforced are an error."""
+    """``schema`` describes the arguments object. ``strict``: keywords that cannot be enforced are an error."""
 
     name: str
     schema: dict[str, Any]
@@ -21,7 +21,7 @@ class Function:
 
 
 def calls_only(form: ToolFormat, functions: Sequence[Function], tokenizer: Tokenizer, *, parallel: bool) -> Grammar:
-    """The whole answer is a call of one of ``functions``; of several where ``parallel``."""
+    """The whole answer is one call, or several if ``parallel``."""
     return _grammar(f"start: {_calls(form, tokenizer, parallel=parallel)}", *_bodies(form, functions))
 
 
@@ -46,9 +46,9 @@ def calls_or_json(
 def text_with_calls(
     form: ToolFormat, functions: Sequence[Function], tokenizer: Tokenizer, *, parallel: bool
 ) -> Grammar:
-    """Free text, in which what opens a call goes on as one."""
+    """Free text; wherever a call opens, it must be a complete call."""
     if form is ToolFormat.LLAMA3:
-        # Here only an answer's first character tells calls from text.
+        # In this format only the first character of an answer distinguishes calls from text.
         return _grammar(
             "start: calls | TEXT",
             r"TEXT: /([^{](.|\n)*)?/",
@@ -94,7 +94,7 @@ def _bodies(form: ToolFormat, functions: Sequence[Function]) -> list[str]:
 
 
 def _marker(text: str, tokenizer: Tokenizer) -> str:
-    """A marker as the vocabulary has it: a special token by its number, anything else by its text."""
+    """A marker as the grammar writes it: a special token by its number, other markers by their text."""
     token = tokenizer.token_to_id(text)
     return f"<[{token}]>" if token is not None and token in tokenizer.special_ids else _quoted(text)
 

@@ -75,7 +75,7 @@ class ToolParser:
         return self._taken()
 
     def finish(self) -> list[Event]:
-        """What was held back, when no text follows."""
+        """The events of the text that was held back; no text follows."""
         held, rest = self._buffer, self._raw + self._buffer
         self._buffer = ""
         if not self._begun:
@@ -95,7 +95,7 @@ class ToolParser:
         return events
 
     def _say(self, text: str) -> None:
-        """Give text out, but hold back white space at its end until it is known whether a call follows."""
+        """Emit text, but hold back trailing white space until it is known whether a call follows."""
         if not self._said_since_call:
             text = text.lstrip()
             if not text:
@@ -154,7 +154,7 @@ class ToolParser:
 
     def _begin_call(self, name: str) -> None:
         if self._said_since_call and self._said:
-            self._gap = self._space  # it parts the text before the calls from the text after them, if there is any
+            self._gap = self._space  # it separates the text before the calls from any text after them
         self._space = ""
         self._begun = True
         self._events.append(CallBegin(self.num_calls, self._new_id(), name))

@@ -1,4 +1,4 @@
-"""From a request's ``tools`` and ``tool_choice`` to what its prompt, its grammar and its reading need."""
+"""Plans tool calls: from ``tools`` and ``tool_choice`` to what the prompt, the grammar and the parser need."""
 
 import secrets
 import string
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ekiden.api.context import ApiContext
+from ekiden.api.call import AnswerFormat, Conversation, NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import invalid
-from ekiden.api.schemas import ChatRequest
-from ekiden.api.structured import check_grammar, request_grammar, response_schema
-from ekiden.api.tool_schemas import NamedChoice, Tool
+from ekiden.api.structured import check_grammar
+from ekiden.api.text import ModelText
 from ekiden.api.tools import grammar as grammars
 from ekiden.api.tools.formats import ToolFormat, format_of, shown_tokens
 from ekiden.api.tools.parser import PARSERS, ToolParser
@@ -22,7 +21,7 @@ _ID_CHARACTERS: Final = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan:
-    """How one call's answers are asked for and read. ``tools`` go into the prompt, as the client described them."""
+    """How tool calls are prompted for and parsed. ``tools`` are those of the prompt, as the client described them."""
 
     form: ToolFormat
     tools: list[dict[str, Any]]
@@ -39,83 +38,83 @@ class ToolPlan:
         return f"call_{secrets.token_hex(12)}"
 
 
-async def plan_tools(context: ApiContext, fields: ChatRequest) -> tuple[ToolPlan | None, Grammar | None]:
+async def plan_tools(
+    text: ModelText, talk: Conversation, answer_format: AnswerFormat | None
+) -> tuple[ToolPlan | None, Grammar | None]:
     """The plan, None without tools or with ``tool_choice`` none, and the grammar of the answer, if it has one.
 
-    Raises :class:`ApiError` 400 for tools or grammars that cannot work.
+    ``answer_format`` has been found to compile. Raises :class:`ApiError` 400 for tools that cannot work.
     """
-    tools, choice = fields.tools or [], fields.tool_choice
-    if not tools:
-        if choice not in (None, "none", "auto"):
+    choice = talk.tool_choice
+    wanted = None if answer_format is None else answer_format.grammar
+    if not talk.tools:
+        if choice not in ("none", "auto"):
             raise invalid("tool_choice", "tool_choice asks for a call, and tools holds no function to call.")
-        return None, await request_grammar(context, fields)
-    functions = [_function(tool, index) for index, tool in enumerate(tools)]
-    offered = _offered(functions, choice)
+        return None, wanted
+    functions = [_function(tool) for tool in talk.tools]
+    offered = _offered(talk.tools, functions, choice)
     if choice == "none":
-        return None, await request_grammar(context, fields)
-    template = context.chat_template
+        return None, wanted
+    template = text.chat_template
     form = (None if template is None else format_of(template)) or ToolFormat.HERMES
     plan = ToolPlan(
         form=form,
-        tools=[tool.model_dump(exclude_none=True) for tool in tools],
+        tools=[tool.as_object() for tool in talk.tools],
         names=frozenset(function.name for function in functions),
-        shown=shown_tokens(context.tokenizer, form),
-        forced=choice not in (None, "auto"),
+        shown=shown_tokens(text.tokenizer, form),
+        forced=choice != "auto",
     )
-    grammar = await _grammar(context, fields, form, offered)
-    return plan, grammar
+    made = _grammar(text, talk, answer_format, form, offered)
+    if made is not None:
+        await check_grammar(text, made, "tools")
+    return plan, made
 
 
-async def _grammar(
-    context: ApiContext, fields: ChatRequest, form: ToolFormat, offered: Sequence[grammars.Function]
+def _grammar(
+    text: ModelText,
+    talk: Conversation,
+    answer_format: AnswerFormat | None,
+    form: ToolFormat,
+    offered: Sequence[grammars.Function],
 ) -> Grammar | None:
-    """The format of the answer binds what is said in words; calls have the format of their own."""
-    parallel = fields.parallel_tool_calls is not False
-    tokenizer = context.tokenizer
-    asked = response_schema(fields)
-    if await request_grammar(context, fields) is not None and asked is None:
+    """The grammar of the answer: a response format applies to answers in text; calls have a grammar of their own."""
+    parallel, tokenizer = talk.parallel_tool_calls, text.tokenizer
+    if answer_format is not None and answer_format.schema is None:
         raise invalid("tools", "tools decide how an answer is written, so no guided_ field can be given with them.")
-    if fields.tool_choice not in (None, "auto"):
-        named = isinstance(fields.tool_choice, NamedChoice)
-        made = grammars.calls_only(form, offered, tokenizer, parallel=parallel and not named)
-    elif asked is not None:
-        schema, strict = asked
-        made = grammars.calls_or_json(form, offered, tokenizer, schema, strict=strict, parallel=parallel)
-    elif any(function.strict for function in offered):
-        made = grammars.text_with_calls(form, offered, tokenizer, parallel=parallel)
-    else:
-        return None
-    await check_grammar(context, made, "tools")
-    return made
+    if talk.tool_choice != "auto":
+        parallel = parallel and not isinstance(talk.tool_choice, NamedChoice)
+        return grammars.calls_only(form, offered, tokenizer, parallel=parallel)
+    if answer_format is not None and answer_format.schema is not None:
+        schema, strict = answer_format.schema, answer_format.strict
+        return grammars.calls_or_json(form, offered, tokenizer, schema, strict=strict, parallel=parallel)
+    if any(function.strict for function in offered):
+        return grammars.text_with_calls(form, offered, tokenizer, parallel=parallel)
+    return None
 
 
-def _function(tool: Tool, index: int) -> grammars.Function:
-    """The function's schema, checked: it may reach the compiler now or with another ``tool_choice``."""
-    schema = tool.function.parameters
+def _function(tool: Tool) -> grammars.Function:
+    """The function with its schema, which is checked even where this ``tool_choice`` needs no grammar."""
+    schema, where = tool.parameters, f"{tool.where}.{tool.key}"
     if schema is None:
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
-    where = f"tools[{index}].function.parameters"
     if schema.get("type", "object") != "object":
         raise invalid(f"{where}.type", f"{where}.type must be 'object': arguments are passed by name.")
     try:
         check_schema(schema)
     except GrammarError as error:
         raise invalid(where, f"{where} cannot be used: {error}.", code="invalid_grammar") from None
-    return grammars.Function(tool.function.name, {**schema, "type": "object"}, bool(tool.function.strict))
+    return grammars.Function(tool.name, {**schema, "type": "object"}, bool(tool.strict))
 
 
-def _offered(functions: list[grammars.Function], choice: object) -> list[grammars.Function]:
-    """The functions that the answer may call. Names are told apart by nothing but themselves."""
-    names = [function.name for function in functions]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            where = f"tools[{index}].function.name"
-            raise invalid(where, f"{where} is {name!r}, which an earlier tool has already.")
+def _offered(tools: list[Tool], functions: list[grammars.Function], choice: ToolChoice) -> list[grammars.Function]:
+    """The functions that the answer may call. Raises :class:`ApiError` 400 for equal names, or an unknown choice."""
+    names = [tool.name for tool in tools]
+    for index, tool in enumerate(tools):
+        if tool.name in names[:index]:
+            where = f"{tool.where}.name"
+            raise invalid(where, f"{where} is {tool.name!r}, which an earlier tool has already.")
     if not isinstance(choice, NamedChoice):
         return functions
     if choice.name not in names:
-        raise invalid(
-            "tool_choice.function.name",
-            f"tool_choice names the function {choice.name!r}, which is not among the tools.",
-        )
+        raise invalid(choice.param, f"tool_choice names the function {choice.name!r}, which is not among the tools.")
     return [functions[names.index(choice.name)]]

@@ -1,4 +1,4 @@
-"""Conversations with tools for templates that know nothing of them: the Hermes format, explained in plain words."""
+"""Tools for chat templates without them: the system message explains the Hermes format."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ To call a function, answer with its name and its arguments as JSON between <tool
 
 
 def explained(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with the tools told in the system message, which is made when there is none."""
+    """The messages with the tools explained in the system message, which is added if there is none."""
     text = _EXPLANATION.format(tools="\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools))
     first, rest = (messages[0], messages[1:]) if messages and messages[0]["role"] == "system" else (None, messages)
     content = text if first is None else f"{first['content']}\n\n{text}"
@@ -25,7 +25,7 @@ def explained(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str
 
 
 def written_out(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with earlier calls and their results as the text that a model of this format would have seen."""
+    """The messages with earlier calls and their results written out as text in the Hermes format."""
     result: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] == "tool":
@@ -49,6 +49,6 @@ def _call_text(function: Mapping[str, Any]) -> str:
     try:
         arguments = json.loads(function["arguments"] or "{}")
     except (ValueError, RecursionError):
-        arguments = function["arguments"]  # passed on as the text it is
+        arguments = function["arguments"]  # not JSON: the text itself
     call = {"name": function["name"], "arguments": {} if arguments is None else arguments}
     return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"

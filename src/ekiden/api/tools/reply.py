@@ -1,4 +1,4 @@
-"""An answer taken apart into what it says and what it calls, whole or piece by piece."""
+"""Splits an answer into text and tool calls, whole or piece by piece."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,7 +38,7 @@ class ReplyReader:
         self._parser = None if plan is None else plan.parser()
 
     def read(self, text: str, *, last: bool) -> list[Event]:
-        """What the next piece of text adds, in order."""
+        """The events of the next piece of text, in order."""
         if self._parser is None:
             return [Text(text)] if text else []
         events = self._parser.feed(text)
@@ -57,7 +57,7 @@ def read_whole(plan: ToolPlan | None, text: str) -> Reply:
 
 
 def finish_reason(finish: Finish, called: bool) -> str:
-    """OpenAI's reason of the end; an answer that was cut short says so, whether it called or not."""
+    """OpenAI's ``finish_reason``: ``tool_calls`` only for an answer that was not cut short."""
     if called and finish.reason is FinishReason.STOP:
         return "tool_calls"
     return PLAIN_REASONS.get(finish.reason, finish.reason.value)

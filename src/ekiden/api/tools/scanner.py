@@ -7,6 +7,7 @@ import json
 from typing import Final
 
 _SPACE: Final = " \t\r\n"
+_ARGUMENT_KEYS: Final = ("arguments", "parameters")
 
 
 class ValueScanner:
@@ -53,8 +54,7 @@ class CallScanner:
     ``name`` is set when it is known; ``take`` gives arguments that have come since, none before the name has.
     """
 
-    def __init__(self, argument_keys: tuple[str, ...] = ("arguments", "parameters")) -> None:
-        self._argument_keys = argument_keys
+    def __init__(self) -> None:
         self.name: str | None = None
         self.done = False
         self.failed = False
@@ -112,7 +112,7 @@ class CallScanner:
 
     def _begin_value(self) -> ValueScanner:
         value = self._value = ValueScanner()
-        if self._key in self._argument_keys and not self._has_arguments:
+        if self._key in _ARGUMENT_KEYS and not self._has_arguments:
             self._has_arguments = True
             self._arguments = ""
         return value
@@ -123,7 +123,7 @@ class CallScanner:
             self._read(character)
             return
         ended = value.feed(character)
-        if self._place == "value" and self._key in self._argument_keys:
+        if self._place == "value" and self._key in _ARGUMENT_KEYS:
             # An object comes as it is written; what is wrapped in a string is unwrapped when it is complete.
             self._may_stream = value.text[0] == "{"
             self._arguments = value.text
@@ -139,7 +139,7 @@ class CallScanner:
         if self._key == "name":
             self.name = _loaded_text(text)
             self.failed = self.name is None
-        elif self._key in self._argument_keys:
+        elif self._key in _ARGUMENT_KEYS:
             if text.startswith('"'):
                 text = _loaded_text(text) or "{}"
             self._arguments = "{}" if text == "null" else text

@@ -1,4 +1,4 @@
-"""Answers sent straight to the ASGI server, without a layer for each token or each header."""
+"""Responses sent straight to the ASGI server, without a framework layer for each chunk."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -7,13 +7,13 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ekiden.api.errors import ApiError, Headers
+from ekiden.api.errors import ApiError, Headers, body_for
 
 Run = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class AsgiResponse(Response):
-    """A response that does its work when it is called, with ``receive`` and ``send`` in hand.
+    """A response that runs a handler with ``receive`` and ``send`` when the ASGI server calls it.
 
     An :class:`ApiError` raised before the first byte becomes an ordinary error response.
     """
@@ -36,12 +36,12 @@ async def send_json(send: Send, payload: Any, *, status: int = 200, headers: Hea
     await send_bytes(send, status, msgspec.json.encode(payload), headers=headers)
 
 
-async def send_error(send: Send, error: ApiError) -> None:
-    await send_bytes(send, error.status, error.body(), headers=error.headers)
+async def send_error(send: Send, path: str, error: ApiError) -> None:
+    await send_bytes(send, error.status, body_for(path, error), headers=error.headers)
 
 
 class JsonBytes(Response):
-    """A JSON answer whose bytes are ready."""
+    """A JSON response, encoded with msgspec."""
 
     media_type = "application/json"
 
@@ -54,6 +54,6 @@ class ErrorResponse(Response):
 
     media_type = "application/json"
 
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(error.body(), status_code=error.status)
+    def __init__(self, path: str, error: ApiError) -> None:
+        super().__init__(body_for(path, error), status_code=error.status)
         self.raw_headers.extend(error.headers)

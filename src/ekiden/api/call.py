@@ -1,0 +1,179 @@
+"""One neutral call: what a client asks for, whichever protocol it used.
+
+A door reads its own protocol's body straight into a :class:`Call`; what follows (prompt, tools, grammar, sampling,
+engine requests) knows no protocol. Where something can still turn out to be wrong, the call names the client's own
+field (``param``), so that the error does too.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, NotRequired
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+from typing_extensions import TypedDict  # pydantic accepts typing.TypedDict only from Python 3.12 on
+
+from ekiden.api.errors import invalid, shown
+from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID, TRACEPARENT
+from ekiden.state.request import DEFAULT_TENANT
+from ekiden.state.sampling_params import Grammar, SamplingParams
+
+DEADLINE_HEADER: Final = "x-request-deadline-ms"
+FINISH_REASONS_HEADER: Final = "x-ekiden-finish-reasons"
+"""``extended``: an answer cut short comes with ``finish_reason`` abort, error or deadline in place of an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Who sent a call and when, its ids, and what its headers ask for."""
+
+    request_id: str
+    arrival_time: float
+    created: int
+    tenant: str = DEFAULT_TENANT
+    external_id: str | None = None
+    traceparent: str | None = None
+    deadline: float | None = None
+    extended_finish_reasons: bool = False
+
+    @classmethod
+    def of(cls, scope: Scope, tenant: str = DEFAULT_TENANT) -> "Origin":
+        """The origin of a call that arrives now. It never raises, because refused calls have an origin too."""
+        return cls(
+            request_id=scope[REQUEST_ID],
+            arrival_time=time.monotonic(),
+            created=int(time.time()),
+            tenant=tenant,
+            external_id=scope.get(EXTERNAL_ID),
+            traceparent=scope.get(TRACEPARENT),
+        )
+
+    def with_headers(self, scope: Scope, request_timeout: float | None) -> "Origin":
+        """Adds the deadline: the client's or the server's, whichever is earlier. Raises :class:`ApiError` 400."""
+        headers = Headers(scope=scope)
+        limits = [] if request_timeout is None else [request_timeout]
+        text = headers.get(DEADLINE_HEADER)
+        if text is not None:
+            if not (text.isascii() and text.isdecimal() and 1 <= int(text[:20]) <= 10**12):
+                rule = "it must be a positive number of milliseconds"
+                raise invalid(DEADLINE_HEADER, f"{DEADLINE_HEADER} is {shown(text)}; {rule}.")
+            limits.append(int(text) / 1000)
+        return replace(
+            self,
+            deadline=self.arrival_time + min(limits) if limits else None,
+            extended_finish_reasons=headers.get(FINISH_REASONS_HEADER) == "extended",
+        )
+
+
+class CalledFunction(TypedDict):
+    name: str
+    arguments: str | None
+
+
+class EarlierCall(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class Message(TypedDict):
+    """A message as chat templates expect it."""
+
+    role: str
+    content: str
+    name: NotRequired[str]
+    tool_calls: NotRequired[list[EarlierCall]]
+    tool_call_id: NotRequired[str]
+
+
+def earlier_call(call_id: str, name: str, arguments: str | None) -> EarlierCall:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call. ``where`` is its path in the body, ``key`` the field of its schema there."""
+
+    name: str
+    description: str | None
+    parameters: dict[str, Any] | None
+    strict: bool | None
+    where: str
+    key: str = "parameters"
+
+    def as_object(self) -> dict[str, Any]:
+        """As chat templates expect it."""
+        optional = {"description": self.description, "parameters": self.parameters, "strict": self.strict}
+        given = {key: value for key, value in optional.items() if value is not None}
+        return {"type": "function", "function": {"name": self.name, **given}}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedChoice:
+    """The answer must call this function. ``param`` is the field that names it."""
+
+    name: str
+    param: str
+
+
+ToolChoice = Literal["auto", "none", "required"] | NamedChoice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """``beginning`` is the start of the answer, written by the client; the model continues it."""
+
+    messages: list[Message]
+    param: str = "messages"
+    tools: list[Tool] = field(default_factory=list)
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    beginning: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """Prompts to continue: texts, or token ids. ``single``: the client sent one prompt and not a list of them.
+
+    ``decoded``: the texts of token ids are wanted too.
+    """
+
+    texts: list[str] | None = None
+    token_lists: list[list[int]] = field(default_factory=list)
+    single: bool = True
+    decoded: bool = False
+    param: str = "prompt"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """The grammar that an answer must match. ``schema`` is set for JSON only, which can be combined with tools.
+
+    ``strict`` False: keywords of the schema that cannot be enforced are passed over.
+    """
+
+    param: str
+    grammar: Grammar
+    schema: dict[str, Any] | None = None
+    strict: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """``sampling`` has defaults filled in and no grammar; ``names`` are the client's names of its fields, where they
+    differ. ``n`` answers are made for each prompt.
+
+    ``prompt_only``: nothing is generated; the engine is asked only where log-probabilities of the prompt are wanted.
+    """
+
+    model: str
+    prompt: Conversation | Texts
+    sampling: SamplingParams
+    names: Mapping[str, str] = field(default_factory=dict)
+    answer_format: AnswerFormat | None = None
+    n: int = 1
+    priority: int = 0
+    stream: bool = False
+    include_usage: bool = False
+    prompt_only: bool = False

@@ -1,0 +1,239 @@
+"""What the four doors share: from a request's bytes to a neutral call, its engine requests, and the answer.
+
+A door is a table (:class:`Door`): the model of its body, how that becomes a :class:`Call`, and what writes the answer
+in the door's own shape. Whatever is refused on the way, before the engine has the request, is noted with the engine,
+so that the ledger explains it like every other request.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from ekiden.api.asgi import send_json
+from ekiden.api.auth import tenant_of
+from ekiden.api.body_limit import read_json_body
+from ekiden.api.call import Call, Conversation, Origin
+from ekiden.api.errors import ApiError, invalid, model_not_found, refusal_of
+from ekiden.api.generation import Child, ChunkWriter, Generation, usage_of
+from ekiden.api.prompts import Prompt, chat_prompt, text_prompts
+from ekiden.api.schema_base import Strict, parse
+from ekiden.api.sse import Ending, SseWriter
+from ekiden.api.structured import check_grammar
+from ekiden.api.text_output import Piece, TokenText, WholeAnswer
+from ekiden.api.tools.plan import ToolPlan, plan_tools
+from ekiden.config import LimitsConfig
+from ekiden.engine.interface import ModelCard
+from ekiden.state.request import Finish, FinishReason, RefusedCall, Request
+from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
+
+Fields = TypeVar("Fields", bound=Strict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A call that is ready for the engine: its engine requests, and what writing the answers needs."""
+
+    origin: Origin
+    call: Call
+    children: list[Child]
+    plan: ToolPlan | None
+    card: ModelCard
+    token_text: TokenText
+
+
+class AnswerWriter(ChunkWriter, Ending, Protocol):
+    """Writes the answers of one call in the shape of a door."""
+
+    def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> Mapping[str, Any]:
+        """The response's body when nothing is streamed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door(Generic[Fields]):
+    """``call`` raises :class:`ApiError` 400 for what cannot work, in the door's own field names.
+
+    ``extended_finish_reasons``: the protocol has a place for the reasons of answers that were cut short.
+    """
+
+    fields: type[Fields]
+    call: Callable[[Fields, SamplingParams], Call]
+    writer: Callable[[Fields, Job], AnswerWriter]
+    extended_finish_reasons: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Doors:
+    """Answers calls. ``defaults`` are the sampling values for what a request leaves out."""
+
+    generation: Generation
+    limits: LimitsConfig
+    tenant_header: str | None
+    defaults: SamplingParams
+
+    async def answer(self, door: Door[Fields], scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a call, whole or streamed. Raises :class:`ApiError` before the first byte."""
+        fields, job = await self.ready(door, scope, receive)
+        writer, children, generation = door.writer(fields, job), job.children, self.generation
+        if job.call.prompt_only:
+            answers = await self._prompts_alone(job, receive)
+            if job.call.stream:
+                await _stream_whole(children, answers, writer, send)
+                return
+        elif job.call.stream:
+            await generation.stream(job.origin, children, writer, receive, SseWriter(send, writer))
+            return
+        else:
+            answers = await generation.collect(job.origin, children, receive)
+        await send_json(send, writer.whole(answers, usage_of(children, [answer.finish for answer in answers])))
+
+    async def ready(self, door: Door[Fields], scope: Scope, receive: Receive) -> tuple[Fields, Job]:
+        """Read, parse and prepare a call; a refusal is noted with the engine."""
+        origin = Origin.of(scope)
+        try:
+            tenant = tenant_of(scope, self.tenant_header)
+            origin = replace(origin, tenant=tenant)
+            body = await self.read_body(scope, receive)
+            origin = Origin.of(scope, tenant)  # its arrival is when its body is complete
+            fields = parse(door.fields, body)
+            call = door.call(fields, self.defaults)
+            self.check_model(call.model)
+            self.generation.flight.check_open()
+            origin = origin.with_headers(scope, self.limits.request_timeout)
+            if not door.extended_finish_reasons:
+                origin = replace(origin, extended_finish_reasons=False)
+            return fields, await self.prepare(origin, call)
+        except ApiError as error:
+            self.note_refusal(origin, error)
+            raise
+
+    async def read_body(self, scope: Scope, receive: Receive) -> bytes:
+        """A request's body within the limits of size and time; see :func:`read_json_body`."""
+        limits = self.limits
+        max_bytes = int(limits.max_body_mib * 2**20)
+        return await read_json_body(scope, receive, max_bytes=max_bytes, seconds=limits.body_timeout)
+
+    def check_model(self, name: str) -> None:
+        """Raise :class:`ApiError` 404 for another model. The name is compared, and never used as a path or URL."""
+        served = self.generation.engine.card.model_id
+        if name != served:
+            raise model_not_found(name, served)
+
+    def note_refusal(self, origin: Origin, error: ApiError) -> None:
+        """Have the engine record that the HTTP layer refused a call."""
+        request = Request(
+            request_id=origin.request_id,
+            prompt_token_ids=(),
+            sampling=SamplingParams(),
+            arrival_time=origin.arrival_time,
+            tenant=origin.tenant,
+            external_id=origin.external_id,
+            traceparent=origin.traceparent,
+        )
+        self.generation.engine.note_refusal(RefusedCall(request=request, refusal=refusal_of(error)))
+
+    async def prepare(self, origin: Origin, call: Call) -> Job:
+        """Compile the grammar, check sampling and encode the prompts. Raises :class:`ApiError` 400."""
+        text, card = self.generation.text, self.generation.engine.card
+        wanted, plan = call.answer_format, None
+        if wanted is not None:
+            await check_grammar(text, wanted.grammar, wanted.param)
+        grammar = None if wanted is None else wanted.grammar
+        if isinstance(call.prompt, Conversation):
+            plan, grammar = await plan_tools(text, call.prompt, wanted)
+        sampling = msgspec.structs.replace(call.sampling, grammar=grammar)
+        try:
+            validate(sampling, vocab_size=text.vocab_size)
+        except InvalidSamplingParams as error:
+            param = call.names.get(error.param, error.param) + error.at
+            raise invalid(param, f"{param} {error.text}.") from None
+        if isinstance(call.prompt, Conversation):
+            prompts = [await chat_prompt(text, call.prompt, tools=None if plan is None else plan.tools)]
+        else:
+            prompts = await text_prompts(text, call.prompt)
+        shown = frozenset[int]() if plan is None else plan.shown
+        children = _children(origin, call, prompts, sampling, shown, text.max_model_len)
+        return Job(origin=origin, call=call, children=children, plan=plan, card=card, token_text=text.token_text)
+
+    async def _prompts_alone(self, job: Job, receive: Receive) -> list[WholeAnswer]:
+        """The answers of a call that generates nothing: its prompts, with their log-probabilities if asked for."""
+        if job.call.sampling.prompt_logprobs is None:
+            answers = [WholeAnswer() for _ in job.children]
+        else:
+            answers = await self.generation.collect(job.origin, job.children, receive)
+        return [
+            WholeAnswer(finish=_no_tokens(child, job.origin.arrival_time), prompt_logprobs=answer.prompt_logprobs)
+            for child, answer in zip(job.children, answers, strict=True)
+        ]
+
+
+def _children(
+    origin: Origin,
+    call: Call,
+    prompts: list[Prompt],
+    sampling: SamplingParams,
+    shown: frozenset[int],
+    max_model_len: int,
+) -> list[Child]:
+    """Prompt i's answer j is choice ``i * n + j``, seeded with ``seed + j``."""
+    alone = len(prompts) * call.n == 1
+    children: list[Child] = []
+    for prompt_index, prompt in enumerate(prompts):
+        within = _within_context(sampling, max_model_len - len(prompt.token_ids))
+        for j in range(call.n):
+            index = prompt_index * call.n + j
+            request = Request(
+                request_id=origin.request_id if alone else f"{origin.request_id}-{index}",
+                prompt_token_ids=prompt.token_ids,
+                sampling=_with_seed(within, j),
+                arrival_time=origin.arrival_time,
+                tenant=origin.tenant,
+                priority=call.priority,
+                deadline=origin.deadline,
+                external_id=origin.external_id,
+                traceparent=origin.traceparent,
+            )
+            child = Child(index=index, prompt=prompt, prompt_index=prompt_index, request=request, shown=shown)
+            children.append(child)
+    return children
+
+
+def _within_context(params: SamplingParams, room: int) -> SamplingParams:
+    """A limit beyond the end of the context becomes None: the engine then stops at the end of the context."""
+    if params.max_tokens is not None and params.max_tokens >= room:
+        params = msgspec.structs.replace(params, max_tokens=None)
+    return msgspec.structs.replace(params, min_tokens=room) if params.min_tokens > room else params
+
+
+def _with_seed(params: SamplingParams, offset: int) -> SamplingParams:
+    if params.seed is None or offset == 0:
+        return params
+    # Seeds are signed 64-bit numbers and wrap around.
+    return msgspec.structs.replace(params, seed=(params.seed + offset + 2**63) % 2**64 - 2**63)
+
+
+def _no_tokens(child: Child, now: float) -> Finish:
+    """The finish of an answer without generated tokens."""
+    return Finish(
+        reason=FinishReason.LENGTH,
+        stop_reason=None,
+        num_prompt_tokens=len(child.prompt.token_ids),
+        num_output_tokens=0,
+        num_cached_tokens=0,
+        arrival_time=now,
+        admitted_time=None,
+        first_token_time=None,
+        finish_time=now,
+    )
+
+
+async def _stream_whole(children: list[Child], answers: list[WholeAnswer], writer: AnswerWriter, send: Send) -> None:
+    """Stream answers that are already complete."""
+    events = SseWriter(send, writer)
+    for child, answer in zip(children, answers, strict=True):
+        last = writer.piece(child, Piece(finish=answer.finish, prompt_logprobs=answer.prompt_logprobs))
+        await events.write(writer.opening(child) + last)
+    await events.close(writer.usage(usage_of(children, [answer.finish for answer in answers])))

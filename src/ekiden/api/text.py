@@ -1,0 +1,45 @@
+"""What the HTTP process has of the model: tokenizer, chat template, grammars, and threads for long work on text."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ekiden.api.text_output import TokenText
+from ekiden.models.chat_template import ChatTemplate
+from ekiden.models.tokenizer import Tokenizer
+from ekiden.sampling.structured import GrammarCompiler
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelText:
+    """``chat_template`` is None for a model without one: chat is then refused, completions work."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    grammars: GrammarCompiler
+    max_model_len: int
+    vocab_size: int
+    token_text: TokenText = field(init=False)
+    # Two threads, so that a burst of huge prompts leaves the cores to the engine.
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="ekiden-text"))
+    _max_token_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        self.token_text = TokenText(self.tokenizer)
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        """Run long work on a thread, so that streams and probes go on."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def max_token_bytes(self) -> int:
+        """No token stands for more bytes of text than this; found when it is first needed."""
+        if self._max_token_bytes is None:
+            tokenizer = self.tokenizer
+            self._max_token_bytes = await self.off_loop(
+                lambda: max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
+            )
+        return self._max_token_bytes
