@@ -10,11 +10,14 @@ Rules:
    ends later does.
 4. The work for a token follows its own length and that of the stop strings, not the text's: only the held-back
    characters, fewer than the longest stop string has, are searched again.
+5. The pieces together are ``decode(ids, continuation=True)``. The bytes of an unfinished character (at most three) are
+   held back.
 """
 
+import codecs
 from dataclasses import dataclass
 
-from ekiden.models.tokenizer import DecodeStream, Tokenizer
+from ekiden.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,9 @@ class IncrementalText:
     ) -> None:
         if "" in stop:
             raise ValueError("stop holds an empty string; leave it out, or give a text of at least one character")
-        self._stream = DecodeStream(tokenizer, skip_special_tokens, shown)
+        self._tokenizer = tokenizer
+        self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset[int]()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = stop
         self._include_stop = include_stop
         self._tokens_without_stop = min_tokens
@@ -63,11 +68,12 @@ class IncrementalText:
         """The text that may be sent after the next token; none once a stop string was found."""
         may_stop = self._tokens_without_stop == 0
         self._tokens_without_stop -= not may_stop
-        return self._add(self._stream.step(token_id), may_stop)
+        data = b"" if token_id in self._skipped else self._tokenizer.token_bytes(token_id)
+        return self._add(self._decoder.decode(data), may_stop)
 
     def finish(self) -> str:
         """The text that was held back, when generation ends another way; an unfinished character is U+FFFD."""
-        rest = self._add(self._stream.finish(), self._tokens_without_stop == 0).text
+        rest = self._add(self._decoder.decode(b"", final=True), self._tokens_without_stop == 0).text
         if self._stopped is None:
             rest, self._held = rest + self._held, ""
         return rest

@@ -11,7 +11,6 @@ Rules of this file:
    body on one thread does not stop the others.
 """
 
-import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -177,30 +176,6 @@ class Tokenizer:
             )
             position = match.end()
         yield text[position:].replace(GUARD, ""), ()
-
-
-class DecodeStream:
-    """Decodes generated ids one at a time; its pieces together are ``decode(ids, continuation=True)``.
-
-    It holds back the bytes of an unfinished character (at most three). Special tokens among ``shown`` are not skipped.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._skipped: frozenset[int] = tokenizer.special_ids - shown if skip_special_tokens else frozenset()
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def step(self, token_id: int) -> str:
-        """The text that ``token_id`` completes; empty while a character is unfinished."""
-        if token_id in self._skipped:
-            return ""
-        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
-
-    def finish(self) -> str:
-        """The rest when no token follows: U+FFFD for an unfinished character, otherwise nothing."""
-        return self._decoder.decode(b"", final=True)
 
 
 def _encode(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
