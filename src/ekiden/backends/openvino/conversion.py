@@ -47,7 +47,6 @@ _MANIFEST = "manifest.json"
 _PARTIAL = ".partial-"
 _ABANDONED_AFTER_SECONDS = 3600.0
 
-
 _held: dict[Path, int] = {}
 """The entries that this process reads, each with the file descriptor that holds its lock."""
 
