@@ -33,6 +33,16 @@ JSON_FORM: Final = {"whitespace_flexible": False, "key_separator": ": ?", "item_
 # tokenize that text within the step, which takes time in proportion to its length.
 _HEADER: Final = '%llguidance {"no_forcing": true}\n'
 
+_LIMITS: Final = llguidance.LLParserLimits(
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=100_000,
+    step_max_items=50_000,
+    max_lexer_states=20_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+"""For one grammar: at worst about 25 ms to build its lexer, and 10 ms and a few megabytes for a step."""
+
 
 class GrammarCompiler:
     """Compiles and caches grammars for one vocabulary; safe to use from several threads.
@@ -61,7 +71,7 @@ class GrammarCompiler:
     def _compile(self, grammar: Grammar) -> "CompiledGrammar | GrammarError":
         try:
             tokenizer = self._library_tokenizer()
-            matcher = llguidance.LLMatcher(tokenizer, library_grammar(grammar), log_level=0, limits=_limits())
+            matcher = llguidance.LLMatcher(tokenizer, library_grammar(grammar), log_level=0, limits=_LIMITS)
         except GrammarError as error:
             return error.with_traceback(None)
         if matcher.is_error():
@@ -171,18 +181,6 @@ def _lark_of_gbnf(source: str) -> str:
         raise GrammarError("it is nested too deeply") from None
     except Exception as error:  # the package raises Exception itself
         raise GrammarError(_first_lines(str(error))) from error
-
-
-def _limits() -> llguidance.LLParserLimits:
-    """Limits for one grammar: at worst about 25 ms to build its lexer, and 10 ms and a few megabytes for a step."""
-    return llguidance.LLParserLimits(
-        initial_lexer_fuel=1_000_000,
-        step_lexer_fuel=100_000,
-        step_max_items=50_000,
-        max_lexer_states=20_000,
-        max_grammar_size=100_000,
-        verbose_errors=False,
-    )
 
 
 def _first_lines(message: str) -> str:
