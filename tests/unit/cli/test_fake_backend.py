@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ekiden.backends.fake import next_token
 from ekiden.backends.registry import BACKENDS, import_backend
 from ekiden.build.config_sources import all_settings
 from ekiden.build.engines import build_llm
@@ -20,6 +19,7 @@ from ekiden.cli.main import main
 from ekiden.cli.own_server import own_server
 from ekiden.config import Config, ConfigError, EngineConfig, LedgerConfig, ModelConfig
 from ekiden.state.sampling_params import SamplingParams
+from tests.fake_answers import next_token
 
 PROMPT = [5, 6, 7, 8]
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from ekiden.backends.fake import answer_to
 from ekiden.build.core import build_core
 from ekiden.build.engines import build_engine
 from ekiden.engine import loop
@@ -20,6 +19,7 @@ from ekiden.models.errors import ModelError
 from ekiden.state.controls import ControlChange, InvalidControls, SetBy
 from ekiden.state.request import FinishReason, RefusalReason, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
+from tests.fake_answers import answer_to
 from tests.unit.engine.fake_parts import (
     VOCAB,
     make_config,
