@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ekiden.backends.fake import next_token
 from ekiden.backends.registry import BACKENDS, import_backend
 from ekiden.build.config_sources import all_settings
 from ekiden.build.engines import build_llm
@@ -22,6 +22,7 @@ from ekiden.cli.main import main
 from ekiden.cli.own_server import own_server
 from ekiden.config import Config, ConfigError, EngineConfig, LedgerConfig, ModelConfig
 from ekiden.state.sampling_params import SamplingParams
+from tests.fake_answers import next_token
 
 PROMPT = [5, 6, 7, 8]
 
@@ -107,16 +108,25 @@ def test_a_chat_shows_what_its_own_server_warned_of(
     assert capsys.readouterr().err == warning
 
 
-def test_a_command_that_is_told_to_end_ends_its_server_too(config: Config) -> None:
-    addresses: list[str] = []
+COMMAND = """
+import pickle, sys
+from ekiden.cli.own_server import own_server
+with own_server(pickle.load(open(sys.argv[1], "rb"))) as url:
+    print(url, flush=True)
+    sys.stdin.read()
+"""
 
-    def use_a_server() -> None:
-        with own_server(config) as url:
-            addresses.append(url)
-            assert httpx.get(f"{url}/health").status_code == 200
-            signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(SystemExit):
-        use_a_server()
+def test_a_command_that_is_told_to_end_ends_its_server_too(config: Config, tmp_path: Path) -> None:
+    stored = tmp_path / "config"
+    stored.write_bytes(pickle.dumps(config))
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(stored)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None
+        url = command.stdout.readline().strip()
+        assert httpx.get(f"{url}/health").status_code == 200
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(60) == 1
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{addresses[0]}/health")
+        httpx.get(f"{url}/health")
