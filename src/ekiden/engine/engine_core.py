@@ -13,7 +13,7 @@ from ekiden.config import CacheConfig, ConfigError, check_controls
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.step_time import StepTimeModel
 from ekiden.engine.totals import Totals
-from ekiden.guardrails.signals import DrainRate, OutputLengths
+from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.ordering import make_waiting_queue, same_order
 from ekiden.policies.padding import PaddingRows
@@ -107,8 +107,7 @@ class EngineCore:
         self.controls = ControlsInForce(controls, self._check_controls)
         self.population = Population(make_waiting_queue(controls), controls.max_num_seqs)
         self.step_time = StepTimeModel()
-        self.drain_rate = DrainRate()
-        output_lengths = OutputLengths()
+        signals = Signals()
         padding = self._padding = PaddingRows(population=self.population, kv=self.kv, controls=self.controls)
         self.intake = Intake(
             population=self.population,
@@ -116,8 +115,7 @@ class EngineCore:
             controls=self.controls,
             vocab_size=info.vocab_size,
             max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
-            drain_rate=self.drain_rate,
-            output_lengths=output_lengths,
+            signals=signals,
             eos_token_ids=eos_token_ids,
             make_stop_text=make_stop_text,
             make_rules=make_rules,
@@ -139,14 +137,14 @@ class EngineCore:
             kv=self.kv,
             eos_token_ids=eos_token_ids,
             padding=padding,
-            output_lengths=output_lengths,
+            signals=signals,
         )
         self.refill = Refill(
             population=self.population,
             kv=self.kv,
             controls=self.controls,
             padding=padding,
-            drain_rate=self.drain_rate,
+            signals=signals,
         )
         self._clock = clock
         self._observer = observer
@@ -366,35 +364,7 @@ class EngineCore:
     # --- what others may see
 
     def stats(self) -> EngineStats:
-        population, totals, wait_reason = self.population, self._totals, self._refilled.wait_reason
-        num_waiting = len(population.waiting)
-        return EngineStats(
-            num_running=len(population.running),
-            num_waiting=num_waiting,
-            num_paused=len(population.paused),
-            num_preempted=len(population.preempted),
-            waiting_by_reason={wait_reason.value: num_waiting} if wait_reason and num_waiting else {},
-            waiting_tokens=population.waiting.num_tokens,
-            kv_blocks_total=self.kv.pool.num_blocks,
-            kv_blocks_used=self.kv.pool.num_referenced,
-            steps_total=totals.steps,
-            prompt_tokens_total=totals.prompt_tokens,
-            generation_tokens_total=totals.generation_tokens,
-            preemptions_total=totals.preemptions,
-            prefix_cache_queries_total=self.kv.prefix_queries,
-            prefix_cache_hits_total=self.kv.prefix_hits,
-            finished_total=dict(totals.finished),
-            refused_total=dict(totals.refused),
-            refused_by_door_total=dict(totals.refused_by_door),
-            model_seconds_total=totals.model_seconds,
-            sampling_seconds_total=totals.sampling_seconds,
-            host_seconds_total=totals.host_seconds,
-            last_step_tokens=totals.last_step_tokens,
-            steps_by_tokens=tuple(totals.steps_by_tokens),
-            step_tokens_total=totals.step_tokens,
-            latencies=totals.latencies.snapshot(),
-            tenants=totals.tenants.snapshot(),
-        )
+        return self._totals.snapshot(self.population, self.kv, self._refilled.wait_reason)
 
     def check_integrity(self) -> None:
         """Assert the invariants of every owner of state. Called after every step in tests."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ekiden.config import ORDERS
 from ekiden.evidence.reader import Event, LedgerReader
 from ekiden.evidence.timeline import Moment, Phase, Span, Timeline
 from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, WAIT_REASONS, EndRow, RequestRow, TurnRow
@@ -62,6 +63,7 @@ LEFT_OUT_CAUSES = {
     LeftOutReason.PREFIX_IN_FLIGHT: Cause.PREFIX_IN_FLIGHT,
 }
 _ORDER_CAUSES = {"fair": Cause.TENANT_TURN, "priority": Cause.PRIORITY, "deadline": Cause.EARLIER_DEADLINE}
+assert _ORDER_CAUSES.keys() == set(ORDERS) - {"fcfs"}, "an order that lets later requests join first has no cause"
 _OPERATOR = PAUSE_BITS[PauseReason.OPERATOR]
 
 

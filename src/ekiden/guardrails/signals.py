@@ -1,4 +1,7 @@
-"""Measured signals that limits use. Plain arithmetic on times that the caller passes in."""
+"""Measured signals that limits use. Plain arithmetic on times that the caller passes in.
+
+The engine core hands one :class:`Signals` to the stages: some feed a signal, others read it.
+"""
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
@@ -93,3 +96,11 @@ class OutputLengths:
         if known is None and lengths:
             known = self._ranges[tenant] = whole_range(lengths)
         return known
+
+
+@dataclass(slots=True)
+class Signals:
+    """All signals of one engine."""
+
+    drain_rate: DrainRate = field(default_factory=DrainRate)
+    output_lengths: OutputLengths = field(default_factory=OutputLengths)

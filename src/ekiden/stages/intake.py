@@ -9,7 +9,7 @@ from hashlib import blake2b
 from math import inf
 
 from ekiden.guardrails.limits import TokenBucket
-from ekiden.guardrails.signals import DrainRate, OutputLengths, Progress
+from ekiden.guardrails.signals import Progress, Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.controls import ControlsInForce
@@ -36,8 +36,7 @@ class Intake:
         make_stop_text: StopTextFactory,
         make_rules: RulesFactory | None = None,
         seed: int,
-        drain_rate: DrainRate,
-        output_lengths: OutputLengths,
+        signals: Signals,
     ) -> None:
         self._controls = controls
         self._vocab_size = vocab_size
@@ -48,8 +47,7 @@ class Intake:
         self._make_stop_text = make_stop_text
         self._make_rules = make_rules
         self._seed = seed
-        self._drain_rate = drain_rate
-        self._output_lengths = output_lengths
+        self._signals = signals
         self._buckets: dict[str, TokenBucket] = {}
 
     def accept(self, request: Request, now: float) -> Sequence | Refusal:
@@ -75,7 +73,7 @@ class Intake:
             stop_token_ids=stops if sampling.ignore_eos else stops | self._eos_token_ids,
             stop_text=self._make_stop_text(request) if sampling.stop else None,
             rules=rules,
-            expected_output=self._output_lengths.expect(request.tenant),
+            expected_output=self._signals.output_lengths.expect(request.tenant),
         )
         self._population.by_id[request.request_id] = sequence
         self._population.enqueue(sequence)
@@ -172,13 +170,13 @@ class Intake:
         The first requests join because slots are empty, not because others end, so they say nothing about how fast the
         queue drains. Until each slot has been used twice, the rate at which running answers end is an upper bound.
         """
-        population, drain_rate = self._population, self._drain_rate
+        population, drain_rate = self._population, self._signals.drain_rate
         at_most = None
         if drain_rate.joined < 2 * population.max_num_seqs and len(population.waiting):
             progress = Progress()
             for sequence in population.running:
                 expected = sequence.max_total_tokens - sequence.num_prompt_tokens
-                usual = self._output_lengths.expect(sequence.request.tenant)
+                usual = self._signals.output_lengths.expect(sequence.request.tenant)
                 progress.add(
                     made=sequence.num_output_tokens,
                     expected=expected if usual is None else min(expected, max(1, usual[1])),
@@ -200,7 +198,7 @@ class Intake:
                 reason=RefusalReason.TENANT_QUEUE_FULL,
                 message=f"tenant {tenant!r} has {waiting.requests} requests with {waiting.tokens} prompt tokens "
                 f"waiting and its limit is {limit}; try later",
-                retry_after=max(1.0, self._drain_rate.seconds_for(waiting.requests) or 1.0),
+                retry_after=max(1.0, self._signals.drain_rate.seconds_for(waiting.requests) or 1.0),
             )
         rate = limits.tokens_per_second
         if rate is None:

@@ -6,7 +6,7 @@ Stop rules in order of precedence: a grammar that failed, end-of-sequence and st
 grammar (whatever ``min_tokens`` says, for nothing can follow it), then length.
 """
 
-from ekiden.guardrails.signals import OutputLengths
+from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.padding import PaddingRows
 from ekiden.state.plan import BlockCopy, StepOutput
@@ -24,13 +24,13 @@ class Retirement:
         kv: KVCacheManager,
         eos_token_ids: frozenset[int],
         padding: PaddingRows,
-        output_lengths: OutputLengths,
+        signals: Signals,
     ) -> None:
         self._population = population
         self._kv = kv
         self._eos_token_ids = eos_token_ids
         self._padding = padding
-        self._output_lengths = output_lengths
+        self._signals = signals
 
     def apply(self, formed: FormationOutcome, output: StepOutput, now: float) -> list[RequestUpdate]:
         """Append the step's tokens and retire whoever has ended. One update for each row that got a token."""
@@ -144,7 +144,7 @@ class Retirement:
             self._give_back(sequence)
         assert sequence.finish_reason is not None
         if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self._output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
+            self._signals.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
         return Finish(
             reason=sequence.finish_reason,
             stop_reason=sequence.stop_reason,
