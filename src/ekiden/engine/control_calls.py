@@ -12,7 +12,7 @@ from ekiden.state.controls import ControlChange, Controls, ControlState, Invalid
 class ControlCalls:
     def __init__(self, send: Callable[[SetControls], None], configured: Controls) -> None:
         self.state = ControlState(controls=configured)
-        """What the engine told last."""
+        """The controls in force, as the engine reported them last."""
         self._send = send
         self._numbers = count(1)
         self._waiting: dict[int, asyncio.Future[ControlState]] = {}

@@ -150,12 +150,12 @@ class EngineCore:
         self._observer = observer
         self.recorder = recorder
         self._arrivals: deque[Request | RefusedCall | _AskedChange] = deque()
-        """In the order in which they came: who came before the engine was closed to newcomers is let in."""
+        """In the order in which they came, so that a request that came before a drain is accepted."""
         self._num_noted = 0
         self._aborts: deque[str] = deque()
         self._pauses: list[PauseChange] = []
         self._held_pauses: list[PauseChange] = []
-        """Those that could not be applied at the last boundary."""
+        """Pauses that could not be applied at the last boundary."""
         self._swap_out: list[BlockCopy] = []
         self._just_paused: list[Sequence] = []
         self._refilled = RefillOutcome()
@@ -187,7 +187,7 @@ class EngineCore:
         self._pauses.append(PauseChange(request_id, reason, False, by))
 
     def set_controls(self, change: ControlChange, answer: "ControlsAnswer | None" = None) -> None:
-        """Change the rules. ``answer`` is called at the boundary, with the new state or with why it was refused."""
+        """Change the controls. At the boundary ``answer`` gets the new state, or why the change was refused."""
         self._arrivals.append(_AskedChange(change, answer))
 
     @property
@@ -203,7 +203,7 @@ class EngineCore:
 
     @property
     def all_paused(self) -> bool:
-        """True when there are requests and every one of them is held back by somebody."""
+        """True when there are requests and every one of them is paused."""
         return 0 < len(self.population.by_id) == len(self.population.paused)
 
     # --- the turn
@@ -302,7 +302,7 @@ class EngineCore:
             asked.answer(answer)
 
     def _obey_controls(self, fields: list[SetField], before: Controls, turn: Turn) -> None:
-        """What a change of the rules changes at once; the rest follows as the stages read the rules."""
+        """Do what a change of the controls asks for at once; the rest follows when the stages next read them."""
         turn.set_fields += fields
         now, population = self.controls.now, self.population
         if not same_order(before, now):
@@ -331,7 +331,7 @@ class EngineCore:
         turn.pauses_applied.append((change.request_id, frozenset(sequence.paused_by), change))
 
     def _fail_step(self, turn: Turn, formed: FormationOutcome, message: str) -> list[RequestUpdate]:
-        """The runner failed: whoever was in the plan ends with an error, the rest goes on."""
+        """The runner failed: every sequence of the plan ends with an error, and the others go on."""
         turn.failure = message
         now = turn.end = self._clock()
         self.kv.plan_executed()

@@ -60,6 +60,6 @@ class StreamingEngine(ABC):
         return await self._control_calls.set(change)
 
     def _fail_all(self, message: str) -> None:
-        """The engine has ended: whoever waits for something of it is told."""
+        """Tell everyone who waits for the engine that it has ended."""
         self._streams.fail_all(message)
         self._control_calls.fail_all(message)

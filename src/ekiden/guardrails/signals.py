@@ -43,7 +43,7 @@ class DrainRate:
     def seconds_for(self, count: int, at_most: float | None = None) -> float | None:
         """How long ``count`` waiting requests will take to join; None while nothing is known.
 
-        ``at_most``: a rate known from elsewhere, which the measured one is not believed to exceed.
+        ``at_most`` is an upper bound of the rate that is known from elsewhere.
         """
         rates = [rate for rate in (self.per_second, at_most) if rate is not None]
         return count / min(rates) if rates else None

@@ -1,7 +1,7 @@
 """Stage 1, intake: a request becomes a waiting sequence, or is refused with its reason.
 
-Owns admission limits and the filling of the waiting queue. What can never run is refused here, at once; nothing
-that is accepted here can block the queue for ever.
+This stage owns the admission limits and fills the waiting queue. A request that could never run is refused at once, so
+no accepted request can block the queue for ever.
 """
 
 from collections.abc import Callable
@@ -81,9 +81,9 @@ class Intake:
         return sequence
 
     def _rules_of(self, grammar: Grammar) -> TokenRules | Refusal:
-        """A look-up where `engine/preparing.py` has compiled the grammar; an offline batch compiles it here."""
+        """The grammar's matcher. `engine/preparing.py` has compiled the grammar, except for an offline batch."""
         if self._make_rules is None:
-            message = "this model writes no text, so a grammar has nothing to hold to; leave it out"
+            message = "this model writes no text, so no grammar can apply to it; leave the grammar out"
             return Refusal(reason=RefusalReason.INVALID, message=message, param="grammar")
         try:
             return self._make_rules(grammar)
@@ -146,7 +146,9 @@ class Intake:
         """The refusal of a request that comes at a bad moment and may be accepted later."""
         limits, waiting = self._controls.now, self._population.waiting
         if limits.draining:
-            return Refusal(reason=RefusalReason.DRAINING, message="the server is shutting down; try another or later")
+            return Refusal(
+                reason=RefusalReason.DRAINING, message="no new requests are taken now; try another server, or later"
+            )
         wait, most = None, limits.max_queue_seconds
         if most is not None:
             wait = self._expected_wait(now)

@@ -1,4 +1,4 @@
-"""Stage 5, refill: freed capacity goes to the next requests in order.
+"""Stage 5, refill: it gives freed capacity to the next requests in order.
 
 A request that waits for KV blocks at the head of the queue may be passed by later ones that fit, a bounded number of
 times; then no request passes it until it fits. So a small request is not held up by a large one for long, and a large
