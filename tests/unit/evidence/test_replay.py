@@ -14,7 +14,7 @@ import pytest
 from ekiden.backends.fake import next_token
 from ekiden.build.core import build_core
 from ekiden.engine.parts import EngineParts
-from ekiden.evidence.breakdown import Cause
+from ekiden.evidence.causes import Cause
 from ekiden.evidence.decision_difference import difference
 from ekiden.evidence.decision_replay import Replay, ReplayError, replay
 from ekiden.evidence.explain import explain
