@@ -89,7 +89,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     refused_total: dict[str, int] = {}
     """Refusals of intake, by reason."""
     refused_by_door_total: dict[str, int] = {}
-    """Refusals of the HTTP layer, by reason: those that :meth:`Engine.note_refusal` was told of."""
+    """Refusals of the HTTP layer, by reason: those reported to :meth:`Engine.note_refusal`."""
     model_seconds_total: float = 0.0
     sampling_seconds_total: float = 0.0
     host_seconds_total: float = 0.0
@@ -98,7 +98,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """How many steps computed how many tokens: counted as in :class:`Distribution`, by :data:`STEP_TOKEN_BOUNDS`."""
     step_tokens_total: int = 0
     latencies: tuple[Distribution, ...] = ()
-    """Of the requests that have ended, one distribution for each of :data:`LATENCIES`."""
+    """How long the requests that have ended took: one distribution for each of :data:`LATENCIES`."""
     tenants: dict[str, TenantTotals] = {}
     """One entry for each configured tenant, and one for all others; empty when no tenant is configured."""
 
@@ -163,7 +163,7 @@ class Engine(Protocol):
     def note_refusal(self, refused: RefusedCall) -> None:
         """Have a refusal of the HTTP layer recorded and counted at the next step boundary; returns at once.
 
-        The note is dropped when there is no engine, or when very many notes wait for it already.
+        The note is dropped when there is no engine, or when very many commands wait for it already.
         """
         ...
 
@@ -180,7 +180,7 @@ class Engine(Protocol):
         ...
 
     def controls(self) -> ControlState:
-        """The controls in force, as last told; never waits for the engine."""
+        """The controls in force, as the engine reported them last; never waits for the engine."""
         ...
 
     async def set_controls(self, change: ControlChange) -> ControlState:

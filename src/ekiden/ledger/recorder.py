@@ -1,5 +1,4 @@
-"""From an engine's turn to the rows that are stored. It runs on the engine's thread, so it must be cheap and
-never wait.
+"""From an engine's turn to stored rows. It runs on the engine's thread, so it must be cheap and never wait.
 
 What does not change is not written again: rows of one token are written when their list changes, reasons when they
 begin and when they end. The engine's clock must read whole microseconds (:func:`whole_microseconds`), so that a

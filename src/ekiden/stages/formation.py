@@ -2,7 +2,7 @@
 
 Rules:
 - decodes first (one token each), then prefill chunks in order of admission with what is left of the budget, then the
-  drafts of decode rows: a draft is a guess, so it takes only what nobody else can use, and nobody is preempted for it;
+  drafts of decode rows: a draft is a guess, so it takes only what no other sequence can use, and preempts none;
 - where a chunk may end, and how few tokens it may have, is for the backend to say (:class:`ChunkRules`);
 - a decode that needs a block gets one here, so that nothing can fail after the plan is made. When the pool is empty a
   victim is preempted: the newest running sequence, never the oldest, and never one whose blocks are still on their way

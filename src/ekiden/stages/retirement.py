@@ -33,7 +33,7 @@ class Retirement:
         self._signals = signals
 
     def apply(self, formed: FormationOutcome, output: StepOutput, now: float) -> list[RequestUpdate]:
-        """Append the step's tokens and retire whoever has ended. One update for each row that got a token."""
+        """Append the step's tokens and retire the sequences that ended. Each row that got a token has an update."""
         self._kv.plan_executed()
         updates: list[RequestUpdate] = []
         charge = self._population.waiting.charge

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ekiden.backends.fake import next_token
 from ekiden.build.core import build_core
 from ekiden.engine.parts import EngineParts
 from ekiden.evidence.causes import Cause
@@ -26,6 +25,7 @@ from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sampling_params import Grammar, GrammarKind
 from ekiden.state.sequence import StopText
 from ekiden.state.turn import LeftOutReason
+from tests.fake_answers import next_token
 from tests.unit.engine.fake_parts import make_fake_parts
 from tests.unit.evidence.directed import Directed
 from tests.unit.evidence.recorded import RecordedSimulation, finished, stored
