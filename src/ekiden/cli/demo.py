@@ -19,7 +19,7 @@ from ekiden.build.core import build_core
 from ekiden.cli.figures_table import table_of
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import out, progress
-from ekiden.config import Config
+from ekiden.config import BATCHING, Config
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
@@ -32,7 +32,8 @@ from ekiden.evaluation.workload import DemoPrompt, demo_prompts
 from ekiden.measure.figures import Figures
 from ekiden.state.sampling_params import SamplingParams
 
-ARMS = ("static", "continuous")
+OTHERS = [name for name in BATCHING if name != "continuous"]
+"""What continuous batching can be compared with."""
 SLOT_LABEL = 8
 MOST_COLUMNS = 160
 FORMULAS = (
@@ -60,11 +61,12 @@ class ArmRun:
 
 @click.command()
 @settings_options("model", "cache", "engine")
+@click.option("--against", type=click.Choice(OTHERS), default="static", help="the other policy  [default: static]")
 @click.option("--slots", type=click.IntRange(min=1), default=8, help="requests that run at once  [default: 8]")
 @click.option("--out", "folder", default="demo-out", metavar="FOLDER", help="where the HTML goes  [default: demo-out]")
 @click.option("--show-text", is_flag=True, help="also print the answers")
-def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> None:
-    """Show static against continuous batching on 24 real prompts."""
+def command(resolved: Resolved, against: str, slots: int, folder: str, show_text: bool) -> None:
+    """Show static, or another policy, against continuous batching on 24 real prompts."""
     from ekiden.build.model import load_described
     from ekiden.cli.loading import describe_model
     from ekiden.cli.prompting import chat_token_ids
@@ -85,7 +87,8 @@ def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> Non
     )
     try:
         _warm_up(parts, config, token_ids[:slots])
-        runs = [run_arm(parts, scheduled(config, batching=arm), prompts, token_ids) for arm in ARMS]
+        arms = [scheduled(config, batching=arm) for arm in (against, "continuous")]
+        runs = [run_arm(parts, arm, prompts, token_ids) for arm in arms]
     finally:
         parts.runner.close()
     tokens = [[answer.token_ids for answer in run.answers] for run in runs]
@@ -215,7 +218,7 @@ def html(runs: Sequence[ArmRun], prompts: Sequence[DemoPrompt], slots: int, *, s
         for prompt, answer in zip(prompts, runs[-1].answers, strict=True)
     ]
     return page(
-        "Static against continuous batching",
+        f"{runs[0].batching.capitalize()} against continuous batching",
         f"{len(prompts)} real prompts over {slots} slots on {model}; the same engine under two policies. The tokens of "
         f"the two runs are {verdict}.",
         charts,

@@ -99,11 +99,11 @@ class EngineStats(EngineCounters, frozen=True, kw_only=True):  # type: ignore[mi
     refused_total: dict[str, int] = {}
     """Refusals of intake, by reason."""
     refused_by_door_total: dict[str, int] = {}
-    """Refusals of the HTTP layer, by reason: those that :meth:`Engine.note_refusal` was told of."""
+    """Refusals of the HTTP layer, by reason: those reported to :meth:`Engine.note_refusal`."""
     steps_by_tokens: tuple[int, ...] = ()
     """How many steps computed how many tokens: counted as in :class:`Distribution`, by :data:`STEP_TOKEN_BOUNDS`."""
     latencies: tuple[Distribution, ...] = ()
-    """Of the requests that have ended, one distribution for each of :data:`LATENCIES`."""
+    """How long the requests that have ended took: one distribution for each of :data:`LATENCIES`."""
     tenants: dict[str, TenantTotals] = {}
     """One entry for each configured tenant, and one for all others; empty when no tenant is configured."""
 
@@ -165,7 +165,7 @@ class Engine(Protocol):
     def note_refusal(self, refused: RefusedCall) -> None:
         """Have a refusal of the HTTP layer recorded and counted at the next step boundary; returns at once.
 
-        The note is dropped when there is no engine, or when very many notes wait for it already.
+        The note is dropped when there is no engine, or when very many commands wait for it already.
         """
 
     async def abort(self, request_id: str) -> None:
@@ -178,7 +178,7 @@ class Engine(Protocol):
         """Let a paused request go on."""
 
     def controls(self) -> ControlState:
-        """The controls in force, as last told; never waits for the engine."""
+        """The controls in force, as the engine reported them last; never waits for the engine."""
 
     async def set_controls(self, change: ControlChange) -> ControlState:
         """Change the controls at the next step boundary; what runs and waits goes on.

@@ -4,9 +4,10 @@ Parent and child talk in msgpack messages over one pipe, each end with a reader 
 stopped child can block the parent's event loop nor a busy parent a step. The child ends when the pipe does.
 
 The child reports every step. The parent's reader thread hands a report straight to the streams, on the event loop; the
-supervisor only waits for the child's end. It restarts an engine that died, with a growing pause, and one that is
-wedged: no report for ``wedge_timeout`` seconds while requests are in flight. Requests in flight then end with
-:class:`EngineDied`. ``health`` is STALLED from ``stall_timeout`` seconds on, and OK again as soon as tokens move.
+supervisor only waits for the child's end. It restarts an engine that died, with a growing pause. It also restarts one
+that is wedged, which means no report for ``wedge_timeout`` seconds while requests are in flight. Requests in flight
+then end with :class:`EngineDied`. ``health`` is STALLED from ``stall_timeout`` seconds on, and OK again as soon as
+tokens move.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from ekiden.state.controls import ControlState
 from ekiden.state.request import RefusedCall, RequestUpdate
 
 STATS_SECONDS = 0.2
-"""How far apart a busy engine's statistics are: nobody reads them as often as steps are taken."""
+"""Seconds between two reports of a busy engine's statistics, which nobody reads as often as steps are taken."""
 
 MakeEngine = Callable[[Config], BuiltEngine]
 """Loads the model and builds the engine inside the engine's process; must be importable by name there."""
@@ -62,7 +63,7 @@ class Stepped(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):
-    """To a :class:`SetControls` of the same number: the controls in force, or why the change was refused."""
+    """Answers the :class:`SetControls` of the same number: the controls in force, or why the change was refused."""
 
     number: int
     answer: ControlState | str
@@ -126,7 +127,7 @@ def _write_all(connection: Connection, outbox: "queue.SimpleQueue[bytes | None]"
         while (message := outbox.get()) is not None:
             connection.send_bytes(message)
     except OSError:
-        return  # the other end is gone; its reader notices
+        return  # the other end is gone; the thread that reads the pipe notices
 
 
 # --- the parent
@@ -261,7 +262,7 @@ class EngineClient(StreamingEngine):
         return spawned
 
     def _take(self, first: "asyncio.Future[ModelCard]", child: "_Child", report: Report) -> None:
-        """A report of the child, on the event loop."""
+        """Handle a report of the child, on the event loop."""
         self._last_report = self._clock()
         match report:
             case Stepped(updates, stats):
@@ -272,7 +273,7 @@ class EngineClient(StreamingEngine):
                 child.ready = True
                 self._card = card
                 self.ledger_path = None if ledger is None else Path(ledger)
-                self._send(SetControls(self.controls().changes))  # a restarted engine does not know of them
+                self._send(SetControls(self.controls().changes))  # a restarted engine does not know these changes
                 if not first.done():
                     first.set_result(card)
             case Failed(message, permanent):

@@ -84,7 +84,7 @@ class StreamingEngine(ABC):
             waiting.set_result(answer)
 
     def _fail_all(self, message: str) -> None:
-        """The engine has ended: whoever waits for something of it is told."""
+        """Tell everyone who waits for the engine that it has ended."""
         self._streams.fail_all(message)
         for waiting in self._changes.values():
             if not waiting.done():

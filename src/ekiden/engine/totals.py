@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import add
 
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
 from ekiden.engine.interface import (
     LATENCIES,
@@ -19,11 +19,14 @@ from ekiden.engine.interface import (
     TOKEN_TIME_BOUNDS,
     Distribution,
     EngineCounters,
+    EngineStats,
     TenantTotals,
 )
+from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.measure.figures import time_per_output_token
+from ekiden.state.population import Population
 from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
-from ekiden.state.turn import Turn
+from ekiden.state.turn import Turn, WaitReason
 
 _BOUNDS = {"request_time_per_output_token": TOKEN_TIME_BOUNDS}
 
@@ -128,6 +131,29 @@ class Totals:
     def count_refusal(self, request: Request, refusal: Refusal) -> None:
         (self.refused_by_door if refusal.by_door else self.refused)[refusal.reason.value] += 1
         self._add(request.tenant, TenantTotals(refused=1))
+
+    def snapshot(self, population: Population, kv: KVCacheManager, wait_reason: WaitReason | None) -> EngineStats:
+        """The counters, with where the requests stand now; ``wait_reason`` holds back all that wait."""
+        num_waiting = len(population.waiting)
+        return EngineStats(
+            **asdict(self.counters),
+            num_running=len(population.running),
+            num_waiting=num_waiting,
+            num_paused=len(population.paused),
+            num_preempted=len(population.preempted),
+            waiting_by_reason={wait_reason.value: num_waiting} if wait_reason and num_waiting else {},
+            waiting_tokens=population.waiting.num_tokens,
+            kv_blocks_total=kv.pool.num_blocks,
+            kv_blocks_used=kv.pool.num_referenced,
+            prefix_cache_queries_total=kv.prefix_queries,
+            prefix_cache_hits_total=kv.prefix_hits,
+            finished_total=dict(self.finished),
+            refused_total=dict(self.refused),
+            refused_by_door_total=dict(self.refused_by_door),
+            steps_by_tokens=tuple(self.steps_by_tokens),
+            latencies=self.latencies.snapshot(),
+            tenants=self.tenants,
+        )
 
     def _add(self, tenant: str, used: TenantTotals) -> None:
         if self.tenants:
