@@ -30,11 +30,8 @@ COMMANDS = {
     "top": ("ekiden.cli.top", "Watch a running engine: slots, queue, KV blocks, pace, tenants, rules in force."),
     "export": ("ekiden.cli.export", "Write a recorded run as Parquet tables or OpenTelemetry spans."),
     "lineage": ("ekiden.cli.lineage", "Say what made a run or a report, and what differs between two."),
-    "replay": (
-        "ekiden.cli.replay",
-        "Run a record again and compare every decision, or ask what would have been.",
-    ),
-    "demo": ("ekiden.cli.demo", "Show static against continuous batching on 24 real prompts."),
+    "replay": ("ekiden.cli.replay", "Run a record again and compare every decision, or ask what would have been."),
+    "demo": ("ekiden.cli.demo", "Show static, or another policy, against continuous batching on 24 real prompts."),
 }
 
 
