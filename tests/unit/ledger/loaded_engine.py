@@ -11,7 +11,6 @@ from ekiden.build.recording import recorded_core
 from ekiden.config import LedgerConfig
 from tests.unit.engine.fake_parts import make_config, make_fake_parts, make_request
 
-
 MODEL_SECONDS = 0.001
 """A step of the fake model, which costs nothing, takes a tenth of a small real one's."""
 
