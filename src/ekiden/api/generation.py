@@ -7,7 +7,7 @@ of one group, so that the first failure, or the client's leaving, closes all the
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -18,6 +18,7 @@ from starlette.types import Receive, Send
 from ekiden.api.call import Origin
 from ekiden.api.errors import ApiError, engine_unavailable, internal, refused, unfinished
 from ekiden.api.flight import Flight
+from ekiden.api.metrics import ApiMetrics
 from ekiden.api.prompts import Prompt
 from ekiden.api.sse import KEEP_ALIVE, SseWriter
 from ekiden.api.text import ModelText
@@ -70,12 +71,12 @@ class AnswerWriter(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Generation:
-    """The parts that generation needs. ``observe_gap`` is called with the seconds between two tokens of an answer."""
+    """The parts that generation needs."""
 
     engine: Engine
     text: ModelText
     flight: Flight
-    observe_gap: Callable[[float], None]
+    metrics: ApiMetrics
     keep_alive_seconds: float = 15.0
 
     async def pieces(self, origin: Origin, child: Child) -> AsyncGenerator[Piece, None]:
@@ -94,7 +95,7 @@ class Generation:
                         if last:
                             gap = (now - last) / len(update.token_ids)
                             for _ in update.token_ids:
-                                self.observe_gap(gap)
+                                self.metrics.observe_gap(gap)
                         last = now
                     finish = update.finish
                     if finish and finish.reason not in PLAIN_REASONS and not origin.extended_finish_reasons:

@@ -13,7 +13,7 @@ from ekiden.config import CacheConfig, ConfigError, check_controls
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.step_time import StepTimeModel
 from ekiden.engine.totals import Totals
-from ekiden.guardrails.signals import DrainRate, OutputLengths
+from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.ordering import make_waiting_queue, same_order
 from ekiden.policies.padding import PaddingRows
@@ -107,8 +107,7 @@ class EngineCore:
         self.controls = ControlsInForce(controls, self._check_controls)
         self.population = Population(make_waiting_queue(controls), controls.max_num_seqs)
         self.step_time = StepTimeModel()
-        self.drain_rate = DrainRate()
-        output_lengths = OutputLengths()
+        signals = Signals()
         padding = self._padding = PaddingRows(population=self.population, kv=self.kv, controls=self.controls)
         self.intake = Intake(
             population=self.population,
@@ -116,8 +115,7 @@ class EngineCore:
             controls=self.controls,
             vocab_size=info.vocab_size,
             max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
-            drain_rate=self.drain_rate,
-            output_lengths=output_lengths,
+            signals=signals,
             eos_token_ids=eos_token_ids,
             make_stop_text=make_stop_text,
             make_rules=make_rules,
@@ -139,25 +137,25 @@ class EngineCore:
             kv=self.kv,
             eos_token_ids=eos_token_ids,
             padding=padding,
-            output_lengths=output_lengths,
+            signals=signals,
         )
         self.refill = Refill(
             population=self.population,
             kv=self.kv,
             controls=self.controls,
             padding=padding,
-            drain_rate=self.drain_rate,
+            signals=signals,
         )
         self._clock = clock
         self._observer = observer
         self.recorder = recorder
         self._arrivals: deque[Request | RefusedCall | _AskedChange] = deque()
-        """In the order in which they came: who came before the engine was closed to newcomers is let in."""
+        """In the order in which they came, so that a request that came before a drain is accepted."""
         self._num_noted = 0
         self._aborts: deque[str] = deque()
         self._pauses: list[PauseChange] = []
         self._held_pauses: list[PauseChange] = []
-        """Those that could not be applied at the last boundary."""
+        """Pauses that could not be applied at the last boundary."""
         self._swap_out: list[BlockCopy] = []
         self._just_paused: list[Sequence] = []
         self._refilled = RefillOutcome()
@@ -189,7 +187,7 @@ class EngineCore:
         self._pauses.append(PauseChange(request_id, reason, False, by))
 
     def set_controls(self, change: ControlChange, answer: "ControlsAnswer | None" = None) -> None:
-        """Change the rules. ``answer`` is called at the boundary, with the new state or with why it was refused."""
+        """Change the controls. At the boundary ``answer`` gets the new state, or why the change was refused."""
         self._arrivals.append(_AskedChange(change, answer))
 
     @property
@@ -205,7 +203,7 @@ class EngineCore:
 
     @property
     def all_paused(self) -> bool:
-        """True when there are requests and every one of them is held back by somebody."""
+        """True when there are requests and every one of them is paused."""
         return 0 < len(self.population.by_id) == len(self.population.paused)
 
     # --- the turn
@@ -237,7 +235,7 @@ class EngineCore:
         self._totals.count_step(turn)
         updates = updates + turn.updates
         if self._observer is not None:
-            index, start, end = self._totals.steps, turn.start, turn.end
+            index, start, end = self._totals.counters.steps_total, turn.start, turn.end
             view = StepView(index=index, start=start, end=end, formed=formed, output=output, updates=updates)
             self._observer.on_step(view)
         return self._end_turn(turn, StepResult(updates, True, None))
@@ -304,14 +302,14 @@ class EngineCore:
             asked.answer(answer)
 
     def _obey_controls(self, fields: list[SetField], before: Controls, turn: Turn) -> None:
-        """What a change of the rules changes at once; the rest follows as the stages read the rules."""
+        """Do what a change of the controls asks for at once; the rest follows when the stages next read them."""
         turn.set_fields += fields
         now, population = self.controls.now, self.population
         if not same_order(before, now):
             population.reorder(make_waiting_queue(now, population.waiting.counters()))
         population.resize(now.max_num_seqs)
         self._padding.end_with_batch()
-        self._totals.tenants.name(now.tenants)
+        self._totals.name_tenants(now.tenants)
 
     def _apply_pause(self, change: PauseChange, turn: Turn) -> None:
         sequence = self.population.by_id.get(change.request_id)
@@ -333,7 +331,7 @@ class EngineCore:
         turn.pauses_applied.append((change.request_id, frozenset(sequence.paused_by), change))
 
     def _fail_step(self, turn: Turn, formed: FormationOutcome, message: str) -> list[RequestUpdate]:
-        """The runner failed: whoever was in the plan ends with an error, the rest goes on."""
+        """The runner failed: every sequence of the plan ends with an error, and the others go on."""
         turn.failure = message
         now = turn.end = self._clock()
         self.kv.plan_executed()
@@ -366,35 +364,7 @@ class EngineCore:
     # --- what others may see
 
     def stats(self) -> EngineStats:
-        population, totals, wait_reason = self.population, self._totals, self._refilled.wait_reason
-        num_waiting = len(population.waiting)
-        return EngineStats(
-            num_running=len(population.running),
-            num_waiting=num_waiting,
-            num_paused=len(population.paused),
-            num_preempted=len(population.preempted),
-            waiting_by_reason={wait_reason.value: num_waiting} if wait_reason and num_waiting else {},
-            waiting_tokens=population.waiting.num_tokens,
-            kv_blocks_total=self.kv.pool.num_blocks,
-            kv_blocks_used=self.kv.pool.num_referenced,
-            steps_total=totals.steps,
-            prompt_tokens_total=totals.prompt_tokens,
-            generation_tokens_total=totals.generation_tokens,
-            preemptions_total=totals.preemptions,
-            prefix_cache_queries_total=self.kv.prefix_queries,
-            prefix_cache_hits_total=self.kv.prefix_hits,
-            finished_total=dict(totals.finished),
-            refused_total=dict(totals.refused),
-            refused_by_door_total=dict(totals.refused_by_door),
-            model_seconds_total=totals.model_seconds,
-            sampling_seconds_total=totals.sampling_seconds,
-            host_seconds_total=totals.host_seconds,
-            last_step_tokens=totals.last_step_tokens,
-            steps_by_tokens=tuple(totals.steps_by_tokens),
-            step_tokens_total=totals.step_tokens,
-            latencies=totals.latencies.snapshot(),
-            tenants=totals.tenants.snapshot(),
-        )
+        return self._totals.snapshot(self.population, self.kv, self._refilled.wait_reason)
 
     def check_integrity(self) -> None:
         """Assert the invariants of every owner of state. Called after every step in tests."""

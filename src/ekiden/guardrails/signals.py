@@ -1,4 +1,7 @@
-"""Measured signals that limits use. Plain arithmetic on times that the caller passes in."""
+"""Measured signals that limits use. Plain arithmetic on times that the caller passes in.
+
+The engine core hands one :class:`Signals` to the stages: some feed a signal, others read it.
+"""
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
@@ -40,7 +43,7 @@ class DrainRate:
     def seconds_for(self, count: int, at_most: float | None = None) -> float | None:
         """How long ``count`` waiting requests will take to join; None while nothing is known.
 
-        ``at_most``: a rate known from elsewhere, which the measured one is not believed to exceed.
+        ``at_most`` is an upper bound of the rate that is known from elsewhere.
         """
         rates = [rate for rate in (self.per_second, at_most) if rate is not None]
         return count / min(rates) if rates else None
@@ -77,19 +80,22 @@ class OutputLengths:
 
     def observe(self, tenant: str, num_output_tokens: int) -> None:
         """Note an answer that ended by itself or at its length limit."""
-        lengths = self._seen.get(tenant)
-        if lengths is None:
-            lengths = self._seen[tenant] = deque(maxlen=_LENGTHS)
-            if len(self._seen) > _TENANTS:
-                self._ranges.pop(self._seen.popitem(last=False)[0], None)
-        lengths.append(num_output_tokens)
+        self._seen.setdefault(tenant, deque(maxlen=_LENGTHS)).append(num_output_tokens)
         self._seen.move_to_end(tenant)
         self._ranges.pop(tenant, None)
+        if len(self._seen) > _TENANTS:
+            self._ranges.pop(self._seen.popitem(last=False)[0], None)
 
     def expect(self, tenant: str) -> tuple[int, int, int] | None:
         """p10, p50 and p90 of output tokens; None while nothing of this tenant has ended."""
-        known = self._ranges.get(tenant)
-        lengths = self._seen.get(tenant)
-        if known is None and lengths:
-            known = self._ranges[tenant] = whole_range(lengths)
-        return known
+        if tenant in self._seen and tenant not in self._ranges:
+            self._ranges[tenant] = whole_range(self._seen[tenant])
+        return self._ranges.get(tenant)
+
+
+@dataclass(slots=True)
+class Signals:
+    """All signals of one engine."""
+
+    drain_rate: DrainRate = field(default_factory=DrainRate)
+    output_lengths: OutputLengths = field(default_factory=OutputLengths)

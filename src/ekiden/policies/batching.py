@@ -3,8 +3,10 @@
 All of them run on the same engine; only the answer to "how many may join now" differs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from ekiden.config import BATCHING
 from ekiden.state.controls import Controls
 
 
@@ -82,14 +84,14 @@ class Sequential(BatchingPolicy):
 
 def batching_policy(controls: Controls) -> BatchingPolicy:
     """The policy in force."""
-    if controls.batching == "window":
-        return Window(controls.batch_window_ms / 1000)
-    return _POLICIES[controls.batching]
+    return _POLICIES[controls.batching](controls)
 
 
-_POLICIES = {
-    "continuous": Continuous(),
-    "static": Static(),
-    "static-padded": StaticPadded(),
-    "sequential": Sequential(),
+_POLICIES: dict[str, Callable[[Controls], BatchingPolicy]] = {
+    "continuous": lambda controls: Continuous(),
+    "static": lambda controls: Static(),
+    "static-padded": lambda controls: StaticPadded(),
+    "window": lambda controls: Window(controls.batch_window_ms / 1000),
+    "sequential": lambda controls: Sequential(),
 }
+assert _POLICIES.keys() == set(BATCHING), "the policies of config.py are not those that are made here"

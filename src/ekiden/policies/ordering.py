@@ -14,12 +14,14 @@ from itertools import islice
 
 from sortedcontainers import SortedDict
 
+from ekiden.config import ORDERS
 from ekiden.policies.fairness import FairQueue
 from ekiden.state.controls import Controls
 from ekiden.state.policy import ServiceCounters, WaitingQueue
 from ekiden.state.sequence import Sequence
 
 SortKey = Callable[[Sequence], float]
+QueueMaker = Callable[[Controls, ServiceCounters], WaitingQueue]
 
 
 class KeyedQueue:
@@ -82,18 +84,7 @@ class KeyedQueue:
 
 def make_waiting_queue(controls: Controls, counters: ServiceCounters | None = None) -> WaitingQueue:
     """An empty queue in the order that is in force. ``counters`` are those of the queue before it."""
-    counters = counters or ServiceCounters()
-    match controls.scheduling_policy:
-        case "fcfs":
-            return KeyedQueue(lambda sequence: sequence.request.arrival_time, counters)
-        case "priority":
-            ageing = controls.ageing_seconds
-            return KeyedQueue(lambda s: s.request.priority * ageing + s.request.arrival_time, counters)
-        case "deadline":
-            default = controls.default_deadline_seconds
-            return KeyedQueue(lambda sequence: _due(sequence, default), counters)
-        case _:
-            return FairQueue(controls, counters)
+    return _QUEUES[controls.scheduling_policy](controls, counters or ServiceCounters())
 
 
 def same_order(one: Controls, other: Controls) -> bool:
@@ -102,11 +93,35 @@ def same_order(one: Controls, other: Controls) -> bool:
 
 
 def _order(controls: Controls) -> tuple[object, ...]:
+    """The order's name and every control that decides a place in the queue."""
     weights = {name: limits.weight for name, limits in controls.tenants.items()}
     fair = (controls.fair_prompt_weight, controls.fair_cached_weight, controls.fair_output_weight, weights)
     return controls.scheduling_policy, controls.ageing_seconds, controls.default_deadline_seconds, fair
 
 
-def _due(sequence: Sequence, default_seconds: float) -> float:
+def _arrival(sequence: Sequence, controls: Controls) -> float:
+    return sequence.request.arrival_time
+
+
+def _aged(sequence: Sequence, controls: Controls) -> float:
+    return sequence.request.priority * controls.ageing_seconds + sequence.request.arrival_time
+
+
+def _due(sequence: Sequence, controls: Controls) -> float:
     request = sequence.request
-    return request.deadline if request.deadline is not None else request.arrival_time + default_seconds
+    if request.deadline is not None:
+        return request.deadline
+    return request.arrival_time + controls.default_deadline_seconds
+
+
+def _sorted_by(key: Callable[[Sequence, Controls], float]) -> QueueMaker:
+    return lambda controls, counters: KeyedQueue(lambda sequence: key(sequence, controls), counters)
+
+
+_QUEUES: dict[str, QueueMaker] = {
+    "fcfs": _sorted_by(_arrival),
+    "priority": _sorted_by(_aged),
+    "deadline": _sorted_by(_due),
+    "fair": FairQueue,
+}
+assert _QUEUES.keys() == set(ORDERS), "the orders of config.py are not those that have a queue here"

@@ -1,7 +1,7 @@
 """Stage 1, intake: a request becomes a waiting sequence, or is refused with its reason.
 
-Owns admission limits and the filling of the waiting queue. What can never run is refused here, at once; nothing
-that is accepted here can block the queue for ever.
+This stage owns the admission limits and fills the waiting queue. A request that could never run is refused at once, so
+no accepted request can block the queue for ever.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from hashlib import blake2b
 from math import inf
 
 from ekiden.guardrails.limits import TokenBucket
-from ekiden.guardrails.signals import DrainRate, OutputLengths, Progress
+from ekiden.guardrails.signals import Progress, Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.controls import ControlsInForce
@@ -36,8 +36,7 @@ class Intake:
         make_stop_text: StopTextFactory,
         make_rules: RulesFactory | None = None,
         seed: int,
-        drain_rate: DrainRate,
-        output_lengths: OutputLengths,
+        signals: Signals,
     ) -> None:
         self._controls = controls
         self._vocab_size = vocab_size
@@ -48,8 +47,7 @@ class Intake:
         self._make_stop_text = make_stop_text
         self._make_rules = make_rules
         self._seed = seed
-        self._drain_rate = drain_rate
-        self._output_lengths = output_lengths
+        self._signals = signals
         self._buckets: dict[str, TokenBucket] = {}
 
     def accept(self, request: Request, now: float) -> Sequence | Refusal:
@@ -75,7 +73,7 @@ class Intake:
             stop_token_ids=stops if sampling.ignore_eos else stops | self._eos_token_ids,
             stop_text=self._make_stop_text(request) if sampling.stop else None,
             rules=rules,
-            expected_output=self._output_lengths.expect(request.tenant),
+            expected_output=self._signals.output_lengths.expect(request.tenant),
         )
         self._population.by_id[request.request_id] = sequence
         self._population.enqueue(sequence)
@@ -83,9 +81,9 @@ class Intake:
         return sequence
 
     def _rules_of(self, grammar: Grammar) -> TokenRules | Refusal:
-        """A look-up where `engine/preparing.py` has compiled the grammar; an offline batch compiles it here."""
+        """The grammar's matcher. `engine/preparing.py` has compiled the grammar, except for an offline batch."""
         if self._make_rules is None:
-            message = "this model writes no text, so a grammar has nothing to hold to; leave it out"
+            message = "this model writes no text, so no grammar can apply to it; leave the grammar out"
             return Refusal(reason=RefusalReason.INVALID, message=message, param="grammar")
         try:
             return self._make_rules(grammar)
@@ -148,7 +146,9 @@ class Intake:
         """The refusal of a request that comes at a bad moment and may be accepted later."""
         limits, waiting = self._controls.now, self._population.waiting
         if limits.draining:
-            return Refusal(reason=RefusalReason.DRAINING, message="the server is shutting down; try another or later")
+            return Refusal(
+                reason=RefusalReason.DRAINING, message="no new requests are taken now; try another server, or later"
+            )
         wait, most = None, limits.max_queue_seconds
         if most is not None:
             wait = self._expected_wait(now)
@@ -172,13 +172,13 @@ class Intake:
         The first requests join because slots are empty, not because others end, so they say nothing about how fast the
         queue drains. Until each slot has been used twice, the rate at which running answers end is an upper bound.
         """
-        population, drain_rate = self._population, self._drain_rate
+        population, drain_rate = self._population, self._signals.drain_rate
         at_most = None
         if drain_rate.joined < 2 * population.max_num_seqs and len(population.waiting):
             progress = Progress()
             for sequence in population.running:
                 expected = sequence.max_total_tokens - sequence.num_prompt_tokens
-                usual = self._output_lengths.expect(sequence.request.tenant)
+                usual = self._signals.output_lengths.expect(sequence.request.tenant)
                 progress.add(
                     made=sequence.num_output_tokens,
                     expected=expected if usual is None else min(expected, max(1, usual[1])),
@@ -200,7 +200,7 @@ class Intake:
                 reason=RefusalReason.TENANT_QUEUE_FULL,
                 message=f"tenant {tenant!r} has {waiting.requests} requests with {waiting.tokens} prompt tokens "
                 f"waiting and its limit is {limit}; try later",
-                retry_after=max(1.0, self._drain_rate.seconds_for(waiting.requests) or 1.0),
+                retry_after=max(1.0, self._signals.drain_rate.seconds_for(waiting.requests) or 1.0),
             )
         rate = limits.tokens_per_second
         if rate is None:

@@ -1,4 +1,4 @@
-"""Stage 5, refill: freed capacity goes to the next requests in order.
+"""Stage 5, refill: it gives freed capacity to the next requests in order.
 
 A request that waits for KV blocks at the head of the queue may be passed by later ones that fit, a bounded number of
 times; then no request passes it until it fits. So a small request is not held up by a large one for long, and a large
@@ -11,7 +11,7 @@ running sequences can grow without a preemption right away; it does not apply wh
 
 from bisect import insort
 
-from ekiden.guardrails.signals import DrainRate
+from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.batching import BatchView, batching_policy
 from ekiden.policies.padding import PaddingRows
@@ -32,13 +32,13 @@ class Refill:
         kv: KVCacheManager,
         controls: ControlsInForce,
         padding: PaddingRows,
-        drain_rate: DrainRate,
+        signals: Signals,
     ) -> None:
         self._population = population
         self._kv = kv
         self._controls = controls
         self._padding = padding
-        self._drain_rate = drain_rate
+        self._signals = signals
         self._base_watermark = kv.pool.num_blocks // 100
         self._next_admission = 0
 
@@ -50,7 +50,7 @@ class Refill:
             self._admit_waiting(outcome, now)
         elif backlogged:
             outcome.wait_reason = WaitReason.PREEMPTED_FIRST
-        self._drain_rate.observe(joined=len(outcome.admitted), backlogged=backlogged, now=now)
+        self._signals.drain_rate.observe(joined=len(outcome.admitted), backlogged=backlogged, now=now)
         return outcome
 
     def next_change(self, now: float) -> float | None:

@@ -8,8 +8,9 @@
 | `paused`    | PAUSED    | retirement         | intake (resume), retirement     |
 | `padding`   | FINISHED  | retirement         | retirement (batch ends), refill |
 
-`running` is in order of admission, oldest first. A sequence keeps its slot while it runs, is preempted or pads.
-A paused one gives its slot up; resumed, it waits again, or is preempted without a slot until refill finds one.
+`running` is in order of admission, oldest first. A sequence keeps its slot while it runs, while it is preempted, and
+as padding. A paused one gives its slot up. When it is resumed it waits again, or counts as preempted and gets a slot
+from refill.
 """
 
 import heapq
@@ -142,6 +143,8 @@ class Population:
         slots += self._free_slots
         assert sorted(slots) == list(range(self._num_slots)), f"slots are lost or doubled: {sorted(slots)}"
         assert all(s.slot is None for s in (*self.waiting, *self.paused.values())), "a waiting or paused one has a slot"
-        assert sum(share.requests for share in self._by_tenant.values()) == len(self.waiting), "a tenant's queue is off"
+        assert sum(share.requests for share in self._by_tenant.values()) == len(self.waiting), (
+            "a tenant's waiting requests are miscounted"
+        )
         assert self._arrivals.keys() == {s.request_id for s in self.waiting}, "an arrival is lost"
         assert all(s.status is Status.FINISHED and s.padding for s in self.padding)
