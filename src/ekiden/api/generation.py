@@ -50,23 +50,18 @@ class AnswerWriter(Protocol):
 
     def whole(self, answers: list[Piece], usage: dict[str, Any]) -> Mapping[str, Any]:
         """The response's body when nothing is streamed."""
-        ...
 
     def opening(self, child: Child, first: Piece) -> bytes:
         """What comes before the first piece of an answer."""
-        ...
 
     def piece(self, child: Child, piece: Piece) -> bytes:
         """The events for one update; empty when the update adds nothing."""
-        ...
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         """The event with usage, or nothing when it was not asked for."""
-        ...
 
     def error(self, error: ApiError) -> bytes:
         """The event for an error after the first byte."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,7 +6,7 @@
 - Counters never fall: when the engine restarts and counts from zero again, what was counted before is kept.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -76,9 +76,6 @@ class EngineCollector(Collector):
         self._healthy = healthy
         self._labels = [model_name, ENGINE]
         self._counted: dict[tuple[str, ...], tuple[float, float]] = {}
-
-    def describe(self) -> Iterable[Metric]:
-        return []
 
     def _count(self, key: tuple[str, ...], value: float) -> float:
         """A counter's value over engine restarts: when the engine's value falls, it has started from zero again."""

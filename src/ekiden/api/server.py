@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
-from types import FrameType
 from typing import Any, Final
 
 import uvicorn
@@ -168,9 +167,6 @@ class Server(uvicorn.Server):
         self._flight.draining = True
         if self.force_exit:
             self._end_live()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.ask_to_stop()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ so that the ledger explains it like every other request.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Generic, TypeVar
 
 import msgspec
@@ -145,8 +146,7 @@ class Doors:
             prompts = [await chat_prompt(text, call.prompt, tools=None if plan is None else plan.tools)]
         else:
             prompts = await text_prompts(text, call.prompt)
-        shown = frozenset[int]() if plan is None else plan.shown
-        children = _children(origin, call, prompts, sampling, shown, text.max_model_len)
+        children = _children(origin, call, prompts, sampling, plan, text.max_model_len)
         return Job(origin=origin, call=call, children=children, plan=plan, card=card, tokenizer=text.tokenizer)
 
     async def _prompts_alone(self, job: Job, receive: Receive) -> list[Piece]:
@@ -162,44 +162,36 @@ class Doors:
 
 
 def _children(
-    origin: Origin,
-    call: Call,
-    prompts: list[Prompt],
-    sampling: SamplingParams,
-    shown: frozenset[int],
-    max_model_len: int,
+    origin: Origin, call: Call, prompts: list[Prompt], sampling: SamplingParams, plan: ToolPlan | None, context: int
 ) -> list[Child]:
     """Prompt i's answer j is choice ``i * n + j``, seeded with ``seed + j``."""
     alone = len(prompts) * call.n == 1
     children: list[Child] = []
-    for prompt_index, prompt in enumerate(prompts):
-        within = _within_context(sampling, max_model_len - len(prompt.token_ids))
-        for j in range(call.n):
-            index = prompt_index * call.n + j
-            request = origin.request(
-                request_id=origin.request_id if alone else f"{origin.request_id}-{index}",
-                prompt_token_ids=prompt.token_ids,
-                sampling=_with_seed(within, j),
-                priority=call.priority,
-                deadline=origin.deadline,
-            )
-            child = Child(index=index, prompt=prompt, prompt_index=prompt_index, request=request, shown=shown)
-            children.append(child)
+    for index, (prompt_index, j) in enumerate(product(range(len(prompts)), range(call.n))):
+        prompt = prompts[prompt_index]
+        request = origin.request(
+            request_id=origin.request_id if alone else f"{origin.request_id}-{index}",
+            prompt_token_ids=prompt.token_ids,
+            sampling=_sampling_of_choice(sampling, context - len(prompt.token_ids), j),
+            priority=call.priority,
+            deadline=origin.deadline,
+        )
+        shown = frozenset[int]() if plan is None else plan.shown
+        children.append(Child(index=index, prompt=prompt, prompt_index=prompt_index, request=request, shown=shown))
     return children
 
 
-def _within_context(params: SamplingParams, room: int) -> SamplingParams:
+def _sampling_of_choice(params: SamplingParams, room: int, offset: int) -> SamplingParams:
     """A limit beyond the end of the context becomes None: the engine then stops at the end of the context."""
+    changed: dict[str, int | None] = {}
     if params.max_tokens is not None and params.max_tokens >= room:
-        params = msgspec.structs.replace(params, max_tokens=None)
-    return msgspec.structs.replace(params, min_tokens=room) if params.min_tokens > room else params
-
-
-def _with_seed(params: SamplingParams, offset: int) -> SamplingParams:
-    if params.seed is None or offset == 0:
-        return params
-    # Seeds are signed 64-bit numbers and wrap around.
-    return msgspec.structs.replace(params, seed=(params.seed + offset + 2**63) % 2**64 - 2**63)
+        changed["max_tokens"] = None
+    if params.min_tokens > room:
+        changed["min_tokens"] = room
+    if params.seed is not None:
+        # Seeds are signed 64-bit numbers and wrap around.
+        changed["seed"] = (params.seed + offset + 2**63) % 2**64 - 2**63
+    return msgspec.structs.replace(params, **changed)
 
 
 def _no_tokens(child: Child, now: float) -> Finish:

@@ -31,10 +31,12 @@ class ItemsWriter(ABC):
         return self.finish is not None and self.finish.reason is FinishReason.LENGTH
 
     @abstractmethod
-    def begin_text(self) -> bytes: ...
+    def begin_text(self) -> bytes:
+        """Adds a text item."""
 
     @abstractmethod
-    def begin_call(self, call_id: str, name: str) -> bytes: ...
+    def begin_call(self, call_id: str, name: str) -> bytes:
+        """Adds a tool call."""
 
     @abstractmethod
     def grow(self, text: str) -> bytes:
