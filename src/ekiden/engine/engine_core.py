@@ -15,6 +15,7 @@ from ekiden.engine.step_time import StepTimeModel
 from ekiden.engine.totals import Totals
 from ekiden.guardrails.signals import DrainRate, OutputLengths
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.policies.batching import next_change
 from ekiden.policies.ordering import make_waiting_queue, same_order
 from ekiden.policies.padding import PaddingRows
 from ekiden.stages.advance import Advance
@@ -221,7 +222,7 @@ class EngineCore:
         )
         plan = formed.plan
         if plan.empty and not plan.swap_out:
-            return self._end_turn(turn, StepResult(updates, False, self._next_change(turn.start)))
+            return self._end_turn(turn, StepResult(updates, False, self._next_change()))
         load = turn.load = formed.load
         turn.predicted, turn.prefill_share = self.step_time.predict(load), self.step_time.prefill_share(load)
         try:
@@ -247,7 +248,7 @@ class EngineCore:
         if self.recorder is not None:
             turn.end = turn.end or turn.start
             turn.epoch = self.controls.now.epoch
-            turn.num_waiting, turn.num_running = len(self.population.waiting), len(self.population.running)
+            turn.num_waiting, turn.num_running = len(self.population.queued), len(self.population.running)
             turn.num_free_blocks = self.kv.num_available
             self.recorder.record(turn)
         return result
@@ -262,7 +263,7 @@ class EngineCore:
             if isinstance(request, _AskedChange):
                 self._apply_change(request, turn)
                 continue
-            found = len(self.population.waiting), self.population.waiting.num_tokens
+            found = self.population.queue_size.requests, self.population.queue_size.tokens
             if isinstance(request, RefusedCall):  # its client has its answer, so nobody waits for an update
                 turn.arrivals.append(Arrival(request.request, request.refusal, *found))
                 self._totals.count_refusal(request.request, request.refusal)
@@ -345,10 +346,10 @@ class EngineCore:
         self._refilled = turn.refilled = self.refill.admit(now)
         return turn.updates
 
-    def _next_change(self, now: float) -> float | None:
+    def _next_change(self) -> float | None:
         times = [self.controls.next_expiry]
         if self.population.by_id:  # the deadline may be of a request that has ended
-            times += [self.population.next_deadline, self.refill.next_change(now)]
+            times += [self.population.next_deadline, next_change(self.controls.now, self.population)]
         return min((time for time in times if time is not None), default=None)
 
     def _check_controls(self, controls: Controls) -> None:
@@ -367,14 +368,14 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         population, totals, wait_reason = self.population, self._totals, self._refilled.wait_reason
-        num_waiting = len(population.waiting)
+        num_waiting = len(population.queued)
         return EngineStats(
             num_running=len(population.running),
             num_waiting=num_waiting,
             num_paused=len(population.paused),
             num_preempted=len(population.preempted),
             waiting_by_reason={wait_reason.value: num_waiting} if wait_reason and num_waiting else {},
-            waiting_tokens=population.waiting.num_tokens,
+            waiting_tokens=population.queue_size.tokens,
             kv_blocks_total=self.kv.pool.num_blocks,
             kv_blocks_used=self.kv.pool.num_referenced,
             steps_total=totals.steps,

@@ -1,95 +1,39 @@
 """When waiting requests may join: the batching policies, from the naive baselines to continuous batching.
 
 All of them run on the same engine; only the answer to "how many may join now" differs.
+
+- `continuous`: refill at every step; a slot that frees is taken by the next waiting request.
+- `static`: admit up to ``max_num_seqs`` at once, then nobody until the slowest of them has ended. The row of a finished
+  sequence costs no compute but its slot stays empty.
+- `static-padded`: static, and finished rows are still computed, as a naive padded batch does (`padding.py`).
+- `window`: static, but a batch starts only when it is full or its oldest request has waited for the window.
+- `sequential`: one request at a time.
 """
 
-from dataclasses import dataclass
-
 from ekiden.state.controls import Controls
+from ekiden.state.population import Population
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchView:
-    """The inputs of a batching policy. Times are seconds on the engine's clock."""
+def admission_limit(controls: Controls, population: Population, now: float) -> int:
+    """How many waiting requests the policy in force lets join now; free slots and memory limit them too."""
+    most = population.max_num_seqs
+    if controls.batching == "continuous":
+        return most - population.num_in_batch
+    if population.num_in_batch:
+        return 0
+    match controls.batching:
+        case "sequential":
+            return 1
+        case "window":
+            full, start = population.queue_size.requests >= most, next_change(controls, population)
+            return most if full or (start is not None and now >= start) else 0
+        case _:
+            return most
 
-    now: float
-    in_batch: int
-    """Sequences that hold a slot: running, preempted, or finished but kept as padding."""
-    waiting: int
-    oldest_arrival: float | None
-    max_num_seqs: int
 
-
-class BatchingPolicy:
-    keeps_finished_rows = False
-    """Whether finished rows are still computed until their whole batch has ended (:mod:`ekiden.policies.padding`)."""
-
-    def admission_limit(self, view: BatchView) -> int:
-        """How many waiting requests this policy lets join now; free slots and memory limit them too."""
-        raise NotImplementedError
-
-    def next_change(self, view: BatchView) -> float | None:
-        """When :meth:`admission_limit` may change without any arrival or departure; None for never."""
+def next_change(controls: Controls, population: Population) -> float | None:
+    """When :func:`admission_limit` may change without any arrival or departure; None for never."""
+    oldest = population.oldest_arrival
+    if controls.batching != "window" or population.num_in_batch or oldest is None:
         return None
-
-
-class Continuous(BatchingPolicy):
-    """Refill at every step: a slot that frees is taken by the next waiting request."""
-
-    def admission_limit(self, view: BatchView) -> int:
-        return view.max_num_seqs - view.in_batch
-
-
-class Static(BatchingPolicy):
-    """Admit up to ``max_num_seqs`` at once, then nobody until the slowest of them has ended.
-
-    The row of a finished sequence costs no compute but its slot stays empty.
-    """
-
-    def admission_limit(self, view: BatchView) -> int:
-        return view.max_num_seqs if view.in_batch == 0 else 0
-
-
-class StaticPadded(Static):
-    """Static, and finished rows are still computed, as a naive padded batch does."""
-
-    keeps_finished_rows = True
-
-
-class Window(Static):
-    """Static, but a batch starts only when it is full or its oldest request has waited for the window."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def admission_limit(self, view: BatchView) -> int:
-        start = self.next_change(view)
-        ready = start is not None and (view.waiting >= view.max_num_seqs or view.now >= start)
-        return view.max_num_seqs if ready else 0
-
-    def next_change(self, view: BatchView) -> float | None:
-        if view.in_batch > 0 or view.oldest_arrival is None:
-            return None
-        return view.oldest_arrival + self._seconds
-
-
-class Sequential(BatchingPolicy):
-    """One request at a time."""
-
-    def admission_limit(self, view: BatchView) -> int:
-        return 1 if view.in_batch == 0 else 0
-
-
-def batching_policy(controls: Controls) -> BatchingPolicy:
-    """The policy in force."""
-    if controls.batching == "window":
-        return Window(controls.batch_window_ms / 1000)
-    return _POLICIES[controls.batching]
-
-
-_POLICIES = {
-    "continuous": Continuous(),
-    "static": Static(),
-    "static-padded": StaticPadded(),
-    "sequential": Sequential(),
-}
+    return oldest + controls.batch_window_ms / 1000

@@ -6,6 +6,8 @@ Stop rules in order of precedence: a grammar that failed, end-of-sequence and st
 grammar (whatever ``min_tokens`` says, for nothing can follow it), then length.
 """
 
+from dataclasses import dataclass
+
 from ekiden.guardrails.signals import OutputLengths
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.padding import PaddingRows
@@ -16,32 +18,24 @@ from ekiden.state.sequence import Sequence, Status
 from ekiden.state.turn import FormationOutcome
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Retirement:
-    def __init__(
-        self,
-        *,
-        population: Population,
-        kv: KVCacheManager,
-        eos_token_ids: frozenset[int],
-        padding: PaddingRows,
-        output_lengths: OutputLengths,
-    ) -> None:
-        self._population = population
-        self._kv = kv
-        self._eos_token_ids = eos_token_ids
-        self._padding = padding
-        self._output_lengths = output_lengths
+    population: Population
+    kv: KVCacheManager
+    eos_token_ids: frozenset[int]
+    padding: PaddingRows
+    output_lengths: OutputLengths
 
     def apply(self, formed: FormationOutcome, output: StepOutput, now: float) -> list[RequestUpdate]:
         """Append the step's tokens and retire whoever has ended. One update for each row that got a token."""
-        self._kv.plan_executed()
+        self.kv.plan_executed()
         updates: list[RequestUpdate] = []
-        charge = self._population.waiting.charge
+        charge = self.population.waiting.charge
         for sequence, row, result in zip(formed.sequences, formed.plan.rows, output.rows, strict=True):
             if sequence.padding:
                 continue
             if row.prefill:
-                self._kv.note_computed(sequence, row.start, row.end)
+                self.kv.note_computed(sequence, row.start, row.end)
                 sequence.prompt_logprobs += result.prompt_logprobs
                 sequence.num_computed_tokens = row.end
             else:
@@ -57,7 +51,7 @@ class Retirement:
             if row.num_drafts:
                 # The drafts that were right are tokens now, with their keys and values; the others are forgotten.
                 sequence.num_computed_tokens += len(kept) - 1
-                self._kv.trim(sequence, sequence.num_computed_tokens)
+                self.kv.trim(sequence, sequence.num_computed_tokens)
             finish = None
             if sequence.finish_reason is not None:
                 finish = self._retire(sequence, now, None if sequence.rules is None else sequence.rules.error)
@@ -66,7 +60,7 @@ class Retirement:
             if first and sequence.request.sampling.prompt_logprobs is not None:
                 prompt = tuple(sequence.prompt_logprobs)
             updates.append(RequestUpdate(sequence.request.request_id, kept, finish, None, logprobs, prompt))
-        self._padding.end_with_batch()
+        self.padding.end_with_batch()
         return updates
 
     def _append(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
@@ -87,7 +81,7 @@ class Retirement:
             if token in sequence.stop_token_ids:
                 sequence.finish_reason = FinishReason.STOP
                 # A natural end needs no explanation; a stop token that the client chose is named.
-                sequence.stop_reason = None if token in self._eos_token_ids else token
+                sequence.stop_reason = None if token in self.eos_token_ids else token
                 return True
             if matched is not None:
                 sequence.finish_reason, sequence.stop_reason = FinishReason.STOP, matched
@@ -104,7 +98,7 @@ class Retirement:
         """End a live sequence from outside its own tokens: aborted, expired, or lost with a failed step."""
         sequence.finish_reason = reason
         finish = self._retire(sequence, now, message)
-        self._padding.end_with_batch()
+        self.padding.end_with_batch()
         return RequestUpdate(sequence.request.request_id, (), finish)
 
     def pause(self, sequence: Sequence) -> list[BlockCopy]:
@@ -112,39 +106,26 @@ class Retirement:
 
         It gives back its slot and its blocks, so that whoever reads it slowly costs nobody else anything.
         """
-        population, pairs = self._population, []
-        match sequence.status:
-            case Status.WAITING:
-                population.dequeue(sequence)
-            case Status.RUNNING:
-                population.running.remove(sequence)
-                pairs = self._kv.swap_out(sequence)
-            case _:
-                population.preempted.remove(sequence)
+        population = self.population
+        population.remove(sequence)
+        pairs = self.kv.swap_out(sequence) if sequence.status is Status.RUNNING else []
         population.free_slot(sequence)
         sequence.move_to(Status.PAUSED)
         population.paused[sequence.request_id] = sequence
-        self._padding.end_with_batch()
+        self.padding.end_with_batch()
         return pairs
 
     def _retire(self, sequence: Sequence, now: float, message: str | None = None) -> Finish:
-        population, was = self._population, sequence.status
+        population, was = self.population, sequence.status
         num_blocks = len(sequence.block_table)
-        if was is Status.WAITING:
-            population.dequeue(sequence)
-        elif was is Status.RUNNING:
-            population.running.remove(sequence)
-        elif was is Status.PAUSED:
-            del population.paused[sequence.request_id]
-        else:
-            population.preempted.remove(sequence)
+        population.remove(sequence)
         del population.by_id[sequence.request_id]
         sequence.move_to(Status.FINISHED)
-        if was is not Status.RUNNING or not self._padding.take(sequence):
+        if was is not Status.RUNNING or not self.padding.take(sequence):
             self._give_back(sequence)
         assert sequence.finish_reason is not None
         if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self._output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
+            self.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
         return Finish(
             reason=sequence.finish_reason,
             stop_reason=sequence.stop_reason,
@@ -162,5 +143,5 @@ class Retirement:
         )
 
     def _give_back(self, sequence: Sequence) -> None:
-        self._kv.release(sequence)
-        self._population.free_slot(sequence)
+        self.kv.release(sequence)
+        self.population.free_slot(sequence)

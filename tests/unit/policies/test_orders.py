@@ -151,7 +151,7 @@ def test_service_of_backlogged_tenants_differs_by_at_most_the_bound(
 
     def count(view: StepView) -> None:
         nonlocal looks
-        waiting = {s.request.tenant for s in core.population.waiting}
+        waiting = {s.request.tenant for s in core.population.queued.values()}
         for sequence in view.formed.sequences:
             if sequence.num_output_tokens == 1:
                 service[sequence.request.tenant] += PROMPT_WEIGHT * sequence.num_prompt_tokens
