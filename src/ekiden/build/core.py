@@ -61,7 +61,7 @@ def _stop_text_factory(tokenizer: Tokenizer | None) -> StopTextFactory:
         text = IncrementalText(
             tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
         )
-        return StopText(lambda token: text.feed(token).stopped)
+        return lambda token: text.feed(token).stopped
 
     return make
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from ekiden.config import CacheConfig, ConfigError, check_controls
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.step_time import StepTimeModel
@@ -36,7 +38,7 @@ from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, RefusedCall, Request, RequestUpdate
 from ekiden.state.runner import Drafter, ModelRunner, RunnerError
 from ekiden.state.sequence import PauseReason, Sequence
-from ekiden.state.turn import Arrival, FormationOutcome, PauseChange, RefillOutcome, Turn, TurnRecorder
+from ekiden.state.turn import Arrival, FormationOutcome, Pause, RefillOutcome, Turn, TurnRecorder
 
 Clock = Callable[[], float]
 ControlsAnswer = Callable[[ControlState | str], None]
@@ -155,9 +157,9 @@ class EngineCore:
         self._arrivals: deque[Request | RefusedCall | _AskedChange] = deque()
         """In the order in which they came: who came before the engine was closed to newcomers is let in."""
         self._num_noted = 0
-        self._aborts: deque[str] = deque()
-        self._pauses: list[PauseChange] = []
-        self._held_pauses: list[PauseChange] = []
+        self._aborts: list[str] = []
+        self._pauses: list[Pause] = []
+        self._held_pauses: list[Pause] = []
         """Those that could not be applied at the last boundary."""
         self._swap_out: list[BlockCopy] = []
         self._just_paused: list[Sequence] = []
@@ -183,13 +185,13 @@ class EngineCore:
 
     def pause(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR, by: str | None = None) -> None:
         """Take a request out of the running, keeping what it has, until it is resumed; unknown ids are ignored."""
-        self._pauses.append(PauseChange(request_id, reason, True, by))
+        self._pauses.append(Pause(request_id, reason, True, by))
 
     def resume(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR, by: str | None = None) -> None:
         """Withdraw a pause; the request goes on when no other reason holds it."""
-        self._pauses.append(PauseChange(request_id, reason, False, by))
+        self._pauses.append(Pause(request_id, reason, False, by))
 
-    def set_controls(self, change: ControlChange, answer: "ControlsAnswer | None" = None) -> None:
+    def set_controls(self, change: ControlChange, answer: ControlsAnswer | None = None) -> None:
         """Change the rules. ``answer`` is called at the boundary, with the new state or with why it was refused."""
         self._arrivals.append(_AskedChange(change, answer))
 
@@ -217,13 +219,13 @@ class EngineCore:
         updates = self._apply_inbox(turn)
         if not self.population.running:  # an idle engine starts newcomers in the same turn
             self._refilled = turn.refilled_at_start = self.refill.admit(turn.start)
-        formed = turn.formed = self.formation.form(
+        formed = self.formation.form(
             swap_out=self._swap_out, swap_in=self._refilled.swap_in, resumed=self._refilled.resumed
         )
         plan = formed.plan
         if plan.empty and not plan.swap_out:
             return self._end_turn(turn, StepResult(updates, False, self._next_change()))
-        load = turn.load = formed.load
+        turn.formed, load = formed, formed.load
         turn.predicted, turn.prefill_share = self.step_time.predict(load), self.step_time.prefill_share(load)
         try:
             output = turn.output = self.advance.run(plan)
@@ -238,7 +240,7 @@ class EngineCore:
         self._totals.count_step(turn)
         updates = updates + turn.updates
         if self._observer is not None:
-            index, start, end = self._totals.steps, turn.start, turn.end
+            index, start, end = self._totals.steps_total, turn.start, turn.end
             view = StepView(index=index, start=start, end=end, formed=formed, output=output, updates=updates)
             self._observer.on_step(view)
         return self._end_turn(turn, StepResult(updates, True, None))
@@ -274,10 +276,9 @@ class EngineCore:
                 self._totals.count_refusal(request, accepted)
                 updates.append(RequestUpdate(request.request_id, (), None, accepted))
         self._num_noted = 0
-        while self._aborts:
-            turn.aborts.append(self._aborts.popleft())
-            sequence = self.population.by_id.get(turn.aborts[-1])
-            if sequence is not None:
+        turn.aborts, self._aborts = self._aborts, []
+        for request_id in turn.aborts:
+            if sequence := self.population.by_id.get(request_id):
                 updates.append(self.retirement.end(sequence, FinishReason.ABORT, now))
         turn.pauses, self._pauses = self._pauses, []
         held, self._held_pauses = self._held_pauses, []
@@ -290,7 +291,7 @@ class EngineCore:
         self._totals.count_ends(updates)
         return updates
 
-    def _apply_change(self, asked: "_AskedChange", turn: Turn) -> None:
+    def _apply_change(self, asked: _AskedChange, turn: Turn) -> None:
         before = self.controls.now
         answer: ControlState | str
         try:
@@ -312,9 +313,9 @@ class EngineCore:
             population.reorder(make_waiting_queue(now, population.waiting.counters()))
         population.resize(now.max_num_seqs)
         self._padding.end_with_batch()
-        self._totals.tenants.name(now.tenants)
+        self._totals.tenant_counts.name(now.tenants)
 
-    def _apply_pause(self, change: PauseChange, turn: Turn) -> None:
+    def _apply_pause(self, change: Pause, turn: Turn) -> None:
         sequence = self.population.by_id.get(change.request_id)
         if sequence is None:
             return
@@ -322,10 +323,7 @@ class EngineCore:
             self._held_pauses.append(change)  # its blocks are on their way back; next boundary
             return
         was_paused = bool(sequence.paused_by)
-        if change.paused:
-            sequence.paused_by.add(change.reason)
-        else:
-            sequence.paused_by.discard(change.reason)
+        (sequence.paused_by.add if change.paused else sequence.paused_by.discard)(change.reason)
         if sequence.paused_by and not was_paused:
             self._swap_out += self.retirement.pause(sequence)
             self._just_paused.append(sequence)
@@ -367,9 +365,10 @@ class EngineCore:
     # --- what others may see
 
     def stats(self) -> EngineStats:
-        population, totals, wait_reason = self.population, self._totals, self._refilled.wait_reason
+        population, wait_reason = self.population, self._refilled.wait_reason
         num_waiting = len(population.queued)
-        return EngineStats(
+        return msgspec.structs.replace(
+            self._totals.snapshot(),
             num_running=len(population.running),
             num_waiting=num_waiting,
             num_paused=len(population.paused),
@@ -378,23 +377,8 @@ class EngineCore:
             waiting_tokens=population.queue_size.tokens,
             kv_blocks_total=self.kv.pool.num_blocks,
             kv_blocks_used=self.kv.pool.num_referenced,
-            steps_total=totals.steps,
-            prompt_tokens_total=totals.prompt_tokens,
-            generation_tokens_total=totals.generation_tokens,
-            preemptions_total=totals.preemptions,
             prefix_cache_queries_total=self.kv.prefix_queries,
             prefix_cache_hits_total=self.kv.prefix_hits,
-            finished_total=dict(totals.finished),
-            refused_total=dict(totals.refused),
-            refused_by_door_total=dict(totals.refused_by_door),
-            model_seconds_total=totals.model_seconds,
-            sampling_seconds_total=totals.sampling_seconds,
-            host_seconds_total=totals.host_seconds,
-            last_step_tokens=totals.last_step_tokens,
-            steps_by_tokens=tuple(totals.steps_by_tokens),
-            step_tokens_total=totals.step_tokens,
-            latencies=totals.latencies.snapshot(),
-            tenants=totals.tenants.snapshot(),
         )
 
     def check_integrity(self) -> None:

@@ -24,17 +24,19 @@ import msgspec
 
 from ekiden.config import Config, controls_of
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import MAX_QUEUED_NOTES, Command, EngineLoop, SetControls, Stop
+from ekiden.engine.loop import MAX_QUEUED_NOTES, Command, EngineLoop, Stop
 from ekiden.engine.parts import BuiltEngine
 from ekiden.engine.spawn import Spawned, spawn
 from ekiden.engine.streaming import StreamingEngine
 from ekiden.errors import UserError
 from ekiden.models.errors import ModelError
-from ekiden.state.controls import ControlState
+from ekiden.state.controls import ControlChange, ControlState
 from ekiden.state.request import RefusedCall, RequestUpdate
 
 STATS_SECONDS = 0.2
 """How far apart a busy engine's statistics are: nobody reads them as often as steps are taken."""
+
+SHUTTING_DOWN = "the server is shutting down"
 
 MakeEngine = Callable[[Config], BuiltEngine]
 """Loads the model and builds the engine inside the engine's process; must be importable by name there."""
@@ -185,6 +187,7 @@ class EngineClient(StreamingEngine):
             self._stopped.set()
             await self._supervisor
             self._supervisor = None
+            self._control_calls.fail_all(SHUTTING_DOWN, held=True)
 
     @property
     def card(self) -> ModelCard:
@@ -217,6 +220,11 @@ class EngineClient(StreamingEngine):
         child = self._child
         if child is not None and child.ready and child.outbox.qsize() < MAX_QUEUED_NOTES:
             super().note_refusal(refused)
+
+    async def set_controls(self, change: ControlChange) -> ControlState:
+        if self.health is Health.DEAD:  # the next engine is told
+            return await self._control_calls.set(change, hold=True)
+        return await super().set_controls(change)
 
     def _silent_for(self) -> float:
         """Seconds without a report while there is work."""
@@ -257,7 +265,7 @@ class EngineClient(StreamingEngine):
             await child.end()
             if not child.failed:
                 self._failure = f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
-            self._fail_all("the server is shutting down" if self._stopping else str(self._failure))
+            self._fail_all(SHUTTING_DOWN if self._stopping else str(self._failure))
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
@@ -279,7 +287,7 @@ class EngineClient(StreamingEngine):
                 child.ready = True
                 self._card = card
                 self._ledger_path = None if ledger is None else Path(ledger)
-                self._send(SetControls(self.controls().changes))  # a restarted engine does not know of them
+                self._control_calls.restarted()
                 if not first.done():
                     first.set_result(card)
             case Failed(message, permanent):

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from ekiden.engine.control_calls import ControlCalls
 from ekiden.engine.interface import EngineStats
-from ekiden.engine.loop import Abort, Command, NoteRefusal, Pause
+from ekiden.engine.loop import Abort, Command, NoteRefusal
 from ekiden.engine.streams import Stream, Streams
 from ekiden.state.controls import ControlChange, Controls, ControlState
 from ekiden.state.request import RefusedCall, Request
 from ekiden.state.sequence import PauseReason
+from ekiden.state.turn import Pause
 
 
 class StreamingEngine(ABC):

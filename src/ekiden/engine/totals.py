@@ -8,6 +8,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from ekiden.engine.interface import (
     LATENCIES,
     LATENCY_BOUNDS,
@@ -15,6 +17,7 @@ from ekiden.engine.interface import (
     STEP_TOKEN_BOUNDS,
     TOKEN_TIME_BOUNDS,
     Distribution,
+    EngineStats,
     TenantTotals,
 )
 from ekiden.measure.figures import time_per_output_token
@@ -110,53 +113,59 @@ class TenantCounts:
 
 
 class Totals:
+    """Its numbers have the names that they have in :class:`EngineStats`."""
+
     def __init__(self, tenants: Iterable[str] = ()) -> None:
-        self.steps = 0
-        self.prompt_tokens = 0
-        self.generation_tokens = 0
-        self.preemptions = 0
+        self.steps_total = 0
+        self.prompt_tokens_total = 0
+        self.generation_tokens_total = 0
+        self.preemptions_total = 0
         self.last_step_tokens = 0
-        self.step_tokens = 0
+        self.step_tokens_total = 0
         self.steps_by_tokens = [0] * (len(STEP_TOKEN_BOUNDS) + 1)
-        self.model_seconds = self.sampling_seconds = self.host_seconds = 0.0
-        self.finished: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-        self.refused_by_door: Counter[str] = Counter()
-        self.latencies = LatencyTotals()
-        self.tenants = TenantCounts()
-        self.tenants.name(tenants)
+        self.model_seconds_total = self.sampling_seconds_total = self.host_seconds_total = 0.0
+        self.finished_total: Counter[str] = Counter()
+        self.refused_total: Counter[str] = Counter()
+        self.refused_by_door_total: Counter[str] = Counter()
+        self.latency_totals = LatencyTotals()
+        self.tenant_counts = TenantCounts()
+        self.tenant_counts.name(tenants)
+
+    def snapshot(self) -> EngineStats:
+        stats = msgspec.convert(self, EngineStats, from_attributes=True)
+        latencies, tenants = self.latency_totals.snapshot(), self.tenant_counts.snapshot()
+        return msgspec.structs.replace(stats, latencies=latencies, tenants=tenants)
 
     def count_step(self, turn: Turn) -> None:
         """A turn whose step was computed."""
-        formed, output, load = turn.formed, turn.output, turn.load
+        formed, output = turn.formed, turn.output
         assert formed is not None
         assert output is not None
-        assert load is not None
-        self.steps += 1
-        self.prompt_tokens += load.prefill_tokens
-        self.generation_tokens += sum(len(update.token_ids) for update in turn.updates)
-        self.preemptions += len(formed.preempted)
+        self.steps_total += 1
+        self.prompt_tokens_total += formed.load.prefill_tokens
+        self.generation_tokens_total += sum(len(update.token_ids) for update in turn.updates)
+        self.preemptions_total += len(formed.preempted)
         tokens = self.last_step_tokens = formed.plan.total_tokens
-        self.step_tokens += tokens
+        self.step_tokens_total += tokens
         self.steps_by_tokens[bisect_left(STEP_TOKEN_BOUNDS, tokens)] += 1
-        self.model_seconds += output.timing.model
-        self.sampling_seconds += output.timing.sampling
-        self.host_seconds += output.timing.host
+        self.model_seconds_total += output.timing.model
+        self.sampling_seconds_total += output.timing.sampling
+        self.host_seconds_total += output.timing.host
         self.count_ends(turn.updates)
 
     def count_failed_step(self, turn: Turn) -> None:
         """A turn whose step the runner failed: nothing was computed, but victims had been chosen."""
         assert turn.formed is not None
-        self.preemptions += len(turn.formed.preempted)
+        self.preemptions_total += len(turn.formed.preempted)
         self.count_ends(turn.updates)
 
     def count_ends(self, updates: list[RequestUpdate]) -> None:
         for update in updates:
             if update.finish is not None:
-                self.finished[update.finish.reason.value] += 1
-                self.latencies.observe(update.finish)
-                self.tenants.ended(update.finish)
+                self.finished_total[update.finish.reason.value] += 1
+                self.latency_totals.observe(update.finish)
+                self.tenant_counts.ended(update.finish)
 
     def count_refusal(self, request: Request, refusal: Refusal) -> None:
-        (self.refused_by_door if refusal.by_door else self.refused)[refusal.reason.value] += 1
-        self.tenants.refused(request)
+        (self.refused_by_door_total if refusal.by_door else self.refused_total)[refusal.reason.value] += 1
+        self.tenant_counts.refused(request)

@@ -72,7 +72,7 @@ class Retirement:
         return tokens
 
     def _ends(self, sequence: Sequence, token: int) -> bool:
-        matched = sequence.stop_text.feed(token) if sequence.stop_text is not None else None
+        matched = sequence.stop_text(token) if sequence.stop_text is not None else None
         complete = sequence.rules is not None and sequence.rules.advance(token)
         if sequence.rules is not None and sequence.rules.error is not None:
             sequence.finish_reason = FinishReason.ERROR
