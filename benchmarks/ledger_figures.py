@@ -72,7 +72,7 @@ class Bench:
             header = make_header(config, self.model.info, run_id="bench", clock_base=0)
             self.writer = LedgerWriter(folder / "bench.sqlite", header)
             recorder = Recorder(
-                self.writer, clock_base=0, block_size=32, prefix_caching=True, controls=controls_of(config)
+                self.writer.put, clock_base=0, block_size=32, prefix_caching=True, controls=controls_of(config)
             )
         self.core = EngineCore(
             runner=self.model,

@@ -7,8 +7,8 @@ be checked without a model is checked when a section is created, and raises :cla
 """
 
 import re
-from dataclasses import Field, asdict, dataclass, field
-from typing import Any, ClassVar, Protocol
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from ekiden.errors import UserError
 from ekiden.state.controls import Controls, TenantLimits
@@ -28,9 +28,7 @@ def setting(
     over: float | None = None,
 ) -> Any:
     """A dataclass field with its help text and bounds. A value is at least ``least`` and greater than ``over``."""
-    metadata: dict[str, object] = {"help": help_text, "choices": choices, "least": least, "over": over}
-    if flag is not None:
-        metadata["flag"] = flag
+    metadata = {"help": help_text, "choices": choices, "least": least, "over": over, "flag": flag}
     return field(default=default, metadata=metadata)
 
 
@@ -39,22 +37,20 @@ def _check(ok: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-class _Section(Protocol):
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-
-def _check_bounds(section: _Section) -> None:
-    """Check every value of a section against its field's choices and bounds; None means "not set"."""
-    for name, each in section.__dataclass_fields__.items():
-        value, bounds = getattr(section, name), each.metadata
-        if value is None:
-            continue
-        if choices := bounds["choices"]:
-            _check(value in choices, f"{name} is {value!r}; it must be one of {', '.join(choices)}")
-        if (least := bounds["least"]) is not None:
-            _check(value >= least, f"{name} is {value}; it must be at least {least}")
-        if (over := bounds["over"]) is not None:
-            _check(value > over, f"{name} is {value}; it must be over {over}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Section:
+    def __post_init__(self) -> None:
+        """Check every value against its field's choices and bounds; None means "not set"."""
+        for each in fields(self):
+            name, value, bounds = each.name, getattr(self, each.name), each.metadata
+            if value is None:
+                continue
+            if choices := bounds["choices"]:
+                _check(value in choices, f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+            if (least := bounds["least"]) is not None:
+                _check(value >= least, f"{name} is {value}; it must be at least {least}")
+            if (over := bounds["over"]) is not None:
+                _check(value > over, f"{name} is {value}; it must be over {over}")
 
 
 BATCHING = ("continuous", "static", "static-padded", "window", "sequential")
@@ -62,7 +58,7 @@ ORDERS = ("fcfs", "priority", "deadline", "fair")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(_Section):
     model: str = setting("smollm2-135m", "catalog name, .gguf file, model folder, or org/name on a hub", flag="MODEL")
     served_model_name: str | None = setting(None, "the id clients use; default: the model's own name")
     max_model_len: int | None = setting(None, "context limit in tokens; default: the model's own", least=2)
@@ -80,7 +76,7 @@ class ModelConfig:
     model_cache: str | None = setting(None, "folder of fetched and converted models; default: ~/.cache/ekiden")
 
     def __post_init__(self) -> None:
-        _check_bounds(self)
+        _Section.__post_init__(self)
         _check(
             self.weights == "int8" or self.expand_weights != "always",
             f"expand_weights is always and weights {self.weights}; only int8 weights can be expanded",
@@ -88,7 +84,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheConfig:
+class CacheConfig(_Section):
     kv_cache_size: str = setting("512MiB", "memory of the KV pool, such as 512MiB or 2GiB")
     swap_size: str = setting("2GiB", "memory to which the KV blocks of preempted sequences may be moved")
     block_size: int = setting(32, "tokens in a KV block (32 on CPU)", least=1)
@@ -96,13 +92,13 @@ class CacheConfig:
     kv_dtype: str = setting("f16", "type of keys and values in the pool", choices=("f16", "f32", "u8"))
 
     def __post_init__(self) -> None:
-        _check_bounds(self)
+        _Section.__post_init__(self)
         parse_size("kv_cache_size", self.kv_cache_size)
         parse_size("swap_size", self.swap_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
+class SchedulerConfig(_Section):
     max_num_seqs: int = setting(64, "sequences that run at once", least=1)
     max_num_batched_tokens: int = setting(512, "tokens in one step: all decodes plus prefill chunks")
     batching: str = setting("continuous", "when waiting requests may join", choices=BATCHING)
@@ -126,12 +122,9 @@ class SchedulerConfig:
     )
     fair_output_weight: float = setting(2.0, "under `fair`: what an output token costs", over=0)
 
-    def __post_init__(self) -> None:
-        _check_bounds(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsConfig:
+class LimitsConfig(_Section):
     max_num_queued_reqs: int = setting(4096, "waiting requests before new ones are refused with 503", least=1)
     max_num_queued_tokens: int = setting(
         4_000_000, "prompt tokens waiting before new requests are refused with 503", least=1
@@ -144,12 +137,9 @@ class LimitsConfig:
     max_body_mib: float = setting(8.0, "largest HTTP body in MiB")
     body_timeout: float = setting(30.0, "seconds within which a request's body must have arrived", over=0)
 
-    def __post_init__(self) -> None:
-        _check_bounds(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(_Section):
     seed: int = setting(0, "seed from which requests without one draw theirs")
     determinism: str = setting(
         "strict", "strict: same request, same tokens, whatever runs beside it", choices=("strict", "relaxed")
@@ -158,12 +148,9 @@ class EngineConfig:
     backend: str = setting("openvino", "what computes: openvino, or fake (no weights: tokens are hashes, for tests)")
     device: str = setting("CPU", "where the backend computes, as it names its devices; only the CPU is tested")
 
-    def __post_init__(self) -> None:
-        _check_bounds(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(_Section):
     host: str = setting("127.0.0.1", "address to bind")
     port: int = setting(8000, "port to bind; 0 picks a free one")
     api_key: str | None = setting(None, "key that clients must send as a bearer token")
@@ -183,7 +170,7 @@ class ServerConfig:
     log_level: str = setting("info", "debug, info, warning or error", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:
-        _check_bounds(self)
+        _Section.__post_init__(self)
         _check(0 <= self.port <= 65535, f"port is {self.port}; it must be between 0 and 65535")
         _check(
             self.tenant_header is None or re.fullmatch(r"[A-Za-z0-9-]{1,64}", self.tenant_header) is not None,
@@ -205,7 +192,7 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerConfig:
+class LedgerConfig(_Section):
     ledger: bool = setting(True, "record every scheduling decision of the server for explain and replay")
     ledger_dir: str | None = setting(
         None, "folder of the recorded runs; default: $XDG_STATE_HOME/ekiden/ledger, else ~/.local/state/ekiden/ledger"
@@ -220,7 +207,7 @@ class LedgerConfig:
     )
 
     def __post_init__(self) -> None:
-        _check_bounds(self)
+        _Section.__post_init__(self)
         parse_size("ledger_max_size", self.ledger_max_size)
         _check(
             self.otlp_endpoint is None or re.fullmatch(r"https?://[^/\s]+(/\S*)?", self.otlp_endpoint) is not None,

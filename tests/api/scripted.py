@@ -18,7 +18,7 @@ from ekiden.config import Config, controls_of
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.text import IncrementalText
-from ekiden.models.tokenizer import Tokenizer, TokenizerParts
+from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.controls import ControlChange, ControlsInForce, ControlState
 from ekiden.state.request import Finish, FinishReason, Refusal, RefusedCall, Request, RequestUpdate, TokenLogprobs
 
@@ -54,21 +54,15 @@ def make_tokenizer(*, adds_bos: bool = False) -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     return Tokenizer(
-        TokenizerParts(
-            backend=backend,
-            rest=backend,
-            byte_level=True,
-            byte_fallback=False,
-            strips_space=False,
-            added={token: text for text, token in special.items()},
-            special=special,
-            patterns={},
-            prefix=(BOS,) if adds_bos else (),
-            suffix=(),
-            bos_token_id=BOS if adds_bos else None,
-            eos_token_ids=frozenset({END}),
-            vocab_size=VOCAB_SIZE,
-        )
+        backend=backend,
+        rest=backend,
+        byte_level=True,
+        added={token: text for text, token in special.items()},
+        special=special,
+        prefix=(BOS,) if adds_bos else (),
+        bos_token_id=BOS if adds_bos else None,
+        eos_token_ids=frozenset({END}),
+        vocab_size=VOCAB_SIZE,
     )
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ekiden.backends.fake import next_token
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.state.request import RequestUpdate, TokenLogprobs
 from tests.api.conftest import Memory, assert_error, events
 from tests.api.real_core import BLOCK, real_core
 from tests.api.scripted import BOS, END, MODEL, VOCAB_SIZE, say
+from tests.fake_answers import next_token
 
 HIGH = 1.0 - math.log(math.e + VOCAB_SIZE - 1)
 LOW = HIGH - 1.0

@@ -34,7 +34,7 @@ def test_the_layers_hold_the_values_of_int8_and_the_tables_stay_int8(files, desc
     assert [list(node.shape) for node in tables] == [[description.vocab_size, description.spec.hidden_size]] * 2
 
     found = [node.data for node in constants if node.get_element_type().get_type_name() == "f32"]
-    layers = [name for name in checkpoint.names() if name.endswith("_proj.weight")]
+    layers = [name for name in checkpoint.shapes if name.endswith("_proj.weight")]
     assert len(layers) == 7 * description.spec.num_layers
     for name in layers:
         values, scale = quantise_per_channel(checkpoint.tensor(name))

@@ -9,7 +9,8 @@ import pytest
 
 from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.backends.openvino.self_test import SelfTest, SelfTestResult
-from ekiden.config import ConfigError
+from ekiden.build.model import load_model
+from ekiden.config import Config, ConfigError, ModelConfig
 from ekiden.models.errors import ModelError
 from tests.backends.driving import load_folder, sequence, step
 
@@ -22,8 +23,10 @@ def test_another_block_size_is_refused_with_the_way_out(reference_dir: Path, tmp
 
 
 def test_a_context_over_the_models_own_is_refused(reference_dir: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"max_model_len is 300; llama has 256 positions"):
-        load_folder(reference_dir / "llama", tmp_path, max_model_len=300, **SMALL)
+    """By the room of building, whatever the backend."""
+    model = ModelConfig(model=str(reference_dir / "llama"), model_cache=str(tmp_path), max_model_len=300)
+    with pytest.raises(ConfigError, match=r"max_model_len is 300; llama was made for at most 256"):
+        load_model(Config(model=model))
 
 
 def test_a_pool_too_small_is_refused(reference_dir: Path, tmp_path: Path):

@@ -21,7 +21,7 @@ from ekiden.build.recording import recorded_core
 from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.parts import EngineParts
-from ekiden.evidence.breakdown import Cause
+from ekiden.evidence.causes import Cause
 from ekiden.evidence.explain import explain
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.token_replay import replay_tokens

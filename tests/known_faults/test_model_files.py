@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from ekiden.models.tokenizer import Tokenizer
 from tests.api import real_core as real_core_module
 from tests.api.conftest import Memory, assert_error, memory_client
 from tests.api.real_core import real_core
@@ -45,7 +44,7 @@ async def test_pb_43_without_an_end_token_answers_end_by_length_or_a_stop(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No token stands in for the missing one, and an answer that would have to end by it is refused."""
-    endless = Tokenizer(replace(make_tokenizer()._parts, eos_token_ids=frozenset()))
+    endless = replace(make_tokenizer(), eos_token_ids=frozenset())
     monkeypatch.setattr(real_core_module, "make_tokenizer", lambda: endless)
     async with real_core(small()) as core:
         answer = await whole(core.http, path, max_tokens=5, logit_bias={str(END): 100})

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ekiden.backends.fake import FakeRunner, answer_to, next_token
+from ekiden.backends.fake import FakeRunner
 from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.driver import ANY_TIME, Source, drive
 from ekiden.engine.engine_core import EngineCore, StepResult, StepView
@@ -19,6 +19,7 @@ from ekiden.state.invariants import Invariant, InvariantBreach, checking
 from ekiden.state.request import FinishReason, Request, RequestUpdate
 from ekiden.state.runner import RunnerError
 from ekiden.state.sampling_params import SamplingParams
+from tests.fake_answers import answer_to, next_token
 
 VOCAB = 50
 TENANTS = {

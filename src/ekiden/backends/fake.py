@@ -1,7 +1,7 @@
 """A model without weights: the next token is a hash of all tokens before it.
 
 It keeps its hashes in a KV pool and reads them back through the block tables, so a scheduler that mixes up blocks,
-swaps or positions gets other tokens. Tests and the simulation compare with :func:`next_token`. To inject faults,
+swaps or positions gets other tokens. Tests compare with the hashes of the tokens themselves. To inject faults,
 ``before_step``, which is called with the step's number, may raise :class:`~ekiden.state.runner.RunnerError` or advance
 a virtual clock.
 
@@ -9,7 +9,7 @@ Every row gets the hashed token, unless a ``sampler`` is given: that chooses fro
 the highest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -22,31 +22,14 @@ from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, RowResult, StepOutput
 from ekiden.state.runner import ChunkRules, RunnerError, RunnerInfo
 
 _MASK = (1 << 64) - 1
-_SEED = 0x9E3779B97F4A7C15
+SEED = 0x9E3779B97F4A7C15
 _SERVED_BLOCKS = 4096
 
 
-def _mix(state: int, token: int) -> int:
+def mix(state: int, token: int) -> int:
     """One step of a 64-bit multiply-xorshift hash."""
     state = ((state ^ (token + 1)) * 0xBF58476D1CE4E5B9) & _MASK
     return state ^ (state >> 29)
-
-
-def next_token(token_ids: Sequence[int], vocab_size: int) -> int:
-    """The fake model's greedy token after ``token_ids``."""
-    return answer_to(token_ids, vocab_size, 1)[0]
-
-
-def answer_to(token_ids: Sequence[int], vocab_size: int, count: int) -> list[int]:
-    """The first ``count`` tokens of the fake model's greedy answer to ``token_ids``."""
-    state = _SEED
-    for token in token_ids:
-        state = _mix(state, token)
-    answer: list[int] = []
-    while len(answer) < count:
-        answer.append(state % vocab_size)
-        state = _mix(state, answer[-1])
-    return answer
 
 
 class FakeRunner:
@@ -64,7 +47,7 @@ class FakeRunner:
         sampler: Sampler | None = None,
         before_step: Callable[[int], None] | None = None,
     ) -> None:
-        self._info = RunnerInfo(
+        self.info = RunnerInfo(
             backend="fake",
             vocab_size=vocab_size,
             max_model_len=max_model_len,
@@ -82,10 +65,6 @@ class FakeRunner:
         self.steps = 0
         self.computed_tokens = 0
 
-    @property
-    def info(self) -> RunnerInfo:
-        return self._info
-
     def execute(self, plan: BatchPlan) -> StepOutput:
         self.steps += 1
         if self._before_step is not None:
@@ -102,7 +81,7 @@ class FakeRunner:
         if row.sampling is not None and self._sampler is not None:
             (result,) = self._sampler.sample(self._logits(row, row.logit_positions), [row])
         elif row.sampling is not None:
-            chosen = [self._state_at(row, position) % self._info.vocab_size for position in row.logit_positions]
+            chosen = [self._state_at(row, position) % self.info.vocab_size for position in row.logit_positions]
             result = RowResult(tuple(chosen[: 1 + num_accepted(row, chosen)]))
         if (asked := row.prompt_logits) is not None:
             positions = range(asked.first, asked.first + len(asked.targets))
@@ -112,23 +91,23 @@ class FakeRunner:
 
     def _logits(self, row: Row, positions: range) -> FloatMatrix:
         """Logits of 1 for the hashed token and 0 for the others."""
-        logits = np.zeros((len(positions), self._info.vocab_size), np.float32)
+        logits = np.zeros((len(positions), self.info.vocab_size), np.float32)
         for line, position in zip(logits, positions, strict=True):
-            line[self._state_at(row, position) % self._info.vocab_size] = 1.0
+            line[self._state_at(row, position) % self.info.vocab_size] = 1.0
         return logits
 
     def _state_at(self, row: Row, position: int) -> int:
         """The hash of the row's tokens up to and including ``position``; at -1 the hash of no tokens."""
-        size = self._info.block_size
-        return _SEED if position < 0 else self._pool[row.blocks[position // size]][position % size]
+        size = self.info.block_size
+        return SEED if position < 0 else self._pool[row.blocks[position // size]][position % size]
 
     def _compute(self, row: Row) -> None:
-        size = self._info.block_size
+        size = self.info.block_size
         if row.end > len(row.blocks) * size:
             raise RunnerError(f"tokens {row.start}..{row.end} do not fit {len(row.blocks)} blocks of {size}")
         state = self._state_at(row, row.start - 1)
         for position, token in enumerate(row.token_ids, row.start):
-            state = _mix(state, token)
+            state = mix(state, token)
             self._pool[row.blocks[position // size]][position % size] = state
         self.computed_tokens += len(row.token_ids)
 

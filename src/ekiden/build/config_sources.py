@@ -86,7 +86,7 @@ def all_settings() -> tuple[Setting, ...]:
                     default=cast(Value, item.default),
                     help=item.metadata["help"],
                     choices=item.metadata["choices"],
-                    flag=item.metadata.get("flag", "--" + item.name.replace("_", "-")),
+                    flag=item.metadata["flag"] or "--" + item.name.replace("_", "-"),
                 )
             )
     names = [setting.name for setting in found]

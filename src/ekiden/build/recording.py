@@ -118,7 +118,7 @@ def recorded_core(
             f"cannot record to {path}: {error}; choose another folder with --ledger-dir, or --no-ledger"
         ) from error
     recorder = Recorder(
-        writer,
+        writer.put,
         clock_base=clock_base,
         block_size=parts.runner.info.block_size,
         prefix_caching=config.cache.enable_prefix_caching,

@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Sequence
 
 import click
 import msgspec
@@ -60,15 +59,11 @@ def command(
     reader = find_request(folder_of(resolved), request_id)[0] if run is None else open_run(resolved, run)
     with reader:
         rows = _named(reader, request_id)
-        told: Sequence[Explanation | Answer]
-        if question is None:
-            told = [explain(reader, row) for row in rows]
-        else:
-            other = None if than is None else _named(reader, than)[0]
-            told = [why(reader, row, Question(question), other) for row in rows]
+        other = _named(reader, than)[0] if question and than else None
+        asked = question and Question(question)
+        told = [why(reader, row, asked, other) if asked else explain(reader, row) for row in rows]
     if as_json:  # one object for one request; a list where a call had several answers
-        plain = [msgspec.to_builtins(one) for one in told]
-        print_json(plain[0] if len(plain) == 1 else plain)
+        print_json(msgspec.to_builtins(told[0] if len(told) == 1 else told))
         return
     for one in told:
         print_explanation(out(), one) if isinstance(one, Explanation) else _print_answer(out(), one)
@@ -87,10 +82,8 @@ def print_explanation(console: Console, told: Explanation) -> None:
     console.print(told.headline, soft_wrap=True)
     if told.expected_output is not None and told.status == "finished":
         p10, p50, p90 = told.expected_output
-        console.print(
-            f"{told.output_tokens} output tokens; expected at arrival: {p10} to {p90}, {p50} in the middle.",
-            soft_wrap=True,
-        )
+        made = f"{told.output_tokens} output tokens"
+        console.print(f"{made}; expected at arrival: {p10} to {p90}, {p50} in the middle.", soft_wrap=True)
     if told.causes:
         console.print()
         console.print(_causes_table(told))
@@ -155,10 +148,9 @@ def _worst(reader: LedgerReader, count: int, last: str | None, as_json: bool) ->
     say(f"The {len(found)} slowest requests of run {reader.header.run_id}:")
     table = plain_table("request", "tenant", "ended", "took", "first token", "tokens", "mostly")
     for one in found:
-        ttft = "-" if one.ttft_seconds is None else seconds(one.ttft_seconds)
+        times = (seconds(one.e2e_seconds), "-" if one.ttft_seconds is None else seconds(one.ttft_seconds))
         mostly = f"{seconds(one.cause_seconds)} {one.words}"
-        row = (one.request_id, one.tenant, one.reason, seconds(one.e2e_seconds), ttft, str(one.output_tokens))
-        table.add_row(*row, mostly)
+        table.add_row(one.request_id, one.tenant, one.reason, *times, str(one.output_tokens), mostly)
     out().print(table)
 
 

@@ -16,6 +16,8 @@ from ekiden.evidence.lineage import changes, lineage_of
 from ekiden.state.lineage import SECTIONS, Lineage, Value
 
 _SHOW = "show"
+_WIDEST = 72
+"""Characters of a value that are shown."""
 _OF = "a run's id (or the beginning of it), a ledger file, `last`, a bench report (.json), or a server's URL"
 
 
@@ -52,11 +54,9 @@ def show(resolved: Resolved, what: str, key: str | None, as_json: bool) -> None:
         if not values:
             continue
         title = "apart (not in the digest)" if section == "apart" else section
-        table = plain_table(f"\n{title}", "", "")
-        for name, value in values.items():
-            source = lineage.sources.get(name, "")
-            table.add_row(name, _shown(value), "" if source == "default" else source)
-        out().print(table)
+        sources = {name: source for name, source in lineage.sources.items() if source != "default"}
+        rows = ((name, _shown(value), sources.get(name, "")) for name, value in values.items())
+        out().print(plain_table(f"\n{title}", "", "", rows=rows))
 
 
 @command.command(help=f"Say what changed from A to B, each of them {_OF}. Exit status 1 when something did.")
@@ -70,9 +70,8 @@ def diff(resolved: Resolved, a: str, b: str, key: str | None, as_json: bool) -> 
     found = changes(before, after)
     deciding = before.digest != after.digest
     if as_json:
-        print_json(
-            {"a": before.digest, "b": after.digest, "same": not deciding, "changes": [c._asdict() for c in found]}
-        )
+        told = [change._asdict() for change in found]
+        print_json({"a": before.digest, "b": after.digest, "same": not deciding, "changes": told})
         return int(deciding)
     say(f"{before.digest[:8]} -> {after.digest[:8]}" if deciding else f"Made by the same: lineage {before.digest[:8]}.")
     if found:
@@ -103,6 +102,3 @@ def _shown(value: Value) -> str:
         return str(value).lower()
     text = str(value)
     return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
-
-
-_WIDEST = 72

@@ -5,8 +5,9 @@ a setting of the scheduler changed it tells what would have been; with ``--with-
 """
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,13 @@ _CHANGES = (
     ("--target-itl-ms", float, "what if the inter-token target had been this one (0: none)"),
 )
 
-_TIMES = {
-    "first token p50": "ttft_p50",
-    "first token p99": "ttft_p99",
-    "end to end p50": "e2e_p50",
-    "end to end p99": "e2e_p99",
-    "whole run": "duration",
+_FIGURES = {
+    "ttft_p50": "first token p50",
+    "ttft_p99": "first token p99",
+    "e2e_p50": "end to end p50",
+    "e2e_p99": "end to end p99",
+    "duration": "whole run",
+    **{name: name for name in ("finished", "refused", "cut")},
 }
 
 
@@ -84,18 +86,14 @@ def _list(folder: Path, as_json: bool) -> int:
         with LedgerReader(path) as reader:
             header, (_, last) = reader.header, reader.bounds()
             began = datetime.fromtimestamp(header.started, UTC).isoformat(timespec="seconds")
-            found.append(
-                {"run": path.stem, "started": began, "model": header.model_id, "turns": last}
-                | {"batching": header.scheduler["batching"], "scheduling_policy": header.scheduler["scheduling_policy"]}
-            )
+            policy = {name: header.scheduler[name] for name in ("batching", "scheduling_policy")}
+            found.append({"run": path.stem, "started": began, "model": header.model_id, "turns": last, **policy})
     if as_json:
         print_json(found)
         return 0
-    table = plain_table("run", "started", "model", "turns", "policy")
-    for one in found:
-        policy = f"{one['batching']}, {one['scheduling_policy']}"
-        table.add_row(*(str(one[name]) for name in ("run", "started", "model", "turns")), policy)
-    out().print(table)
+    columns = ("run", "started", "model", "turns")
+    rows = ([*(str(one[name]) for name in columns), f"{one['batching']}, {one['scheduling_policy']}"] for one in found)
+    out().print(plain_table(*columns, "policy", rows=rows))
     return 0
 
 
@@ -106,22 +104,22 @@ def _decisions(reader: LedgerReader, as_json: bool) -> int:
     result = replay(reader.header, reader.everything())
     took = time.perf_counter() - began
     speed = result.seconds / took if took else 0.0
-    found = result.difference
+    found, run_id = result.difference, reader.header.run_id
     if as_json:
         print_json(
-            {"run_id": reader.header.run_id, "identical": found is None, "turns": result.turns}
-            | {"tokens": result.tokens, "recorded_seconds": result.seconds, "seconds": took, "speed": speed}
-            | {"first_difference": None if found is None else asdict(found)}
+            {"run_id": run_id, "identical": found is None, "turns": result.turns, "tokens": result.tokens}
+            | {"recorded_seconds": result.seconds, "seconds": took, "speed": speed}
+            | {"first_difference": found and asdict(found)}
         )
-        return 0 if found is None else 1
+        return int(found is not None)
     if found is None:
-        say(f"Run {reader.header.run_id}: all {result.turns:,} turns decided as recorded.")
+        say(f"Run {run_id}: all {result.turns:,} turns decided as recorded.")
     else:
-        say(f"Run {reader.header.run_id}: turn {found.turn} was decided differently.")
+        say(f"Run {run_id}: turn {found.turn} was decided differently.")
         rows = ((name, str(old), str(new)) for name, old, new in found.fields)
         out().print(plain_table("what", "recorded", "replayed", rows=rows))
     say(f"{seconds(result.seconds)} of the run in {seconds(took)}: {speed:,.0f} times as fast.")
-    return 0 if found is None else 1
+    return int(found is not None)
 
 
 def _what_if(reader: LedgerReader, changed: dict[str, Any], num_blocks: int | None, as_json: bool) -> int:
@@ -135,11 +133,9 @@ def _what_if(reader: LedgerReader, changed: dict[str, Any], num_blocks: int | No
     words = ", ".join(f"{name}={value}" for name, value in settings.items())
     say(f"Run {reader.header.run_id}, had it been {words}:\n")
     table = plain_table("", "recorded", "simulated as recorded", "simulated otherwise")
-    columns = (told.recorded, told.same, told.other)
-    for label, name in _TIMES.items():
-        table.add_row(label, *(seconds(getattr(figures, name)) for figures in columns))
-    for name in ("finished", "refused", "cut"):
-        table.add_row(name, *(f"{getattr(figures, name):,}" for figures in columns))
+    for name, label in _FIGURES.items():
+        values = [getattr(figures, name) for figures in (told.recorded, told.same, told.other)]
+        table.add_row(label, *(f"{value:,}" if isinstance(value, int) else seconds(value) for value in values))
     out().print(table)
     say(
         f"\nError: simulating the recorded policy misses the recorded figures by up to {told.error:.0%}; the step-time "
@@ -150,23 +146,16 @@ def _what_if(reader: LedgerReader, changed: dict[str, Any], num_blocks: int | No
 
 
 def _tokens(reader: LedgerReader, resolved: Resolved, model: str, as_json: bool) -> int:
-    from dataclasses import replace
-    from functools import partial
-
     from ekiden.build.core import build_core
     from ekiden.cli.loading import load_model
-    from ekiden.config import CacheConfig, SchedulerConfig
+    from ekiden.evidence.decision_replay import config_of
     from ekiden.evidence.token_replay import replay_tokens
 
     header = reader.header
     if not header.prompts_kept:
         raise UserError(f"run {header.run_id} kept no prompts; record one with --ledger-keep-prompts")
-    config = replace(
-        resolved.config,
-        model=replace(resolved.config.model, model=model),
-        scheduler=SchedulerConfig(**header.scheduler),
-        cache=CacheConfig(**header.cache),
-    )
+    recorded, chosen = config_of(header), replace(resolved.config.model, model=model)
+    config = replace(resolved.config, model=chosen, scheduler=recorded.scheduler, cache=recorded.cache)
     parts = load_model(config)
     if parts.card.fingerprint != header.fingerprint:
         say(f"This is {parts.card.fingerprint}; the run was made by {header.fingerprint}.")

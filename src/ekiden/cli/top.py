@@ -7,9 +7,9 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import click
 import httpx
@@ -26,19 +26,10 @@ from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
 from ekiden.evidence.reader import LedgerReader, run_named
 
-_KEYS = "q quits"
 _PATIENCE = 10.0
 """Seconds that a server may take for an answer."""
 _LOWEST = 20
 """A page needs so many lines; a lower terminal shows its upper part."""
-
-
-class Source(Protocol):
-    def view(self) -> LiveView:
-        """The view now. Raises :class:`UserError` when there is none."""
-        ...
-
-    def close(self) -> None: ...
 
 
 @click.command()
@@ -72,9 +63,13 @@ def command(
 
     RUN is a recorded run (its id, the beginning of it, a path); without it the newest run is followed.
     """
-    source: Source = RemoteSource(url, key, window) if url else LedgerSource(folder_of(resolved), run, window)
-    try:
-        first = source.view()
+    with ExitStack() as stack:
+        view = partial(_ledger_view, folder_of(resolved), run, window)
+        if url:
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            client = stack.enter_context(httpx.Client(headers=headers, timeout=_PATIENCE))
+            view = partial(_remote_view, client, url, window)
+        first = view()
         console = out()
         if as_json:
             print_json(msgspec.to_builtins(first))
@@ -82,55 +77,28 @@ def command(
             for line in page(first, width=console.width):
                 console.print(line, soft_wrap=True)
         else:
-            _follow(console, source, first, interval)
-    finally:
-        source.close()
+            _follow(console, view, first, interval)
 
 
-class LedgerSource:
-    """Reads the run's file; for ``last``, always the newest run's."""
-
-    def __init__(self, folder: Path, run: str, window: float) -> None:
-        self._folder, self._run, self._window = folder, run, window
-        self._reader: LedgerReader | None = None
-
-    def view(self) -> LiveView:
-        path = run_named(self._folder, self._run)
-        if self._reader is None or self._reader.path != path:
-            self.close()
-            self._reader = LedgerReader(path)
-        return live_view(self._reader, now=time.time(), window_seconds=self._window)
-
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+def _ledger_view(folder: Path, run: str, window: float) -> LiveView:
+    """From the run's file; for ``last``, from the newest run's."""
+    with LedgerReader(run_named(folder, run)) as reader:
+        return live_view(reader, now=time.time(), window_seconds=window)
 
 
-class RemoteSource:
-    """Asks a server for the same view."""
-
-    def __init__(self, url: str, key: str | None, window: float) -> None:
-        base = url if "://" in url else f"http://{url}"
-        self._url = f"{base.rstrip('/').removesuffix('/v1')}/admin/live"
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._window = window
-        self._client = httpx.Client(headers=headers, timeout=_PATIENCE)
-
-    def view(self) -> LiveView:
-        try:
-            answer = self._client.get(self._url, params={"window": self._window})
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise UserError(f"no answer from {self._url}: {error}; is the server running?") from error
-        if answer.status_code != 200:
-            raise UserError(f"{self._url} answered {answer.status_code}: {_told(answer)}")
-        try:
-            return msgspec.json.decode(answer.content, type=LiveView)
-        except msgspec.DecodeError as error:
-            raise UserError(f"{self._url} did not answer with a view of this version: {error}") from error
-
-    def close(self) -> None:
-        self._client.close()
+def _remote_view(client: httpx.Client, url: str, window: float) -> LiveView:
+    base = url if "://" in url else f"http://{url}"
+    url = f"{base.rstrip('/').removesuffix('/v1')}/admin/live"
+    try:
+        answer = client.get(url, params={"window": window})
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UserError(f"no answer from {url}: {error}; is the server running?") from error
+    if answer.status_code != 200:
+        raise UserError(f"{url} answered {answer.status_code}: {_told(answer)}")
+    try:
+        return msgspec.json.decode(answer.content, type=LiveView)
+    except msgspec.DecodeError as error:
+        raise UserError(f"{url} did not answer with a view of this version: {error}") from error
 
 
 def _told(answer: httpx.Response) -> str:
@@ -144,7 +112,7 @@ def _told(answer: httpx.Response) -> str:
     return told
 
 
-def _follow(console: Console, source: Source, first: LiveView, interval: float) -> None:
+def _follow(console: Console, current: Callable[[], LiveView], first: LiveView, interval: float) -> None:
     """Draw until q or Ctrl-C. An error is shown and tried again: the server may be restarting."""
     view, trouble = first, ""
     try:
@@ -154,7 +122,7 @@ def _follow(console: Console, source: Source, first: LiveView, interval: float) 
                 if "q" in pressed(interval).lower():
                     return
                 try:
-                    view, trouble = source.view(), ""
+                    view, trouble = current(), ""
                 except UserError as error:
                     trouble = str(error)
     except KeyboardInterrupt:
@@ -163,30 +131,24 @@ def _follow(console: Console, source: Source, first: LiveView, interval: float) 
 
 def _drawn(console: Console, view: LiveView, trouble: str) -> Group:
     width, height = console.size
-    keys = _KEYS if not trouble else f"{_KEYS}   {printable(trouble)}"
+    keys = f"q quits   {printable(trouble)}".rstrip()
     return Group(*page(view, width=width, height=max(height, _LOWEST), keys=keys)[:height])
 
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
     """A callable that waits for a key and returns what was pressed, or nothing after so many seconds."""
-    if not sys.stdin.isatty():
-
-        def wait(seconds: float) -> str:
-            time.sleep(seconds)
-            return ""
-
-        yield wait
-        return
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
+    watched = [sys.stdin.fileno()] if sys.stdin.isatty() else []
+    before = [termios.tcgetattr(descriptor) for descriptor in watched]
 
     def press(seconds: float) -> str:
-        ready, _, _ = select.select([descriptor], [], [], seconds)
-        return os.read(descriptor, 64).decode(errors="replace") if ready else ""
+        ready, _, _ = select.select(watched, [], [], seconds)
+        return os.read(ready[0], 64).decode(errors="replace") if ready else ""
 
     try:
-        tty.setcbreak(descriptor)
+        for descriptor in watched:
+            tty.setcbreak(descriptor)
         yield press
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        for descriptor, mode in zip(watched, before, strict=True):
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, mode)

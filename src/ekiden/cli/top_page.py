@@ -5,6 +5,7 @@ slots are as quick to read in a small terminal as 4 are. Nothing wraps; what is 
 """
 
 from collections.abc import Iterable
+from textwrap import wrap
 
 from rich.text import Text
 
@@ -94,20 +95,16 @@ def _bar(share: float, width: int = 10) -> str:
 
 
 def _spread(name: str, spread: Spread) -> list[str | tuple[str, str]]:
-    """p50, p95 and p99."""
-    if spread.p50 is None or spread.p95 is None or spread.p99 is None:
+    """p50, p95 and p99, in one unit, so that they are compared at a glance."""
+    values = [value for value in (spread.p50, spread.p95, spread.p99) if value is not None]
+    if not values:
         return [(name, "bold"), " -"]
-    return [(name, "bold"), f" {_times(spread.p50, spread.p95, spread.p99)}"]
+    scale, unit = (1000.0, "ms") if max(values) < 1.0 else (1.0, "s")
+    return [(name, "bold"), f" {'/'.join(f'{value * scale:.3g}' for value in values)} {unit}"]
 
 
 def _step(spread: Spread) -> list[str | tuple[str, str]]:
     return [("step", "bold"), " -" if spread.p50 is None else f" {seconds(spread.p50)}", ("  (p50/p95/p99)", "dim")]
-
-
-def _times(*values: float) -> str:
-    """In one unit, so that they are compared at a glance."""
-    scale, unit = (1000.0, "ms") if max(values) < 1.0 else (1.0, "s")
-    return "/".join(f"{value * scale:.3g}" for value in values) + f" {unit}"
 
 
 # --- slots
@@ -153,20 +150,14 @@ def _cell(slot: Slot, width: int) -> tuple[str, str]:
     if width == 1 or slot.state in (SlotState.EMPTY, SlotState.PADDING):
         return f"{sign:<{width}}", style
     sign = "!" if slot.left_out else sign
-    done = _short(slot.output_tokens)
+    made = slot.output_tokens
+    done = str(made) if made < 1000 else f"{min(99, made // 1000)}k"
     if slot.state is SlotState.PREFILLING:
         done = f"{min(99, 100 * slot.computed_tokens // max(1, slot.prompt_tokens))}%"
     text = f"{sign}{done:>3}"
     if width > len(text) + 2:
         text += f" {_cut(slot.tenant or '', width - len(text) - 2)}"
     return f"{text:<{width}}", style
-
-
-def _short(count: int) -> str:
-    """At most three characters, up to 999 thousand."""
-    if count < 1000:
-        return str(count)
-    return f"{count // 1000}k" if count < 100_000 else "99k"
 
 
 # --- the queue
@@ -177,9 +168,8 @@ def _queue(view: LiveView, width: int, room: int) -> list[Text]:
     if not queue.waiting:
         lines = [Text.assemble(("queue", "bold"), "  empty")]
     else:
-        causes = ", ".join(f"{count} {cause.replace('_', ' ')}" for cause, count in queue.by_cause.items())
         oldest = seconds(queue.oldest_seconds or 0.0)
-        title = f"  {queue.waiting} ({causes}), oldest {oldest}, {queue.prompt_tokens:,} prompt tokens"
+        title = f"  {queue.waiting} ({_counts(queue.by_cause)}), oldest {oldest}, {queue.prompt_tokens:,} prompt tokens"
         lines = [Text.assemble(("queue", "bold"), title)]
     name = 34 if width >= 110 else 13
     for place, one in enumerate(queue.first, 1):
@@ -208,7 +198,9 @@ def _all_tenants(view: LiveView) -> list[Tenant]:
 def _tenants(view: LiveView, room: int) -> list[Text]:
     told = _all_tenants(view)
     if len(told) > room - 1 > 0:  # the last line is for the rest
-        told = [*told[: room - 2], _rest(told[room - 2 :])]
+        rest = told[room - 2 :]  # the last of them may itself stand for others; then there is no counting them
+        name = "others" if rest[-1].tenant.endswith(" others") else None
+        told = [*told[: room - 2], Tenant.sum_of(rest, name)]
     total = max(1, view.pace.output_tokens + view.pace.prompt_tokens)
     title = f"{'tenants':<17}{'weight':>6}{'run':>5}{'wait':>6}{'away':>5}{'out':>9}{'prompt':>9}{'share':>7}"
     lines = [Text(f"{title}{'ended':>7}{'refused':>9}", "bold")]
@@ -218,13 +210,6 @@ def _tenants(view: LiveView, room: int) -> list[Text]:
         text += f"{one.output_tokens:>9,}{one.prompt_tokens:>9,}{share:>7.0%}{one.ended:>7}{one.refused:>9}"
         lines.append(Text(text))
     return lines
-
-
-def _rest(tenants: list[Tenant]) -> Tenant:
-    """The last of them may itself stand for others; then there is no counting them."""
-    if tenants[-1].tenant.endswith(" others"):
-        return Tenant.sum_of(tenants, name="others")
-    return Tenant.sum_of(tenants)
 
 
 def _ends(view: LiveView) -> Text:
@@ -244,15 +229,12 @@ def _controls(view: LiveView, width: int, most: int) -> list[Text]:
     lines = []
     if set_now:
         lines.append(Text.assemble(("set", "bold"), f"  {_joined(map(_set, set_now))}", style="magenta"))
-    rest = [printable(f"{c.name}={c.value}") for c in configured if c.value != "None"]
+    rest = _joined(f"{c.name}={c.value}" for c in configured if c.value != "None")
     name = "rules  "
-    for place in range(most):
-        fitting = len(rest)
-        while place < most - 1 and fitting > 1 and len(name) + len(", ".join(rest[:fitting])) > width:
-            fitting -= 1
-        if rest:
-            lines.append(Text.assemble((name, "bold"), ", ".join(rest[:fitting]), style="dim"))
-        rest, name = rest[fitting:], " " * len(name)
+    wrapped = wrap(rest, max(1, width - len(name)), break_long_words=False, break_on_hyphens=False)
+    for text in filter(None, (*wrapped[: most - 1], " ".join(wrapped[most - 1 :]))):
+        lines.append(Text.assemble((name, "bold"), text.rstrip(","), style="dim"))
+        name = " " * len(name)
     return lines
 
 

@@ -9,58 +9,31 @@ the reason that was found at the end of the turn before; running to the request'
 model says that other requests' prefill chunks cost in the same step.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from ekiden.evidence.causes import Cause
 from ekiden.evidence.reader import Event, LedgerReader
 from ekiden.evidence.timeline import Moment, Phase, Span, Timeline
 from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, WAIT_REASONS, EndRow, RequestRow, TurnRow
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import LeftOutReason, WaitReason
 
-
-class Cause(StrEnum):
-    """Where a request's time went."""
-
-    STEP_BOUNDARY = "step_boundary"
-    SLOTS = "waiting_for_slot"
-    KV_BLOCKS = "waiting_for_kv_blocks"
-    BEHIND_REQUEST = "waiting_behind_request"
-    TENANT_TURN = "waiting_for_tenants_turn"
-    PRIORITY = "waiting_behind_priority"
-    EARLIER_DEADLINE = "waiting_behind_earlier_deadline"
-    BATCHING = "waiting_for_batching_policy"
-    PREEMPTED_FIRST = "waiting_for_preempted"
-    OWN_PREFILL = "own_prefill"
-    OWN_DECODE = "own_decode"
-    OTHERS_PREFILL = "others_prefill"
-    SWAPPING = "others_swapping"
-    INTER_TOKEN_TARGET = "held_back_by_inter_token_target"
-    PREFIX_IN_FLIGHT = "held_back_for_shared_prefix"
-    RUNNING_KV_BLOCKS = "held_back_by_kv_blocks"
-    PREEMPTED = "preempted"
-    RECOMPUTE = "recomputing_after_preemption"
-    RESUMING = "waiting_to_resume"
-    SLOW_READER = "slow_reader"
-    OPERATOR_PAUSE = "paused_by_operator"
-    HOST = "between_steps"
-    UNRECORDED = "not_recorded"
-
-
-WAIT_CAUSES = {
+_WAIT_CAUSES = {
     WaitReason.SLOTS: Cause.SLOTS,
     WaitReason.KV_BLOCKS: Cause.BEHIND_REQUEST,
     WaitReason.PREEMPTED_FIRST: Cause.PREEMPTED_FIRST,
     WaitReason.BATCHING: Cause.BATCHING,
 }
-LEFT_OUT_CAUSES = {
+_LEFT_OUT_CAUSES = {
     LeftOutReason.TOKEN_BUDGET: Cause.OTHERS_PREFILL,
     LeftOutReason.CONCURRENT_PREFILLS: Cause.OTHERS_PREFILL,
     LeftOutReason.INTER_TOKEN_TARGET: Cause.INTER_TOKEN_TARGET,
     LeftOutReason.KV_BLOCKS: Cause.RUNNING_KV_BLOCKS,
     LeftOutReason.PREFIX_IN_FLIGHT: Cause.PREFIX_IN_FLIGHT,
 }
+_WHOLE_CAUSES = {Phase.PREEMPTED: Cause.PREEMPTED, Phase.RESUMING: Cause.RESUMING, Phase.RECOMPUTE: Cause.RECOMPUTE}
 _ORDER_CAUSES = {"fair": Cause.TENANT_TURN, "priority": Cause.PRIORITY, "deadline": Cause.EARLIER_DEADLINE}
 _OPERATOR = PAUSE_BITS[PauseReason.OPERATOR]
 
@@ -74,8 +47,8 @@ class CauseTime:
     first_turn: int = 0
     last_turn: int = 0
     turns: int = 0
-    others: dict[int, int] = field(default_factory=dict)
-    details: dict[str, int] = field(default_factory=dict)
+    others: Counter[int] = field(default_factory=Counter)
+    details: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -132,7 +105,7 @@ def waiting_cause(
             return _ORDER_CAUSES[order], head
         if reason is WaitReason.SLOTS and holder is not None:
             return _ORDER_CAUSES[order], holder
-    cause = WAIT_CAUSES[reason]
+    cause = _WAIT_CAUSES[reason]
     return cause, head if cause is Cause.BEHIND_REQUEST else None
 
 
@@ -147,25 +120,19 @@ class _Splitter:
         self.causes: dict[Cause, CauseTime] = {}
 
     def _add(
-        self,
-        cause: Cause,
-        micros: int,
-        turn: int,
-        last_turn: int | None = None,
-        other: int | None = None,
-        detail: str | None = None,
+        self, cause: Cause, micros: int, turn: int, last: int = 0, *, other: int | None = None, detail: str = ""
     ) -> None:
+        """Charge time of one turn, or of the turns up to ``last``."""
         if not micros:
             return
-        time = self.causes.setdefault(cause, CauseTime(cause, first_turn=turn))
-        last_turn = turn if last_turn is None else last_turn
+        time, last = self.causes.setdefault(cause, CauseTime(cause, first_turn=turn)), last or turn
         time.micros += micros
-        time.first_turn, time.last_turn = min(time.first_turn, turn), max(time.last_turn, last_turn)
-        time.turns += last_turn - turn + 1
+        time.first_turn, time.last_turn = min(time.first_turn, turn), max(time.last_turn, last)
+        time.turns += last - turn + 1
         if other is not None:
-            time.others[other] = time.others.get(other, 0) + micros
-        if detail is not None:
-            time.details[detail] = time.details.get(detail, 0) + micros
+            time.others[other] += micros
+        if detail:
+            time.details[detail] += micros
 
     def inbox(self, start: int) -> None:
         """From arrival to the start of the turn that took it in: the step in progress had to end first."""
@@ -193,12 +160,8 @@ class _Splitter:
                 self._decode(span)
             case Phase.PAUSED:
                 self._whole(span, Cause.OPERATOR_PAUSE if span.pauses & _OPERATOR else Cause.SLOW_READER)
-            case Phase.PREEMPTED:
-                self._whole(span, Cause.PREEMPTED)
-            case Phase.RESUMING:
-                self._whole(span, Cause.RESUMING)
-            case Phase.RECOMPUTE:
-                self._whole(span, Cause.RECOMPUTE)
+            case phase:
+                self._whole(span, _WHOLE_CAUSES[phase])
 
     def _whole(self, span: Span, cause: Cause) -> None:
         self._add(cause, span.end.at - span.begin.at, span.begin.turn, span.end.turn)
@@ -247,23 +210,22 @@ class _Splitter:
         """Turns with a chunk are its own prefill, less other prompts' share of them; those without have a reason."""
         for row, gap, body in self._turns(span):
             self._add(Cause.HOST, gap, row.turn)
-            chunk = self._chunks.get(row.turn)
             if not body:
                 continue
-            if chunk:
+            if chunk := self._chunks.get(row.turn):
                 others = row.prefill_time * max(0, row.prefill_tokens - chunk) // max(1, row.prefill_tokens)
                 swapping = max(0, min(row.took - row.p90, row.took - others)) if row.swapped else 0
                 self._add(Cause.OTHERS_PREFILL, others, row.turn, detail="shared_steps")
                 self._add(Cause.SWAPPING, swapping, row.turn)
                 self._add(Cause.OWN_PREFILL, body - others - swapping, row.turn)
             elif span.left_out:
-                self._left_out(span.left_out, body, row.turn, row.turn)
+                self._left_out(span.left_out, body, row.turn)
             else:
                 self._step_in_progress(row, body)
 
-    def _left_out(self, code: int, micros: int, first: int, last: int) -> None:
+    def _left_out(self, code: int, micros: int, first: int, last: int = 0) -> None:
         reason = LEFT_OUT_REASONS[code]
-        self._add(LEFT_OUT_CAUSES[reason], micros, first, last, detail=reason.value)
+        self._add(_LEFT_OUT_CAUSES[reason], micros, first, last, detail=reason.value)
 
     def _decode(self, span: Span) -> None:
         """Sums over the span's steps: long answers have thousands of them."""

@@ -21,17 +21,16 @@ from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, reque
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder
-from ekiden.ledger.records import PAUSE_BITS, EndRow, RequestDetail, RequestRow, Rows, RunHeader, TurnInputs
+from ekiden.ledger.records import PAUSE_REASONS, RequestDetail, RequestRow, Rows, RunHeader, TurnInputs
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.controls import ControlChange, SetBy, TenantLimits
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
 from ekiden.state.population import Population
 from ekiden.state.request import Refusal, RefusalReason, RefusedCall, Request
-from ekiden.state.runner import ChunkRules, RunnerError, RunnerInfo
+from ekiden.state.runner import RunnerError, RunnerInfo
 from ekiden.state.sampling_params import Grammar
 from ekiden.state.sequence import Sequence, StopText
 
-_PAUSE_REASONS = {bit: reason for reason, bit in PAUSE_BITS.items()}
 _GRAMMAR_PREFIX = "the grammar cannot be used: "
 _GOES_ON = "goes on"
 
@@ -58,28 +57,23 @@ class _World:
         self._inputs = TurnInputs()
         self._stops: dict[int, int | str | None] = {}
         self._last_tokens: dict[int, int] = {}
-        self._messages: dict[int, str] = {}
+        self.messages: dict[int, str | None] = {}
+        """Why grammars failed in the turn, by request."""
         self.number_of: dict[str, int] = {}
         self.refused_grammars: dict[int, str] = {}
         self.population: Population | None = None
 
-    def begin(self, start: int, took: int, inputs: TurnInputs, ends: list[EndRow], *, computes: bool) -> None:
+    def begin(self, recorded: Rows, inputs: TurnInputs) -> None:
         """Get ready for a turn. Times are microseconds of the run."""
-        self._inputs = inputs
-        self._stops = dict(inputs.stops)
-        self._last_tokens = {}
-        self._messages = {}
-        if any(value == FAILED_RULES for value in self._stops.values()):
-            self._messages = {end.request: end_detail_of(end).message or "" for end in ends}
-        self._readings.clear()
-        self._readings.append(start)
-        if not computes:
-            return
-        advance = start + inputs.advance_start
-        if inputs.failure is not None:
-            self._readings.extend((advance, start + took))
-        else:
-            self._readings.extend((advance, advance + inputs.advance, start + took))
+        self._inputs, self._stops, self._last_tokens = inputs, dict(inputs.stops), {}
+        failed = FAILED_RULES in self._stops.values()
+        self.messages = {end.request: end_detail_of(end).message for end in recorded.ends} if failed else {}
+        row = recorded.turn
+        self._readings = deque([row.start])
+        if decisions_of(row).budget > 0:  # it computed
+            advance = row.start + inputs.advance_start
+            advanced = [advance + inputs.advance] if inputs.failure is None else []
+            self._readings.extend((advance, *advanced, row.end))
 
     def clock(self) -> float:
         """The next recorded reading, in seconds; the last one again when the core reads more often than it did."""
@@ -131,7 +125,7 @@ class _World:
 
     def make_stop_text(self, request: Request) -> StopText:
         number = self.number_of[request.request_id]
-        return lambda token: STOP_STRING if self._ended_by(number, token) == STOP_STRING else None
+        return lambda token: STOP_STRING if self.ended_by(number, token) == STOP_STRING else None
 
     def make_rules(self, grammar: Grammar) -> "_Rules":
         number = int(grammar.source)
@@ -139,14 +133,7 @@ class _World:
             raise GrammarError(self.refused_grammars[number])
         return _Rules(self, number)
 
-    def rules_end(self, number: int, token: int) -> tuple[bool, str | None]:
-        """Whether the request's grammar ended with a token, and why it failed if it did."""
-        ended_by = self._ended_by(number, token)
-        if ended_by == FAILED_RULES:
-            return True, self._messages.get(number)
-        return ended_by is None, None
-
-    def _ended_by(self, number: int, token: int) -> int | str | None:
+    def ended_by(self, number: int, token: int) -> int | str | None:
         """What the recorded step ended the answer by with this token; :data:`_GOES_ON` when it did not."""
         if token != self._last_tokens.get(number):
             return _GOES_ON
@@ -160,29 +147,21 @@ def _harmless(stops: frozenset[int]) -> tuple[int, int]:
     return first, second
 
 
+@dataclass(slots=True)
 class _Rules:
     """Follows the recorded end of one request's grammar."""
 
-    def __init__(self, world: _World, number: int) -> None:
-        self._world = world
-        self._number = number
-        self.error: str | None = None
+    world: _World
+    number: int
+    error: str | None = None
 
     def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
         return (b"",) * (len(drafts) + 1)
 
     def advance(self, token: int) -> bool:
-        ended, self.error = self._world.rules_end(self._number, token)
-        return ended
-
-
-class _Caught:
-    """The sink of the replay's own records: the rows of the turn just driven."""
-
-    rows: Rows | None = None
-
-    def put(self, rows: Rows) -> None:
-        self.rows = rows
+        ended_by = self.world.ended_by(self.number, token)
+        self.error = self.world.messages.get(self.number) if ended_by == FAILED_RULES else None
+        return ended_by in (None, FAILED_RULES)
 
 
 class Replay:
@@ -190,7 +169,8 @@ class Replay:
 
     def __init__(self, header: RunHeader) -> None:
         self._world = _World(header)
-        self._caught = _Caught()
+        self._decided: list[Rows] = []
+        """What the core decided in the turn just driven."""
         self._prompts = PromptMaker(vocab_size=header.vocab_size, block_size=header.block_size)
         self._ids: dict[int, str] = {}
         config = config_of(header)
@@ -206,7 +186,7 @@ class Replay:
             seed=header.seed,
             max_model_len=header.max_model_len,
             recorder=Recorder(
-                self._caught,
+                self._decided.append,
                 clock_base=header.clock_base,
                 block_size=header.block_size,
                 prefix_caching=config.cache.enable_prefix_caching,
@@ -217,9 +197,8 @@ class Replay:
 
     def turn(self, recorded: Rows) -> Rows:
         """Drive one turn with the recorded inputs; returns what the core decided."""
-        row, inputs, core = recorded.turn, inputs_of(recorded.turn), self.core
-        computes = decisions_of(row).budget > 0
-        self._world.begin(row.start, row.took, inputs, recorded.ends, computes=computes)
+        inputs, core = inputs_of(recorded.turn), self.core
+        self._world.begin(recorded, inputs)
         if self._old_format and inputs.draining != core.controls.now.draining:
             drain = ControlChange(values={"draining": inputs.draining}, set_by=SetBy.PERSON, who="operator")
             core.set_controls(drain)
@@ -237,13 +216,11 @@ class Replay:
         for number in inputs.aborts:
             core.abort(self._ids[number])
         for number, bit, paused, by in inputs.pauses:
-            (core.pause if paused else core.resume)(self._ids[number], _PAUSE_REASONS[bit], by)
+            (core.pause if paused else core.resume)(self._ids[number], PAUSE_REASONS[bit], by)
         core.step()  # not through `drive`: the recorded turns are iterated, and each gives its rows back
         for end in recorded.ends:
             self._forget(end.request)
-        rows = self._caught.rows
-        assert rows is not None
-        return rows
+        return self._decided.pop()
 
     def _forget(self, number: int) -> None:
         request_id = self._ids.pop(number)
@@ -277,8 +254,8 @@ class Replay:
 def replay(header: RunHeader, turns: Iterable[Rows]) -> ReplayResult:
     """Drive a whole run, from its first turn, until it ends or its decisions differ from the recorded ones."""
     engine = Replay(header)
-    count = tokens = last = 0
-    first: int | None = None
+    count = tokens = first = last = 0
+    found: Difference | None = None
     for recorded in turns:
         row = recorded.turn
         if row.turn != count + 1:
@@ -287,12 +264,12 @@ def replay(header: RunHeader, turns: Iterable[Rows]) -> ReplayResult:
                 "from the run's start"
             )
         replayed = engine.turn(recorded)
-        count, tokens, last = count + 1, tokens + row.tokens, row.start + row.took
-        first = row.start if first is None else first
+        count, tokens, last = count + 1, tokens + row.tokens, row.end
+        first = row.start if count == 1 else first
         found = difference(recorded, replayed)
         if found is not None:
-            return ReplayResult(turns=count, tokens=tokens, seconds=(last - first) / 1e6, difference=found)
-    return ReplayResult(turns=count, tokens=tokens, seconds=(last - (first or 0)) / 1e6, difference=None)
+            break
+    return ReplayResult(turns=count, tokens=tokens, seconds=(last - first) / 1e6, difference=found)
 
 
 class ReplayError(UserError, ValueError):
@@ -300,18 +277,7 @@ class ReplayError(UserError, ValueError):
 
 
 def runner_info(header: RunHeader) -> RunnerInfo:
-    return RunnerInfo(
-        backend=header.backend,
-        vocab_size=header.vocab_size,
-        max_model_len=header.max_model_len,
-        block_size=header.block_size,
-        num_blocks=header.num_blocks,
-        num_swap_blocks=header.num_swap_blocks,
-        bytes_per_block=header.bytes_per_block,
-        chunks=ChunkRules(border=header.chunk_border or header.block_size, least=header.least_chunk),
-        max_drafts=header.max_drafts,
-        details=header.details,
-    )
+    return msgspec.convert(header, RunnerInfo, from_attributes=True)
 
 
 def config_of(header: RunHeader) -> Config:

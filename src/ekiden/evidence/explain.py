@@ -4,15 +4,18 @@
 Requests of other tenants are named only to an operator (see ``viewer``).
 """
 
+from collections import Counter
 from typing import Any
 
 import msgspec
 
-from ekiden.evidence.breakdown import Breakdown, Cause, CauseTime, breakdown
+from ekiden.evidence.breakdown import Breakdown, CauseTime, breakdown
+from ekiden.evidence.causes import OWN_WORK, REMEDIES, Cause
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
-from ekiden.evidence.words import MEANINGS, OWN_WORK, event_words, seconds
-from ekiden.ledger.records import EventKind, RequestRow
+from ekiden.evidence.words import event_words, seconds
+from ekiden.ledger.records import EndRow, EventKind, RequestRow
 
+_CUT_SHORT = {"deadline": "Ended by its deadline", "abort": "Aborted by its client", "error": "Failed ({message})"}
 _NAMED = 3
 """How many other requests are named for one cause."""
 
@@ -103,50 +106,47 @@ def _headline(found: Breakdown, shares: list[CauseShare]) -> str:
     end, total, first = found.end, seconds(found.e2e / 1e6), shares[0]
     if end is None:
         opening = f"In the engine for {total} so far"
-    elif end.reason == "deadline":
-        opening = f"Ended by its deadline after {total} with {end.output_tokens} tokens"
-    elif end.reason == "abort":
-        opening = f"Aborted by its client after {total} with {end.output_tokens} tokens"
-    elif end.reason == "error":
-        opening = f"Failed ({end_detail_of(end).message}) after {total} with {end.output_tokens} tokens"
+    elif end.reason in _CUT_SHORT:
+        how = _CUT_SHORT[end.reason].format(message=end_detail_of(end).message)
+        opening = f"{how} after {total} with {end.output_tokens} tokens"
     else:
         opening = f"Took {total} for {end.output_tokens} tokens"
     text = f"{opening}, {seconds(first.seconds)} of it ({first.share:.0%}) {first.words}."
-    others = next((share for share in shares if Cause(share.cause) not in OWN_WORK), None)
+    others = next((share for share in shares if share.cause not in OWN_WORK), None)
     if others is not None and others is not first and others.seconds >= 0.001:
         text += f" Most of what was not its own work: {seconds(others.seconds)} {others.words}."
     return text
 
 
 def _share(reader: LedgerReader, found: Breakdown, time: CauseTime, viewer: str | None) -> CauseShare:
-    meaning = MEANINGS[time.cause]
-    decision: dict[str, Any] = {"stage": meaning.stage, "turn": _deciding_turn(found, time)}
-    others = time.others
-    if time.cause is Cause.OTHERS_PREFILL:
+    cause, others = time.cause, time.others
+    control, otherwise = REMEDIES.get(cause, (None, None))
+    decision: dict[str, Any] = {"stage": cause.stage, "turn": _deciding_turn(found, time)}
+    if cause is Cause.OTHERS_PREFILL:
         others = _prefilled(reader, found.request.request, time)
-    if time.cause is Cause.PREEMPTED:
+    if cause is Cause.PREEMPTED:
         decision |= _victim(reader, found, viewer)
     return CauseShare(
-        cause=time.cause.value,
+        cause=cause.value,
         seconds=time.micros / 1e6,
         share=time.micros / found.e2e if found.e2e else 0.0,
-        words=meaning.words,
-        stage=meaning.stage,
+        words=cause.words,
+        stage=cause.stage,
         decision=decision,
         turns=(time.first_turn, time.last_turn),
         steps=time.turns,
-        control=_control(reader, found, time, meaning.control),
+        control=_control(reader, found, time, control),
         details={name: micros / 1e6 for name, micros in time.details.items()},
-        named=[_name(reader, number, viewer) for number in sorted(others, key=lambda number: -others[number])[:_NAMED]],
-        otherwise=meaning.otherwise,
-        saved_seconds=time.micros / 1e6 if meaning.otherwise is not None else None,
+        named=[_name(reader, number, viewer) for number, _ in others.most_common(_NAMED)],
+        otherwise=otherwise,
+        saved_seconds=time.micros / 1e6 if otherwise else None,
     )
 
 
 def _deciding_turn(found: Breakdown, time: CauseTime) -> int:
     """The turn at whose boundary the cause began; for waiting that is the one before."""
-    waits = MEANINGS[time.cause].stage == "refill"
-    return max(1, time.first_turn - 1) if waits and time.first_turn > found.request.turn else time.first_turn
+    before = time.cause.stage == "refill" and time.first_turn > found.request.turn
+    return max(1, time.first_turn - before)
 
 
 def _control(reader: LedgerReader, found: Breakdown, time: CauseTime, name: str | None) -> dict[str, str] | None:
@@ -163,13 +163,13 @@ def _control(reader: LedgerReader, found: Breakdown, time: CauseTime, name: str 
     return {"name": row.name, "value": row.value, "set_by": row.set_by, "who": row.who, **why}
 
 
-def _prefilled(reader: LedgerReader, own: int, time: CauseTime) -> dict[int, int]:
+def _prefilled(reader: LedgerReader, own: int, time: CauseTime) -> Counter[int]:
     """How many tokens of other requests' prompts were computed in the cause's most expensive turns."""
-    tokens: dict[int, int] = {}
+    tokens: Counter[int] = Counter()
     for row in reader.heaviest_prefills(time.first_turn, time.last_turn):
         for number, count in decisions_of(row).prefills:
             if number != own:
-                tokens[number] = tokens.get(number, 0) + count
+                tokens[number] += count
     return tokens
 
 
@@ -218,23 +218,20 @@ class WorstRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def worst(reader: LedgerReader, count: int, *, since: int = 0) -> list[WorstRequest]:
     """The slowest requests that ended at or after a time (microseconds of the run), each with its largest cause."""
-    found = []
-    for end in reader.worst(count, since):
-        request = reader.request(end.request)
-        if request is None:
-            continue
-        first = next(iter(breakdown(reader, request).causes), CauseTime(Cause.UNRECORDED))
-        found.append(
-            WorstRequest(
-                request_id=request.request_id,
-                tenant=request.tenant,
-                reason=end.reason,
-                e2e_seconds=end.e2e / 1e6,
-                ttft_seconds=request.seconds_until(end.first_token),
-                output_tokens=end.output_tokens,
-                cause=first.cause.value,
-                cause_seconds=first.micros / 1e6,
-                words=MEANINGS[first.cause].words,
-            )
-        )
-    return found
+    pairs = ((end, reader.request(end.request)) for end in reader.worst(count, since))
+    return [_worst(reader, end, request) for end, request in pairs if request is not None]
+
+
+def _worst(reader: LedgerReader, end: EndRow, request: RequestRow) -> WorstRequest:
+    first = next(iter(breakdown(reader, request).causes), CauseTime(Cause.UNRECORDED))
+    return WorstRequest(
+        request_id=request.request_id,
+        tenant=request.tenant,
+        reason=end.reason,
+        e2e_seconds=end.e2e / 1e6,
+        ttft_seconds=request.seconds_until(end.first_token),
+        output_tokens=end.output_tokens,
+        cause=first.cause.value,
+        cause_seconds=first.micros / 1e6,
+        words=first.cause.words,
+    )

@@ -30,7 +30,9 @@ _REQUESTS: Final = (
     "e2e double, admitted double, first_token double, output_tokens int64, cached_tokens int64, preemptions int64, "
     "blocks int64"
 )
-_CONTROLS: Final = "turn int64, at int64, name string, value string, set_by string, who string"
+_CONTROLS: Final = (
+    "turn int64, at int64, name string, value string, set_by string, who string, why string, old string, expires int64"
+)
 
 
 def export_parquet(reader: LedgerReader, folder: Path) -> dict[str, int]:
@@ -41,10 +43,11 @@ def export_parquet(reader: LedgerReader, folder: Path) -> dict[str, int]:
     """
     pyarrow, parquet = needed("pyarrow", "export"), needed("pyarrow.parquet", "export")
     folder.mkdir(parents=True, exist_ok=True)
+    base, ends = reader.header.clock_base, {end.request: end for end in reader.all_ends()}
     tables: dict[str, tuple[str, Iterator[dict[str, Any]]]] = {
         "turns": (_TURNS, map(_turn, reader.all_turns())),
         "events": (_EVENTS, map(_event, reader.all_events())),
-        "requests": (_REQUESTS, _requests(reader)),
+        "requests": (_REQUESTS, (_request(row, ends.get(row.request), base) for row in reader.all_requests())),
         "controls": (_CONTROLS, (row._asdict() for row in reader.all_controls())),
     }
     counts = {}
@@ -86,39 +89,22 @@ def _turn(row: TurnRow) -> dict[str, Any]:
 
 
 def _event(row: Event) -> dict[str, Any]:
-    return {
-        "request": row.request,
-        "turn": row.turn,
-        "at_end": bool(row.late),
-        "event": row.kind.name,
-        "value": row.value,
-        "words": event_words(row),
-    }
-
-
-def _requests(reader: LedgerReader) -> Iterator[dict[str, Any]]:
-    ends = {end.request: end for end in reader.all_ends()}
-    for row in reader.all_requests():
-        yield _request(row, ends.get(row.request), reader.header.clock_base)
+    return {**row._asdict(), "at_end": bool(row.late), "event": row.kind.name, "words": event_words(row)}
 
 
 def _request(row: RequestRow, end: EndRow | None, clock_base: int) -> dict[str, Any]:
     """Columns of the same name come as they are; those of the end stay empty while there is none."""
     detail = request_detail_of(row)
-    p10, p50, p90 = detail.expected_output or (None, None, None)
-    ended: dict[str, Any] = {}
-    if end is not None:
-        times = {"end": end.at, "e2e": end.e2e, "admitted": end.admitted, "first_token": end.first_token}
-        ended = end._asdict() | {name: None if at is None else at / 1e6 for name, at in times.items()}
+    ended = {} if end is None else {"end": end.at, **end._asdict()}
+    times = {name: at and at / 1e6 for name, at in ended.items() if name in ("end", "e2e", "admitted", "first_token")}
     return {
         **ended,
+        **times,
         **row._asdict(),
         "arrival": row.arrival / 1e6,
         "deadline": None if detail.deadline is None else detail.deadline - clock_base / 1e6,
         "external_id": detail.external_id,
         "prompt_digest": detail.prompt_digest.hex(),
         "sampling": msgspec.json.encode(detail.sampling).decode(),
-        "expected_p10": p10,
-        "expected_p50": p50,
-        "expected_p90": p90,
+        **dict(zip(("expected_p10", "expected_p50", "expected_p90"), detail.expected_output or (), strict=False)),
     }

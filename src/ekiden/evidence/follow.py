@@ -43,13 +43,9 @@ class Follower:
         *,
         poll_seconds: float = POLL_SECONDS,
         max_tries: int = MAX_TRIES,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run = run
-        self._exporter = exporter
-        self._poll_seconds = poll_seconds
-        self._max_tries = max_tries
-        self._clock = clock
+        self._run, self._exporter = run, exporter
+        self._poll_seconds, self._max_tries = poll_seconds, max_tries
         self._runs: deque[SpanMaker] = deque()
         self._seen: Path | None = None
         self._stopping = threading.Event()
@@ -71,7 +67,7 @@ class Follower:
         never started."""
         if self._thread.ident is None:
             return
-        self._give_up_at = self._clock() + seconds
+        self._give_up_at = time.monotonic() + seconds
         self._stopping.set()
         self._thread.join(seconds)
         self._exporter.shutdown()  # also ends its waiting between tries
@@ -103,8 +99,8 @@ class Follower:
             self._complain("the ledger cannot be read, so spans wait", str(error))
 
     def _complain(self, what: str, reason: str) -> None:
-        if self._clock() - self._told_at >= QUIET_SECONDS:
-            self._told_at = self._clock()
+        if time.monotonic() - self._told_at >= QUIET_SECONDS:
+            self._told_at = time.monotonic()
             logger.warning("%s: %s", what, reason)
 
     def _note_run(self) -> None:
@@ -114,7 +110,7 @@ class Follower:
             self._seen = path
 
     def _send_what_is_there(self) -> None:
-        while self._runs and self._clock() < self._give_up_at:
+        while self._runs and time.monotonic() < self._give_up_at:
             run = self._runs[0]
             spans = run.batch()
             if spans is not None:
@@ -126,19 +122,20 @@ class Follower:
                 return
 
     def _send(self, run: SpanMaker, spans: list[Any]) -> bool:
-        if delivered(self._exporter, spans):
+        taken = delivered(self._exporter, spans)
+        if taken:
             self.sent += len(spans)
-            self._tries = 0
-            run.go_on()
-            return True
-        self._tries += 1
-        self._complain("spans cannot be sent and are tried again", self._reason.last or "the exporter gives no reason")
-        if self._tries >= self._max_tries:
+        else:
+            self._tries += 1
+            reason = self._reason.last or "the exporter gives no reason"
+            self._complain("spans cannot be sent and are tried again", reason)
+            if self._tries < self._max_tries:
+                return False
             logger.error("%d spans are left out after %d tries", len(spans), self._tries)
             self.left_out += len(spans)
-            self._tries = 0
-            run.go_on()
-        return False
+        self._tries = 0
+        run.go_on()
+        return taken
 
 
 class _Reason(logging.Handler):

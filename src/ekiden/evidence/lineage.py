@@ -24,7 +24,7 @@ def lineage_of(value: object) -> Lineage:
     if not isinstance(value, dict) or "digest" not in value:
         raise ValueError("it holds no lineage")
     try:
-        lineage = msgspec.convert({name: each for name, each in value.items() if name != "digest"}, Lineage)
+        lineage = msgspec.convert(value, Lineage)
     except msgspec.ValidationError as error:
         raise ValueError(f"its lineage cannot be read: {error}") from error
     if lineage.digest != value["digest"]:

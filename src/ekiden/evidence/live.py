@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import msgspec
 
-from ekiden.evidence.breakdown import Cause, waiting_cause
+from ekiden.evidence.breakdown import waiting_cause
+from ekiden.evidence.causes import Cause
 from ekiden.evidence.live_view import (
     Away,
     Control,
@@ -318,19 +319,9 @@ class _Builder:
         found = []
         for name, row in self._reader.controls(self._last.turn).items():
             if row.value != "off" and (not name.startswith("pause ") or name in paused):
-                seconds = self._ago(row.at)
+                told = {"name": name, "value": row.value, "set_by": row.set_by, "who": row.who, "why": row.why}
                 left = None if row.expires is None else max(0, row.expires - self._now) / 1e6
-                found.append(
-                    Control(
-                        name=name,
-                        value=row.value,
-                        set_by=row.set_by,
-                        who=row.who,
-                        why=row.why,
-                        seconds=seconds,
-                        expires_in_seconds=left,
-                    )
-                )
+                found.append(Control(**told, seconds=self._ago(row.at), expires_in_seconds=left))
         return found
 
 

@@ -3,14 +3,16 @@
 A file that an earlier version wrote may lack columns that were added since: its rows get the defaults of the row types.
 """
 
+import heapq
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import starmap
+from itertools import groupby, starmap, takewhile
+from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,6 +20,7 @@ from ekiden.errors import UserError
 from ekiden.ledger.records import (
     FORMAT,
     REFUSED,
+    TABLES,
     ControlRow,
     EndDetail,
     EndRow,
@@ -36,9 +39,9 @@ OLDEST_FORMAT: Final = 2
 """Ledgers from this format on can be read."""
 
 Row = TypeVar("Row", TurnRow, RequestRow, EndRow, ControlRow)
-_TABLES: Final = {TurnRow: "turns", RequestRow: "requests", EndRow: "ends", ControlRow: "controls"}
 _BLOBS: Final = frozenset({"detail", "inputs", "decisions"})
 
+_turn_of = attrgetter("turn")
 _DECODE_REQUEST = msgspec.msgpack.Decoder(RequestDetail).decode
 _DECODE_END = msgspec.msgpack.Decoder(EndDetail).decode
 _DECODE_DECISIONS = msgspec.msgpack.Decoder(TurnDecisions).decode
@@ -111,7 +114,7 @@ class LedgerReader:
         except (sqlite3.Error, msgspec.DecodeError, TypeError) as error:
             raise LedgerReadError(f"{path} is not a ledger of this version of Ekiden: {error}") from error
         if not OLDEST_FORMAT <= self.header.format <= FORMAT:
-            readable = FORMAT if OLDEST_FORMAT == FORMAT else f"{OLDEST_FORMAT} to {FORMAT}"
+            readable = f"{OLDEST_FORMAT} to {FORMAT}"
             raise LedgerReadError(f"{path} has ledger format {self.header.format}; this version reads {readable}")
 
     def close(self) -> None:
@@ -120,9 +123,7 @@ class LedgerReader:
     def __enter__(self) -> "LedgerReader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @contextmanager
@@ -149,10 +150,9 @@ class LedgerReader:
         return next(self._iterate(row, where, *values), None)
 
     def _select(self, row: type[Row], blobs: bool) -> str:
-        known = self._selects.get((row, blobs))
-        if known is not None:
-            return known
-        table, empty = _TABLES[row], {} if blobs else dict.fromkeys(_BLOBS, b"")
+        if (row, blobs) in self._selects:
+            return self._selects[row, blobs]
+        table, empty = TABLES[row], {} if blobs else dict.fromkeys(_BLOBS, b"")
         stored = {name for _, name, *_ in self._all(f"PRAGMA table_info({table})")}
         columns = [
             name if name in stored and name not in empty else _literal((row._field_defaults | empty)[name])
@@ -204,12 +204,9 @@ class LedgerReader:
 
     def _last_request_before(self, turn: int) -> int:
         """The highest number given out up to a turn. Numbers and turns of arrival grow together."""
-        low, high = 0, self._all("SELECT coalesce(max(request), 0) FROM requests")[0][0]
-        while low < high:
-            middle = (low + high + 1) // 2
-            found = self._all("SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1", middle)
-            low, high = (middle, high) if found and found[0][0] <= turn else (low, middle - 1)
-        return low
+        ((newest,),) = self._all("SELECT coalesce(max(request), 0) FROM requests")
+        sql = "SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1"
+        return bisect_right(range(1, newest + 1), turn, key=lambda number: self._all(sql, number)[0][0])
 
     def all_requests(self) -> list[RequestRow]:
         return self._rows(RequestRow, "ORDER BY request")
@@ -231,10 +228,9 @@ class LedgerReader:
 
     def same_prompt(self, digest: bytes, other_than: int) -> RequestRow | None:
         """The newest other request with the same prompt, among the last 20,000."""
-        for request in self._iterate(RequestRow, "ORDER BY request DESC LIMIT 20000"):
-            if request.request != other_than and request_detail_of(request).prompt_digest == digest:
-                return request
-        return None
+        newest_first = self._iterate(RequestRow, "ORDER BY request DESC LIMIT 20000")
+        others = (row for row in newest_first if row.request != other_than)
+        return next((row for row in others if request_detail_of(row).prompt_digest == digest), None)
 
     # --- now: the requests in the engine, and the last moments
 
@@ -264,12 +260,8 @@ class LedgerReader:
 
     def newest_turns(self, since: int) -> list[TurnRow]:
         """The turns that ended at or after a time of the run, in order, without inputs and decisions."""
-        found = []
-        for turn in self._iterate(TurnRow, "ORDER BY turn DESC", blobs=False):
-            if turn.end < since:
-                break
-            found.append(turn)
-        return found[::-1]
+        newest_first = self._iterate(TurnRow, "ORDER BY turn DESC", blobs=False)
+        return list(takewhile(lambda turn: turn.end >= since, newest_first))[::-1]
 
     def turns_backwards(self, last: int, count: int) -> Iterator[TurnRow]:
         """At most ``count`` turns up to ``last``, newest first."""
@@ -328,12 +320,19 @@ class LedgerReader:
 
     def everything(self) -> Iterator[Rows]:
         """All turns in order with what a replay needs. Events are left out: they repeat the decisions by request."""
-        requests = _OfTurn(self._iterate(RequestRow, "ORDER BY request"))
-        ends = _OfTurn(self._iterate(EndRow, "ORDER BY turn, request"))
-        controls = _OfTurn(self._iterate(ControlRow, "ORDER BY turn"))
-        for turn in self.all_turns():
-            number = turn.turn
-            yield Rows(turn, [], requests.take(number), ends.take(number), controls.take(number))
+        rows = heapq.merge(
+            self.all_turns(),
+            self._iterate(RequestRow, "ORDER BY request"),
+            self._iterate(EndRow, "ORDER BY turn, request"),
+            self._iterate(ControlRow, "ORDER BY turn"),
+            key=_turn_of,
+        )
+        for _, of_turn in groupby(rows, key=_turn_of):
+            found: defaultdict[type, list[Any]] = defaultdict(list)
+            for row in of_turn:
+                found[type(row)].append(row)
+            for turn in found[TurnRow]:  # none where it was lost
+                yield Rows(turn, [], found[RequestRow], found[EndRow], found[ControlRow])
 
 
 def _literal(value: object) -> str:
@@ -341,25 +340,6 @@ def _literal(value: object) -> str:
     if isinstance(value, bytes):
         return f"x'{value.hex()}'"
     return "NULL" if value is None else repr(value)
-
-
-_OfOneTurn = TypeVar("_OfOneTurn", RequestRow, EndRow, ControlRow)
-
-
-class _OfTurn(Generic[_OfOneTurn]):
-    """Hands out rows, which are in order of turns, one turn after the other."""
-
-    def __init__(self, rows: Iterable[_OfOneTurn]) -> None:
-        self._rows: Iterator[_OfOneTurn] = iter(rows)
-        self._next: _OfOneTurn | None = next(self._rows, None)
-
-    def take(self, turn: int) -> list[_OfOneTurn]:
-        found: list[_OfOneTurn] = []
-        while self._next is not None and self._next.turn <= turn:
-            if self._next.turn == turn:
-                found.append(self._next)
-            self._next = next(self._rows, None)
-        return found
 
 
 def run_named(folder: Path, run: str) -> Path:

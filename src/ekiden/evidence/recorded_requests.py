@@ -10,10 +10,7 @@ from typing import Any
 import msgspec
 
 from ekiden.ledger.details import KEY_BYTES, unpack_tokens
-from ekiden.ledger.records import (
-    RequestDetail,
-    RequestRow,
-)
+from ekiden.ledger.records import RequestDetail, RequestRow
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 
@@ -66,28 +63,23 @@ def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) 
         kept = sampling["grammar"]
         kind = GrammarKind(kept["kind"] if isinstance(kept, dict) else kept)
         sampling["grammar"] = Grammar(kind=kind, source=str(row.request))
-    return _request(row, detail, prompt, sampling)
+    if "stop_token_ids" in sampling:
+        sampling["stop_token_ids"] = tuple(sampling["stop_token_ids"])
+    return _request(row, detail, prompt, SamplingParams(**sampling))
 
 
 def kept_request_of(row: RequestRow, detail: RequestDetail) -> Request | None:
     """The request itself, for a replay with the model; None when its prompt was not kept."""
     if detail.prompt is None:
         return None
-    sampling: dict[str, Any] = dict(detail.sampling)
-    if "stop" in sampling:
-        sampling["stop"] = tuple(sampling["stop"])
-    if "grammar" in sampling:
-        sampling["grammar"] = msgspec.convert(sampling["grammar"], Grammar)
-    return _request(row, detail, unpack_tokens(detail.prompt), sampling)
+    return _request(row, detail, unpack_tokens(detail.prompt), msgspec.convert(detail.sampling, SamplingParams))
 
 
-def _request(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], sampling: dict[str, Any]) -> Request:
-    if "stop_token_ids" in sampling:
-        sampling["stop_token_ids"] = tuple(sampling["stop_token_ids"])
+def _request(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], sampling: SamplingParams) -> Request:
     return Request(
         request_id=row.request_id,
         prompt_token_ids=prompt,
-        sampling=SamplingParams(**sampling),
+        sampling=sampling,
         arrival_time=detail.arrival,
         tenant=row.tenant,
         priority=row.priority,

@@ -73,15 +73,9 @@ class SpanMaker:
         self._after = self._newest = (0, 0)
         header = reader.header
         self._ids = _Ids(header.run_id)
+        service = {"service.name": "ekiden", "service.version": header.version, "service.instance.id": header.run_id}
         provider = sdk.TracerProvider(
-            resource=resources.Resource.create(
-                {
-                    "service.name": "ekiden",
-                    "service.version": header.version,
-                    "service.instance.id": header.run_id,
-                    "ekiden.run_id": header.run_id,
-                }
-            ),
+            resource=resources.Resource.create(service | {"ekiden.run_id": header.run_id}),
             id_generator=self._ids,
             span_limits=sdk.SpanLimits(max_events=MAX_EVENTS),
             shutdown_on_exit=False,
@@ -102,13 +96,9 @@ class SpanMaker:
 
     def spans(self, ends: Sequence[EndRow]) -> list[Any]:
         """The spans of some requests, without those whose parent is not sampled."""
-        made = []
-        for end in ends:
-            row = self.reader.request(end.request)
-            span = None if row is None else self._span(row, end)
-            if span is not None:
-                made.append(span)
-        return made
+        requests = ((self.reader.request(end.request), end) for end in ends)
+        made = [self._span(row, end) for row, end in requests if row is not None]
+        return [span for span in made if span is not None]
 
     def _span(self, row: RequestRow, end: EndRow) -> Any | None:
         trace, started, detail = self._trace, self.reader.header.started, request_detail_of(row)

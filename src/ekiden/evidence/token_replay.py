@@ -15,7 +15,7 @@ from ekiden.engine.engine_core import EngineCore
 from ekiden.evidence.reader import LedgerReader, end_detail_of, request_detail_of
 from ekiden.evidence.recorded_requests import kept_request_of
 from ekiden.ledger.details import digest
-from ekiden.ledger.records import REFUSED
+from ekiden.ledger.records import REFUSED, EndRow
 from ekiden.state.request import FinishReason, Request
 
 
@@ -39,7 +39,7 @@ def replay_tokens(
     engine = replace(config.engine, seed=reader.header.seed)
     core = make_core(replace(config, engine=engine, limits=NO_LIMITS, tenants={}))
     requests: list[Request] = []
-    expected: dict[str, tuple[str, bytes, int]] = {}
+    expected: dict[str, EndRow] = {}
     ends = {end.request: end for end in reader.all_ends()}
     for row in reader.all_requests()[:limit]:
         end = ends.get(row.request)
@@ -49,12 +49,13 @@ def replay_tokens(
         if request is None or request.request_id in expected:
             result.not_kept += 1
             continue
-        expected[request.request_id] = (end.reason, end_detail_of(end).output_digest, end.output_tokens)
+        expected[request.request_id] = end
         # The recorded times are of another clock: all enter at once, and nothing may be late before it starts.
         requests.append(msgspec.structs.replace(request, arrival_time=0.0, deadline=None))
-    for answer, (name, (reason, output, count)) in zip(run_batch(core, requests), expected.items(), strict=True):
-        whole = reason in (FinishReason.STOP, FinishReason.LENGTH)
-        if digest(answer.token_ids if whole else answer.token_ids[:count]) == output:
+    for answer, (name, end) in zip(run_batch(core, requests), expected.items(), strict=True):
+        whole = end.reason in (FinishReason.STOP, FinishReason.LENGTH)
+        made = answer.token_ids if whole else answer.token_ids[: end.output_tokens]
+        if digest(made) == end_detail_of(end).output_digest:
             result.same += 1
         else:
             result.different.append(name)

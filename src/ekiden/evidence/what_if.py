@@ -7,22 +7,24 @@ ones stands in. Clients that left leave at the recorded time; pauses are left ou
 Its error is measured, not assumed: the same simulation under the recorded policy is compared with what was recorded.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
-from ekiden.config import SchedulerConfig, controls_of
+import msgspec
+
+from ekiden.config import controls_of
 from ekiden.engine.driver import VirtualClock, arrivals, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.step_time import fitted, load_of
 from ekiden.evidence.decision_replay import config_of, runner_info
 from ekiden.evidence.reader import LedgerReader, request_detail_of
-from ekiden.evidence.recorded_requests import PromptMaker
-from ekiden.ledger.records import REFUSED, EndRow, RequestRow, RunHeader, TurnRow
+from ekiden.evidence.recorded_requests import PromptMaker, request_of
+from ekiden.ledger.records import REFUSED, EndRow, RequestDetail, RequestRow, RunHeader, TurnRow
 from ekiden.measure.percentiles import median, percentiles
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
 from ekiden.state.policy import StepLoad
-from ekiden.state.request import Finish, FinishReason, Request
+from ekiden.state.request import FinishReason, Request
 from ekiden.state.runner import RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
 
@@ -76,12 +78,7 @@ class FittedStepTime:
 
 
 def _load_of(row: TurnRow) -> StepLoad:
-    return StepLoad(
-        decode_rows=row.decode_rows,
-        decode_context=row.decode_context,
-        prefill_tokens=row.prefill_tokens,
-        prefill_pairs=row.prefill_pairs,
-    )
+    return StepLoad(**{field.name: getattr(row, field.name) for field in fields(StepLoad)})
 
 
 def _median_gap(rows: list[TurnRow]) -> float:
@@ -114,13 +111,10 @@ def what_if(reader: LedgerReader, overrides: dict[str, Any], *, num_blocks: int 
 
     Raises :class:`ekiden.config.ConfigError` for settings that cannot work.
     """
-    header = reader.header
-    fitted = FittedStepTime(reader.turns(*reader.bounds()))
-    load = _Load(reader)
-    info = runner_info(header)
-    scheduler = {**header.scheduler, **overrides}
-    same = _simulate(header, header.scheduler, info, load, fitted)
-    other = _simulate(header, scheduler, replace(info, num_blocks=num_blocks or info.num_blocks), load, fitted)
+    header, load, fitted = reader.header, _Load(reader), FittedStepTime(reader.turns(*reader.bounds()))
+    scheduler, blocks = {**header.scheduler, **overrides}, num_blocks or header.num_blocks
+    changed = msgspec.structs.replace(header, scheduler=scheduler, num_blocks=blocks)
+    same, other = (_simulate(settings, load, fitted) for settings in (header, changed))
     recorded = load.recorded
     pairs = [(getattr(same, name), getattr(recorded, name)) for name in ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99")]
     return WhatIf(
@@ -139,59 +133,51 @@ class _Load:
     def __init__(self, reader: LedgerReader) -> None:
         header = reader.header
         prompts = PromptMaker(vocab_size=header.vocab_size, block_size=header.block_size)
-        rows = [row for row in reader.all_requests() if not request_detail_of(row).by_door]
-        numbers = {row.request for row in rows}
+        told = {row: detail for row in reader.all_requests() if not (detail := request_detail_of(row)).by_door}
+        rows, numbers = [*told], {row.request for row in told}
         ends = {end.request: end for end in reader.all_ends() if end.request in numbers}
-        whole = [end.output_tokens for end in ends.values() if end.reason in _WHOLE]
-        typical = max(1, int(median(whole))) if whole else 1
-        self.unknown_lengths = 0
+        lengths = {end.request: end.output_tokens for end in ends.values() if end.reason in _WHOLE}
+        typical = int(median(list(lengths.values()))) if lengths else 1
+        self.unknown_lengths = len(rows) - sum(row.request in lengths for row in rows)
+        self.leaves = [(e.at / 1e6, str(e.request)) for e in ends.values() if e.reason == FinishReason.ABORT]
         self.requests: list[Request] = []
-        self.leaves: list[tuple[float, str]] = []
-        for row in rows:
-            end = ends.get(row.request)
-            name = str(row.request)
-            if end is not None and end.reason == FinishReason.ABORT:
-                self.leaves.append((end.at / 1e6, name))
-            known = end is not None and end.reason in _WHOLE
-            self.unknown_lengths += not known
-            length = end.output_tokens if known and end is not None else typical
-            detail = request_detail_of(row)
+        for row, detail in told.items():
             room = row.max_tokens or header.max_model_len - row.prompt_tokens
             if row.prompt_tokens and room > 0 and detail.bad_token is None:
                 prompt = prompts.prompt(row, detail)
-                deadline = None if detail.deadline is None else detail.deadline - header.clock_base / 1e6
-                self.requests.append(_offered(row, name, prompt, min(length, room), deadline))
+                length = min(lengths.get(row.request, typical), room)
+                self.requests.append(_offered(row, detail, prompt, length, header.clock_base / 1e6))
         self.requests.sort(key=lambda request: request.arrival_time)
         self.recorded = _recorded_figures(rows, ends)
 
 
-def _offered(row: RequestRow, name: str, prompt: tuple[int, ...], length: int, deadline: float | None) -> Request:
-    return Request(
-        request_id=name,
-        prompt_token_ids=prompt,
+def _offered(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], length: int, base: float) -> Request:
+    return msgspec.structs.replace(
+        request_of(row, detail, prompt),
+        request_id=str(row.request),
         sampling=SamplingParams(temperature=0.0, max_tokens=max(1, length), ignore_eos=True),
         arrival_time=row.arrival / 1e6,
-        tenant=row.tenant,
-        priority=row.priority,
-        deadline=deadline,
+        deadline=None if detail.deadline is None else detail.deadline - base,
     )
 
 
 def _recorded_figures(rows: list[RequestRow], ends: dict[int, EndRow]) -> Figures:
-    arrived = {row.request: row.arrival for row in rows}
-    whole = [end for end in ends.values() if end.reason in _WHOLE and end.request in arrived]
-    firsts = [(end.first_token - arrived[end.request]) / 1e6 for end in whole if end.first_token is not None]
-    reasons = [end.reason for end in ends.values()]
-    span = max((end.at for end in ends.values()), default=0) - min(arrived.values(), default=0)
-    return _figures(firsts, [end.e2e / 1e6 for end in whole], reasons.count(REFUSED), len(reasons), span / 1e6)
+    pairs = [(row, ends[row.request]) for row in rows if row.request in ends]
+    ended = [(end.reason, row.seconds_until(end.first_token), end.e2e / 1e6) for row, end in pairs]
+    span = max((end.at for end in ends.values()), default=0) - min((row.arrival for row in rows), default=0)
+    return _figures(ended, span / 1e6)
 
 
-def _figures(firsts: list[float], whole: list[float], refused: int, ended: int, duration: float) -> Figures:
-    ttft, e2e = (percentiles(values, (50, 99)) if values else (0.0, 0.0) for values in (firsts, whole))
+def _figures(ended: list[tuple[str, float | None, float]], duration: float) -> Figures:
+    """``ended``: the reason, the time to first token and the time to the end of each request, refused ones included."""
+    whole = [(first, last) for reason, first, last in ended if reason in _WHOLE]
+    refused = sum(reason == REFUSED for reason, _, _ in ended)
+    firsts, lasts = [first for first, _ in whole if first is not None], [last for _, last in whole]
+    ttft, e2e = (percentiles(values, (50, 99)) if values else (0.0, 0.0) for values in (firsts, lasts))
     return Figures(
         finished=len(whole),
         refused=refused,
-        cut=ended - refused - len(whole),
+        cut=len(ended) - refused - len(whole),
         ttft_p50=ttft[0],
         ttft_p99=ttft[1],
         e2e_p50=e2e[0],
@@ -200,12 +186,9 @@ def _figures(firsts: list[float], whole: list[float], refused: int, ended: int, 
     )
 
 
-def _simulate(
-    header: RunHeader, scheduler: dict[str, Any], info: RunnerInfo, load: _Load, fitted: FittedStepTime
-) -> Figures:
+def _simulate(header: RunHeader, load: _Load, fitted: FittedStepTime) -> Figures:
     """One run in virtual time."""
-    model = _VirtualModel(info, fitted)
-    config = replace(config_of(header), scheduler=SchedulerConfig(**scheduler))
+    model, config = _VirtualModel(runner_info(header), fitted), config_of(header)
     core = EngineCore(
         runner=model,
         controls=controls_of(config),
@@ -213,19 +196,18 @@ def _simulate(
         clock=model.clock.now,
         max_model_len=header.max_model_len,
     )
-    finishes: list[Finish] = []
-    refused = 0
+    ended: list[tuple[str, float | None, float]] = []
 
     def after_step(result: StepResult) -> None:
-        nonlocal refused
-        finishes.extend(update.finish for update in result.updates if update.finish is not None)
-        refused += sum(update.refusal is not None for update in result.updates)
+        for update in result.updates:
+            if update.refusal is not None:
+                ended.append((REFUSED, None, 0.0))
+            if (end := update.finish) is not None:
+                first = None if end.first_token_time is None else end.first_token_time - end.arrival_time
+                ended.append((end.reason.value, first, end.finish_time - end.arrival_time))
         if result.computed:
             model.clock.time += fitted.gap
 
     drive(core, arrivals(core, model.clock, load.requests, aborts=load.leaves), model.clock, after_step)
-    whole = [finish for finish in finishes if finish.reason.value in _WHOLE]
-    firsts = [f.first_token_time - f.arrival_time for f in whole if f.first_token_time is not None]
-    times = [finish.finish_time - finish.arrival_time for finish in whole]
     began = load.requests[0].arrival_time if load.requests else 0.0
-    return _figures(firsts, times, refused, len(finishes) + refused, model.clock.time - began)
+    return _figures(ended, model.clock.time - began)

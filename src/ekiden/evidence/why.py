@@ -11,8 +11,10 @@ import msgspec
 from ekiden.evidence.explain import explain
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
 from ekiden.evidence.words import seconds
-from ekiden.ledger.records import ControlRow, EventKind, RequestRow
+from ekiden.ledger.records import EventKind, RequestRow
 from ekiden.state.request import FinishReason, RefusalReason
+
+WordsAndFacts = tuple[str, dict[str, Any]]
 
 
 class Question(StrEnum):
@@ -44,62 +46,49 @@ _LIMIT_OF = {
 
 def why(reader: LedgerReader, request: RequestRow, question: Question, other: RequestRow | None = None) -> Answer:
     """Answer one question. ``other`` is what DIFFERENT compares with; by default the newest with the same prompt."""
-    match question:
-        case Question.SLOW:
-            return _slow(reader, request)
-        case Question.REFUSED:
-            return _refused(reader, request)
-        case Question.TRUNCATED:
-            return _truncated(reader, request)
-        case Question.PREEMPTED:
-            return _preempted(reader, request)
-        case Question.DIFFERENT:
-            return _different(reader, request, other)
-
-
-def _answer(question: Question, request: RequestRow, words: str, **facts: Any) -> Answer:
+    if question is Question.DIFFERENT:
+        words, facts = _different(reader, request, other)
+    else:
+        words, facts = _ANSWERS[question](reader, request)
     return Answer(question=question.value, request_id=request.request_id, words=words, facts=facts)
 
 
-def _slow(reader: LedgerReader, request: RequestRow) -> Answer:
+def _slow(reader: LedgerReader, request: RequestRow) -> WordsAndFacts:
     told = explain(reader, request)
     causes = {cause.cause: cause.seconds for cause in told.causes}
-    return _answer(Question.SLOW, request, told.headline, e2e_seconds=told.e2e_seconds, causes=causes)
+    return told.headline, {"e2e_seconds": told.e2e_seconds, "causes": causes}
 
 
-def _refused(reader: LedgerReader, request: RequestRow) -> Answer:
+def _refused(reader: LedgerReader, request: RequestRow) -> WordsAndFacts:
     if request.refusal is None:
-        return _answer(Question.REFUSED, request, "It was not refused.")
+        return "It was not refused.", {}
     reason, detail = RefusalReason(request.refusal), request_detail_of(request)
     name = _LIMIT_OF.get(reason)
     control = None if name is None else reader.controls(request.turn).get(name)
-    set_by = "" if control is None else f" The limit {control.name}={control.value} was set by {_by(control)}."
     where = "by the HTTP layer" if detail.by_door else "at intake"
-    later = "" if detail.retry_after is None else f" The same request could pass after {seconds(detail.retry_after)}."
-    return _answer(
-        Question.REFUSED,
-        request,
-        f"It was refused {where}, {reason.value}: {detail.message}.{set_by}{later}",
-        reason=reason.value,
-        field=detail.param,
-        retry_after=detail.retry_after,
-        limit=name,
-        limit_value=None if control is None else control.value,
-        set_by=None if control is None else control.set_by,
-        waiting_requests=detail.num_waiting,
-        waiting_tokens=detail.waiting_tokens,
-        prompt_tokens=request.prompt_tokens,
-    )
+    words = f"It was refused {where}, {reason.value}: {detail.message}."
+    if control is not None:
+        by = f"{control.set_by} {control.who}".strip()
+        words += f" The limit {control.name}={control.value} was set by {by}."
+    if detail.retry_after is not None:
+        words += f" The same request could pass after {seconds(detail.retry_after)}."
+    return words, {
+        "reason": reason.value,
+        "field": detail.param,
+        "retry_after": detail.retry_after,
+        "limit": name,
+        "limit_value": control and control.value,
+        "set_by": control and control.set_by,
+        "waiting_requests": detail.num_waiting,
+        "waiting_tokens": detail.waiting_tokens,
+        "prompt_tokens": request.prompt_tokens,
+    }
 
 
-def _by(control: ControlRow) -> str:
-    return f"{control.set_by} {control.who}".strip()
-
-
-def _truncated(reader: LedgerReader, request: RequestRow) -> Answer:
+def _truncated(reader: LedgerReader, request: RequestRow) -> WordsAndFacts:
     end, detail = reader.end(request.request), request_detail_of(request)
     if end is None or request.refusal is not None:
-        return _answer(Question.TRUNCATED, request, "It was not cut short: it has no answer that ended.")
+        return "It was not cut short: it has no answer that ended.", {}
     own, made = detail.sampling.get("max_tokens"), end.output_tokens
     facts = {"reason": end.reason, "output_tokens": made, "max_tokens": own, "room": request.max_tokens}
     match FinishReason(end.reason):
@@ -113,21 +102,19 @@ def _truncated(reader: LedgerReader, request: RequestRow) -> Answer:
                 f"{reader.header.max_model_len} (or of the KV pool) after its prompt of {request.prompt_tokens}."
             )
         case FinishReason.DEADLINE:
-            told = explain(reader, request)
-            facts["causes"] = {cause.cause: cause.seconds for cause in told.causes}
-            words = told.headline
+            words, slow = _slow(reader, request)
+            facts["causes"] = slow["causes"]
         case FinishReason.ABORT:
             words = f"Its client went away, or it was aborted, after {made} tokens."
         case FinishReason.ERROR:
             words = f"It failed after {made} tokens: {end_detail_of(end).message}."
     if detail.expected_output is not None:
-        p10, p50, p90 = detail.expected_output
-        facts["expected_output"] = [p10, p50, p90]
+        p10, p50, p90 = facts["expected_output"] = [*detail.expected_output]
         words += f" Its tenant's answers had led to expect {p10} to {p90} tokens, {p50} in the middle."
-    return _answer(Question.TRUNCATED, request, words, **facts)
+    return words, facts
 
 
-def _preempted(reader: LedgerReader, request: RequestRow) -> Answer:
+def _preempted(reader: LedgerReader, request: RequestRow) -> WordsAndFacts:
     found: list[dict[str, Any]] = []
     away_since: int | None = None
     for event in reader.events(request.request):
@@ -145,13 +132,12 @@ def _preempted(reader: LedgerReader, request: RequestRow) -> Answer:
                 "blocks_moved": event.value,
                 "free_blocks": row.free_blocks,
                 "running": row.running,
-                "runner_up": None if runner_up is None else runner_up.request_id,
+                "runner_up": runner_up and runner_up.request_id,
             }
         )
     if not found:
-        return _answer(Question.PREEMPTED, request, "It was never preempted.")
-    first = found[0]
-    other, moved = first["runner_up"], first["blocks_moved"]
+        return "It was never preempted.", {}
+    other, moved = found[0]["runner_up"], found[0]["blocks_moved"]
     chosen = "no other could be chosen" if other is None else f"otherwise {other} would have been chosen"
     kept = f"{moved} blocks were moved aside" if moved else "its blocks were dropped"
     away = sum(entry.get("back_after_seconds", 0.0) for entry in found)
@@ -159,41 +145,38 @@ def _preempted(reader: LedgerReader, request: RequestRow) -> Answer:
         f"A KV block was needed and none was free; it was the newest of those running, {chosen}; {kept}. "
         f"It was preempted {len(found)} time(s) and away for {seconds(away)} in all."
     )
-    return _answer(Question.PREEMPTED, request, words, preemptions=found, away_seconds=away)
+    return words, {"preemptions": found, "away_seconds": away}
 
 
-def _different(reader: LedgerReader, request: RequestRow, other: RequestRow | None) -> Answer:
+def _different(reader: LedgerReader, request: RequestRow, other: RequestRow | None) -> WordsAndFacts:
     detail = request_detail_of(request)
     other = other or reader.same_prompt(detail.prompt_digest, request.request)
     if other is None:
-        return _answer(Question.DIFFERENT, request, "No other request of this run has the same prompt.")
+        return "No other request of this run has the same prompt.", {}
     theirs = request_detail_of(other)
-    mine, their = reader.end(request.request), reader.end(other.request)
-    facts: dict[str, Any] = {"other": other.request_id, "same_prompt": detail.prompt_digest == theirs.prompt_digest}
-    changed = {
-        name: [detail.sampling.get(name), theirs.sampling.get(name)]
-        for name in sorted(detail.sampling.keys() | theirs.sampling.keys())
-        if detail.sampling.get(name) != theirs.sampling.get(name)
+    pairs = {name: [detail.sampling.get(name), theirs.sampling.get(name)] for name in detail.sampling | theirs.sampling}
+    facts: dict[str, Any] = {
+        "other": other.request_id,
+        "same_prompt": detail.prompt_digest == theirs.prompt_digest,
+        "sampling_differs": {name: pair for name, pair in sorted(pairs.items()) if pair[0] != pair[1]},
     }
-    facts["sampling_differs"] = changed
-    same_output = None
-    if mine is not None and their is not None:
-        same_output = end_detail_of(mine).output_digest == end_detail_of(their).output_digest
-        facts |= {"same_output": same_output, "reasons": [mine.reason, their.reason]}
-        facts["output_tokens"] = [mine.output_tokens, their.output_tokens]
-    return _answer(Question.DIFFERENT, request, _difference_words(facts, detail.sampling, changed), **facts)
+    ends = [end for end in (reader.end(request.request), reader.end(other.request)) if end is not None]
+    if len(ends) == 2:
+        facts["same_output"] = len({end_detail_of(end).output_digest for end in ends}) == 1
+        facts["reasons"] = [end.reason for end in ends]
+        facts["output_tokens"] = [end.output_tokens for end in ends]
+    return _difference_words(facts, detail.sampling), facts
 
 
-def _difference_words(facts: dict[str, Any], sampling: dict[str, Any], changed: dict[str, Any]) -> str:
+def _difference_words(facts: dict[str, Any], sampling: dict[str, Any]) -> str:
     other = facts["other"]
     if facts.get("same_output"):
         return f"It was not answered differently: {other} has the same tokens."
     if not facts["same_prompt"]:
         return f"Its prompt is not that of {other}: their digests differ."
-    if changed:
-        return f"It was asked differently from {other}: {', '.join(changed)}."
-    drawn = sampling.get("temperature", 1.0) != 0.0 and sampling.get("seed") is None
-    if drawn:
+    if facts["sampling_differs"]:
+        return f"It was asked differently from {other}: {', '.join(facts['sampling_differs'])}."
+    if sampling.get("temperature", 1.0) != 0.0 and sampling.get("seed") is None:
         return f"Both {other} and it drew their tokens, and neither gave a seed, so each had one of its own."
     reasons = facts.get("reasons")
     if reasons is not None and reasons[0] != reasons[1]:
@@ -202,3 +185,11 @@ def _difference_words(facts: dict[str, Any], sampling: dict[str, Any], changed: 
         f"Nothing recorded explains it: {other} had the same prompt and the same sampling in the same run, so the "
         "tokens should be the same. Run the determinism self-test, and replay the run with the model."
     )
+
+
+_ANSWERS = {
+    Question.SLOW: _slow,
+    Question.REFUSED: _refused,
+    Question.TRUNCATED: _truncated,
+    Question.PREEMPTED: _preempted,
+}

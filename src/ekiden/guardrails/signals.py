@@ -77,19 +77,14 @@ class OutputLengths:
 
     def observe(self, tenant: str, num_output_tokens: int) -> None:
         """Note an answer that ended by itself or at its length limit."""
-        lengths = self._seen.get(tenant)
-        if lengths is None:
-            lengths = self._seen[tenant] = deque(maxlen=_LENGTHS)
-            if len(self._seen) > _TENANTS:
-                self._ranges.pop(self._seen.popitem(last=False)[0], None)
-        lengths.append(num_output_tokens)
+        self._seen.setdefault(tenant, deque(maxlen=_LENGTHS)).append(num_output_tokens)
         self._seen.move_to_end(tenant)
         self._ranges.pop(tenant, None)
+        if len(self._seen) > _TENANTS:
+            self._ranges.pop(self._seen.popitem(last=False)[0], None)
 
     def expect(self, tenant: str) -> tuple[int, int, int] | None:
         """p10, p50 and p90 of output tokens; None while nothing of this tenant has ended."""
-        known = self._ranges.get(tenant)
-        lengths = self._seen.get(tenant)
-        if known is None and lengths:
-            known = self._ranges[tenant] = whole_range(lengths)
-        return known
+        if tenant in self._seen and tenant not in self._ranges:
+            self._ranges[tenant] = whole_range(self._seen[tenant])
+        return self._ranges.get(tenant)

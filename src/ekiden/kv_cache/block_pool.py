@@ -25,7 +25,7 @@ class BlockPool:
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._ref_count = [0] * num_blocks
-        self._key_of: list[bytes | None] = [None] * num_blocks
+        self._key_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
 
     @property
@@ -55,10 +55,7 @@ class BlockPool:
                 block = self._free.pop()
             else:
                 block, _ = self._cached.popitem(last=False)
-                key = self._key_of[block]
-                assert key is not None
-                del self._block_of[key]
-                self._key_of[block] = None
+                del self._block_of[self._key_of.pop(block)]
             self._ref_count[block] = 1
             blocks.append(block)
         return blocks
@@ -75,7 +72,7 @@ class BlockPool:
 
     def set_key(self, block: int, key: bytes) -> None:
         """Give a referenced block the key of its content. If another block has that key already, nothing changes."""
-        if key not in self._block_of and self._key_of[block] is None:
+        if key not in self._block_of and block not in self._key_of:
             self._block_of[key] = block
             self._key_of[block] = key
 
@@ -87,10 +84,10 @@ class BlockPool:
                 raise InvariantBreach(Invariant.BLOCKS, f"block {block} was released more often than it was taken")
             self._ref_count[block] = count
             if count == 0:
-                if self._key_of[block] is None:
-                    self._free.append(block)
-                else:
+                if block in self._key_of:
                     self._cached[block] = None
+                else:
+                    self._free.append(block)
 
     @checking(Invariant.BLOCKS)
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
@@ -104,7 +101,7 @@ class BlockPool:
             assert count == named[block], f"block {block}: ref_count {count}, named by {named[block]} tables"
             placed = (block in free) + (block in self._cached) + (count > 0)
             assert placed == 1, f"block {block} is in {placed} places"
-            key = self._key_of[block]
-            assert key is None or self._block_of[key] == block, f"block {block} lost its key"
+            key = self._key_of.get(block)
+            assert key is None or self._block_of.get(key) == block, f"block {block} lost its key"
             assert block not in free or key is None, f"free block {block} still has a key"
-        assert len(self._block_of) == sum(key is not None for key in self._key_of), "a key names no block"
+        assert len(self._block_of) == len(self._key_of), "a key names no block"

@@ -150,9 +150,9 @@ class KVCacheManager:
         return min(count, len(sequence.block_table) * self.block_size - end)
 
     def trim(self, sequence: Sequence, num_tokens: int) -> None:
-        """Give back the blocks after the sequence's first ``num_tokens`` tokens, which held unused or rejected drafts.
+        """Give back the blocks after the sequence's first ``num_tokens`` tokens.
 
-        Such blocks never have a key, since only blocks that prefill wrote get one.
+        Those of unused or rejected drafts never have a key, since only blocks that prefill wrote get one.
         """
         kept = self.blocks_for(num_tokens)
         self.pool.release(reversed(sequence.block_table[kept:]))
@@ -160,8 +160,7 @@ class KVCacheManager:
 
     def release(self, sequence: Sequence) -> None:
         """Give back all blocks of a sequence, in the pool and in the swap space."""
-        self.pool.release(reversed(sequence.block_table))
-        sequence.block_table = ()
+        self.trim(sequence, 0)
         self._free_swap += self._swapped.pop(sequence.request_id, [])
         sequence.swapped_blocks = 0
         self._tables.pop(sequence.request_id, None)
@@ -180,8 +179,7 @@ class KVCacheManager:
             sequence.swapped_blocks = used
         else:
             sequence.num_computed_tokens = 0
-        self.pool.release(reversed(sequence.block_table))
-        sequence.block_table = ()
+        self.trim(sequence, 0)
         del self._tables[sequence.request_id]
         return pairs
 

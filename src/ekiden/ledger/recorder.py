@@ -6,7 +6,6 @@ replay can repeat every reading exactly.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
@@ -43,12 +42,6 @@ def control_text(value: ControlValue) -> str:
     return msgspec.json.encode(value).decode() if isinstance(value, dict) else str(value)
 
 
-class Sink(Protocol):
-    def put(self, rows: Rows) -> None:
-        """Take the rows of one turn. Must return at once."""
-        ...
-
-
 def whole_microseconds(clock: Callable[[], float]) -> Callable[[], float]:
     """A clock that rounds its readings to whole microseconds, so that the ledger holds them exactly."""
 
@@ -61,12 +54,13 @@ def whole_microseconds(clock: Callable[[], float]) -> Callable[[], float]:
 class Recorder:
     """A :class:`ekiden.state.turn.TurnRecorder`. ``clock_base`` is where the run's microseconds begin.
 
-    ``keep_prompts`` stores prompts and outputs as token ids; otherwise only their digests are.
+    ``put`` takes the rows of one turn, and must return at once. ``keep_prompts`` stores prompts and outputs as token
+    ids; otherwise only their digests are.
     """
 
     def __init__(
         self,
-        sink: Sink,
+        put: Callable[[Rows], None],
         *,
         clock_base: int,
         block_size: int,
@@ -74,7 +68,7 @@ class Recorder:
         keep_prompts: bool = False,
         controls: Controls | None = None,
     ) -> None:
-        self._sink = sink
+        self._put = put
         self._base = clock_base
         self._block_size = block_size
         self._prefix_caching = prefix_caching
@@ -99,25 +93,22 @@ class Recorder:
         self._controls: list[ControlRow] = []
 
     def record(self, turn: Turn) -> None:
-        """Turn one turn into rows and hand them to the sink."""
+        """Turn one turn into rows and hand them on."""
         self._turn += 1
         self._events, self._ends, self._requests, self._controls = [], [], [], []
         start, end = self._micros(turn.start), self._micros(turn.end)
         inputs = TurnInputs()
         self._note_controls(turn, start)
         if turn.arrivals or turn.aborts or turn.pauses or turn.ended_at_start or turn.pauses_applied:
-            inputs = self._inbox(turn, start)
-        stops: list[tuple[int, int | str | None]] = []
-        proposed = self._proposed(turn)
-        decisions = self._decide(turn, end, stops)
-        if turn.output is not None or turn.failure is not None:
-            inputs = _measured(turn, inputs, stops, proposed)
-        if turn.control_changes:
-            inputs = msgspec.structs.replace(inputs, controls=turn.control_changes)
+            self._inbox(turn, start, inputs)
+        inputs.controls = turn.control_changes
+        inputs.drafts = self._proposed(turn)
+        _measure(turn, inputs)
+        decisions = self._decide(turn, end, inputs)
         row = self._turn_row(turn, start, end, inputs, decisions)
         self._forget_padding()
         self._ends.sort()  # as they are read back
-        self._sink.put(Rows(row, self._events, self._requests, self._ends, self._controls))
+        self._put(Rows(row, self._events, self._requests, self._ends, self._controls))
 
     def _micros(self, seconds: float) -> int:
         return round(seconds * 1e6) - self._base
@@ -141,12 +132,13 @@ class Recorder:
 
     # --- stage 1: arrivals, cancellations and pauses
 
-    def _inbox(self, turn: Turn, start: int) -> TurnInputs:
+    def _inbox(self, turn: Turn, start: int, inputs: TurnInputs) -> None:
         for arrival in turn.arrivals:
             self._arrived(arrival, start)
         numbers, live = self._number, self._live
-        aborts = [numbers[live[name]] for name in turn.aborts if name in live]
-        pauses = [
+        inputs.arrivals = len(turn.arrivals)
+        inputs.aborts = [numbers[live[name]] for name in turn.aborts if name in live]
+        inputs.pauses = [
             (numbers[live[change.request_id]], PAUSE_BITS[change.reason], change.paused, change.by)
             for change in turn.pauses
             if change.request_id in live
@@ -161,7 +153,6 @@ class Recorder:
         for update in turn.ended_at_start:
             if update.finish is not None:
                 self._ended(update, start, late=0)
-        return TurnInputs(arrivals=len(turn.arrivals), aborts=aborts, pauses=pauses)
 
     def _arrived(self, arrival: Arrival, start: int) -> None:
         self._numbered += 1
@@ -191,54 +182,34 @@ class Recorder:
 
     # --- stages 2 to 5
 
-    def _decide(self, turn: Turn, end: int, stops: list[tuple[int, int | str | None]]) -> TurnDecisions:
+    def _decide(self, turn: Turn, end: int, inputs: TurnInputs) -> TurnDecisions:
+        """What was decided; the answers that the model's tokens ended are added to the inputs."""
         number, formed = self._number, turn.formed
         at_start, at_end = turn.refilled_at_start, turn.refilled
-        admitted_start = self._admitted(at_start, late=0)
-        resumed_start = self._resumed(at_start, late=0)
-        decodes: list[int] | None = None
-        prefills: list[tuple[int, int]] = []
-        left_out: list[tuple[int, int]] = []
-        victims: list[tuple[int, int]] = []
-        swap_out: list[tuple[int, int]] = []
-        swap_in: list[tuple[int, int]] = []
-        drafts: list[tuple[int, int]] = []
-        budget = 0
+        made = TurnDecisions(admitted_start=self._admitted(at_start, late=0))
+        made.resumed_start = self._resumed(at_start, late=0)
         if formed is not None:
-            decodes, prefills = self._rows(formed)
-            left_out = self._left_out_changes(formed)
-            victims = self._victims(formed)
             rows = formed.plan.rows
-            drafts = [(number[formed.sequences[i]], rows[i].num_drafts) for i in formed.proposed if rows[i].num_drafts]
-            swap_out, swap_in, budget = formed.plan.swap_out, formed.plan.swap_in, formed.token_budget
+            made.decodes, made.prefills = self._rows(formed)
+            made.left_out = self._left_out_changes(formed)
+            made.victims = self._victims(formed)
+            made.drafts = [
+                (number[formed.sequences[i]], rows[i].num_drafts) for i in formed.proposed if rows[i].num_drafts
+            ]
+            made.swap_out, made.swap_in, made.budget = formed.plan.swap_out, formed.plan.swap_in, formed.token_budget
         if turn.output is not None:
             self._first_tokens(turn)
-        retired = []
         for update in turn.updates:
             if update.finish is not None:
                 sequence = self._live[update.request_id]
                 if turn.output is not None and sequence.finish_reason is not FinishReason.LENGTH:
-                    stops.append((number[sequence], stop_of(sequence)))
-                retired.append((number[sequence], update.finish.num_blocks))
+                    inputs.stops.append((number[sequence], stop_of(sequence)))
+                made.retired.append((number[sequence], update.finish.num_blocks))
                 self._ended(update, end, late=1)
-        resumed = self._resumed(at_end, late=1)
-        admitted = self._admitted(at_end, late=1)
-        return TurnDecisions(
-            decodes=decodes,
-            prefills=prefills,
-            left_out=left_out,
-            victims=victims,
-            swap_out=swap_out,
-            swap_in=swap_in,
-            resumed_start=resumed_start,
-            admitted_start=admitted_start,
-            resumed=resumed,
-            admitted=admitted,
-            passed_over=self._passed_over_changes(at_end or at_start),
-            retired=retired,
-            budget=budget,
-            drafts=drafts,
-        )
+        made.resumed = self._resumed(at_end, late=1)
+        made.admitted = self._admitted(at_end, late=1)
+        made.passed_over = self._passed_over_changes(at_end or at_start)
+        return made
 
     def _rows(self, formed: FormationOutcome) -> tuple[list[int] | None, list[tuple[int, int]]]:
         """The decode rows when they changed, and the prefill chunks, which stand after them."""
@@ -284,11 +255,11 @@ class Recorder:
         return changes
 
     def _victims(self, formed: FormationOutcome) -> list[tuple[int, int]]:
-        number, victims = self._number, []
-        for sequence, runner_up in zip(formed.preempted, formed.runners_up, strict=True):
-            victims.append((number[sequence], 0 if runner_up is None else number[runner_up]))
+        number = self._number
+        for sequence in formed.preempted:
             self._event(number[sequence], EventKind.PREEMPTED, sequence.swapped_blocks)
-        return victims
+        pairs = zip(formed.preempted, formed.runners_up, strict=True)
+        return [(number[victim], number[other] if other else 0) for victim, other in pairs]
 
     def _first_tokens(self, turn: Turn) -> None:
         """Note which sequences got their first token, and which have computed their dropped KV blocks again."""
@@ -306,7 +277,7 @@ class Recorder:
             self._event(self._number[sequence], EventKind.CAUGHT_UP, late=1)
 
     def _admitted(self, outcome: RefillOutcome | None, *, late: int) -> list[Admitted]:
-        if outcome is None or not outcome.admitted:
+        if outcome is None:
             return []
         admitted = []
         for sequence, (slot, blocks, standing) in zip(outcome.admitted, outcome.places, strict=True):
@@ -316,18 +287,15 @@ class Recorder:
         return admitted
 
     def _resumed(self, outcome: RefillOutcome | None, *, late: int) -> list[int]:
-        if outcome is None or not outcome.resumed:
+        if outcome is None:
             return []
-        resumed = []
         for sequence in outcome.resumed:
-            number = self._number[sequence]
-            resumed.append(number)
             # One that has ended in this turn has no slot any more.
             back = Resumed(sequence.slot or 0, whole=sequence.num_uncomputed_tokens <= 1)
-            self._event(number, EventKind.RESUMED, back.value, late=late)
+            self._event(self._number[sequence], EventKind.RESUMED, back.value, late=late)
             if not back.whole and sequence.num_output_tokens:
                 self._recomputing.add(sequence)
-        return resumed
+        return [self._number[sequence] for sequence in outcome.resumed]
 
     def _passed_over_changes(self, outcome: RefillOutcome | None) -> list[int] | None:
         """The requests that were looked at for admission and did not fit; None when they are those of before."""
@@ -411,34 +379,18 @@ class Recorder:
 
     def _forget_padding(self) -> None:
         """Forget the numbers of finished rows that are no longer computed."""
-        if self._padded:
-            for sequence in self._padded:
-                if sequence.slot is None:
-                    del self._number[sequence]
-            self._padded = [sequence for sequence in self._padded if sequence.slot is not None]
+        for sequence in self._padded:
+            if sequence.slot is None:
+                del self._number[sequence]
+        self._padded = [sequence for sequence in self._padded if sequence.slot is not None]
 
 
-def _measured(
-    turn: Turn,
-    inputs: TurnInputs,
-    stops: list[tuple[int, int | str | None]],
-    proposed: list[tuple[int, int, int]],
-) -> TurnInputs:
-    """The inputs, with the times of stage 3 and the answers that the model's tokens ended."""
-    output = turn.output
-    if output is None:
-        return msgspec.structs.replace(inputs, failure=turn.failure, drafts=proposed)
-    timing = output.timing
-    return TurnInputs(
-        advance_start=round((timing.started - turn.start) * 1e6),
-        advance=round(timing.total * 1e6),
-        model=round(timing.model * 1e6),
-        sampling=round(timing.sampling * 1e6),
-        passes=output.passes,
-        padding_rows=output.padding_rows,
-        arrivals=inputs.arrivals,
-        aborts=inputs.aborts,
-        pauses=inputs.pauses,
-        stops=stops,
-        drafts=proposed,
-    )
+def _measure(turn: Turn, inputs: TurnInputs) -> None:
+    """Add what stage 3 measured."""
+    inputs.failure = turn.failure
+    if turn.output is not None:
+        timing = turn.output.timing
+        inputs.advance_start = round((timing.started - turn.start) * 1e6)
+        inputs.advance, inputs.model = round(timing.total * 1e6), round(timing.model * 1e6)
+        inputs.sampling = round(timing.sampling * 1e6)
+        inputs.passes, inputs.padding_rows = turn.output.passes, turn.output.padding_rows

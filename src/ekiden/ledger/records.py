@@ -17,6 +17,7 @@ import msgspec
 
 from ekiden.state.controls import ControlChange
 from ekiden.state.lineage import Lineage
+from ekiden.state.runner import ChunkRules
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import LeftOutReason, WaitReason
 
@@ -24,24 +25,19 @@ FORMAT = 3
 REFUSED = "refused"
 """The reason in the end row of a request that was refused; other end rows have a FinishReason."""
 
-WAIT_CODES: dict[WaitReason | None, int | None] = {
-    None: None,
-    WaitReason.SLOTS: 1,
-    WaitReason.KV_BLOCKS: 2,
-    WaitReason.PREEMPTED_FIRST: 3,
-    WaitReason.BATCHING: 4,
+WAIT_REASONS = {1: WaitReason.SLOTS, 2: WaitReason.KV_BLOCKS, 3: WaitReason.PREEMPTED_FIRST, 4: WaitReason.BATCHING}
+LEFT_OUT_REASONS = {
+    1: LeftOutReason.TOKEN_BUDGET,
+    2: LeftOutReason.CONCURRENT_PREFILLS,
+    3: LeftOutReason.INTER_TOKEN_TARGET,
+    4: LeftOutReason.KV_BLOCKS,
+    5: LeftOutReason.PREFIX_IN_FLIGHT,
 }
-LEFT_OUT_CODES: dict[LeftOutReason, int] = {
-    LeftOutReason.TOKEN_BUDGET: 1,
-    LeftOutReason.CONCURRENT_PREFILLS: 2,
-    LeftOutReason.INTER_TOKEN_TARGET: 3,
-    LeftOutReason.KV_BLOCKS: 4,
-    LeftOutReason.PREFIX_IN_FLIGHT: 5,
-}
-PAUSE_BITS: dict[PauseReason, int] = {PauseReason.SLOW_READER: 1, PauseReason.OPERATOR: 2}
+PAUSE_REASONS = {1: PauseReason.SLOW_READER, 2: PauseReason.OPERATOR}
 
-WAIT_REASONS = {code: reason for reason, code in WAIT_CODES.items() if reason is not None}
-LEFT_OUT_REASONS = {code: reason for reason, code in LEFT_OUT_CODES.items()}
+WAIT_CODES: dict[WaitReason | None, int | None] = {None: None, **{r: code for code, r in WAIT_REASONS.items()}}
+LEFT_OUT_CODES = {reason: code for code, reason in LEFT_OUT_REASONS.items()}
+PAUSE_BITS = {reason: bit for bit, reason in PAUSE_REASONS.items()}
 
 
 class EventKind(IntEnum):
@@ -196,6 +192,10 @@ class Rows(NamedTuple):
     controls: list[ControlRow]
 
 
+TABLES = {TurnRow: "turns", EventRow: "events", RequestRow: "requests", EndRow: "ends", ControlRow: "controls"}
+"""The tables of a run, by their rows. All but the turns have the names of the fields of :class:`Rows`."""
+
+
 class RequestDetail(msgspec.Struct, frozen=True, array_like=True):
     """What a request asked for, and the state of the queue when intake took it in.
 
@@ -234,7 +234,7 @@ class EndDetail(msgspec.Struct, frozen=True, array_like=True):
     output: bytes | None = None
 
 
-class TurnInputs(msgspec.Struct, frozen=True, array_like=True):
+class TurnInputs(msgspec.Struct, array_like=True):
     """What came from outside the engine in a turn. Times are microseconds; ``advance_start`` counts from the turn's
     start."""
 
@@ -268,7 +268,7 @@ class Admitted(NamedTuple):
     standing: float
 
 
-class TurnDecisions(msgspec.Struct, frozen=True, array_like=True):
+class TurnDecisions(msgspec.Struct, array_like=True):
     """What the engine chose in a turn, as request numbers.
 
     ``decodes`` are the rows of one token, in order; None when they are those of the turn before. ``passed_over``
@@ -310,7 +310,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     details: dict[str, str]
     chunk_border: int | None = None
-    """:class:`ekiden.state.runner.ChunkRules`; None: the block size."""
+    """:class:`~ekiden.state.runner.ChunkRules`; None: the block size."""
     least_chunk: int = 2
     max_drafts: int = 0
     vocab_size: int
@@ -327,3 +327,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, Any]
     tenants: dict[str, dict[str, float | None]]
     prompts_kept: bool
+
+    @property
+    def chunks(self) -> ChunkRules:
+        return ChunkRules(border=self.chunk_border or self.block_size, least=self.least_chunk)

@@ -45,10 +45,10 @@ class Retention:
                 break
             total -= size_of(path)
             delete_run(path)
-        more = self._trim(connection, own, now, too_much=total > self.max_bytes)
+        more = self._trim(connection, too_much=total > self.max_bytes)
         self._due = now if more else now + self.interval
 
-    def _trim(self, connection: sqlite3.Connection, own: Path, now: float, *, too_much: bool) -> bool:
+    def _trim(self, connection: sqlite3.Connection, *, too_much: bool) -> bool:
         """Delete the oldest turns of the run being written; True when more must go."""
         oldest, last_start, newest = connection.execute(
             "SELECT (SELECT min(turn) FROM turns), (SELECT start + took FROM turns ORDER BY turn DESC LIMIT 1), "
@@ -60,18 +60,15 @@ class Retention:
         aged = connection.execute(
             "SELECT max(turn) FROM turns WHERE turn < ? AND start < ?", (oldest + CHUNK_TURNS, horizon)
         ).fetchone()[0]
-        free = connection.execute("PRAGMA freelist_count").fetchone()[0]
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        free, pages = connection.execute("SELECT * FROM pragma_freelist_count, pragma_page_count").fetchone()
         full = too_much and free < pages // 20 and newest - oldest > CHUNK_TURNS
         upto = oldest + CHUNK_TURNS if full else aged
         if upto is None:
             return False
         connection.execute("BEGIN")
-        ended = "SELECT request FROM ends WHERE turn <= ?"
-        for table in ("events", "requests"):
-            connection.execute(f"DELETE FROM {table} WHERE request IN ({ended})", (upto,))  # noqa: S608 - no values
-        connection.execute("DELETE FROM ends WHERE turn <= ?", (upto,))
-        connection.execute("DELETE FROM turns WHERE turn <= ?", (upto,))
+        of_ended = "request IN (SELECT request FROM ends WHERE turn <= ?)"
+        for table, old in (("events", of_ended), ("requests", of_ended), ("ends", "turn <= ?"), ("turns", "turn <= ?")):
+            connection.execute(f"DELETE FROM {table} WHERE {old}", (upto,))  # noqa: S608 - no values
         connection.execute("COMMIT")
         return True
 

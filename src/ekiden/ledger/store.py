@@ -22,7 +22,7 @@ from typing import Final, get_type_hints
 
 import msgspec
 
-from ekiden.ledger.records import ControlRow, EndRow, EventRow, RequestRow, Rows, RunHeader, TurnRow
+from ekiden.ledger.records import TABLES, ControlRow, EndRow, EventRow, RequestRow, Rows, RunHeader, TurnRow
 from ekiden.ledger.retention import Retention
 
 logger = logging.getLogger(__name__)
@@ -40,22 +40,19 @@ _KINDS: Final = {
 }
 
 
-def _table(name: str, row: type, key: str | None = None, rest: str = ")") -> str:
+def _table(row: type[tuple[object, ...]], rest: str = ")") -> str:
     """A table with the fields of a row as columns."""
-    columns = [
-        f"{field} {'INTEGER PRIMARY KEY' if field == key else _KINDS[kind]}"
-        for field, kind in get_type_hints(row).items()
-    ]
-    return f"CREATE TABLE {name} ({', '.join(columns)}{rest};"
+    columns = [f"{field} {_KINDS[kind]}" for field, kind in get_type_hints(row).items()]
+    return f"CREATE TABLE {TABLES[row]} ({', '.join(columns)}{rest};"
 
 
 _SCHEMA: Final = f"""
 CREATE TABLE run (header BLOB NOT NULL);
-{_table("turns", TurnRow, "turn")}
-{_table("events", EventRow, rest=", PRIMARY KEY (request, turn, place)) WITHOUT ROWID")}
-{_table("requests", RequestRow, "request")}
-{_table("ends", EndRow, "request")}
-{_table("controls", ControlRow)}
+{_table(TurnRow, ", PRIMARY KEY (turn))")}
+{_table(EventRow, ", PRIMARY KEY (request, turn, place)) WITHOUT ROWID")}
+{_table(RequestRow, ", PRIMARY KEY (request))")}
+{_table(EndRow, ", PRIMARY KEY (request))")}
+{_table(ControlRow)}
 CREATE TABLE live (request INTEGER PRIMARY KEY);
 CREATE INDEX requests_by_id ON requests (request_id);
 CREATE INDEX ends_by_e2e ON ends (e2e);
@@ -74,15 +71,11 @@ def _inserts(table: str, row: type[tuple[object, ...]]) -> dict[int, str]:
     return {rows: f"INSERT INTO {table} VALUES {', '.join([marks] * rows)}" for rows in _ROWS_AT_ONCE}  # noqa: S608
 
 
-_INSERT_TURNS: Final = _inserts("turns", TurnRow)
-_INSERT_EVENTS: Final = _inserts("events", EventRow)
-_INSERT_REQUESTS: Final = _inserts("requests", RequestRow)
-_INSERT_ENDS: Final = _inserts("ends", EndRow)
-_INSERT_CONTROLS: Final = _inserts("controls", ControlRow)
+_INSERTS: Final = {table: _inserts(table, row) for row, table in TABLES.items()}
 
 
 class LedgerWriter:
-    """A :class:`ekiden.ledger.recorder.Sink` on a file. Raises OSError or sqlite3.Error when it cannot be made."""
+    """Writes the rows of a run to a file. Raises OSError or sqlite3.Error when it cannot be made."""
 
     def __init__(
         self, path: Path, header: RunHeader, retention: Retention | None = None, *, max_pending: int = MAX_PENDING
@@ -145,11 +138,9 @@ class LedgerWriter:
 
     def _write(self, batch: list[Rows]) -> None:
         self._connection.execute("BEGIN")
-        self._insert(_INSERT_TURNS, [rows.turn for rows in batch])
-        self._insert(_INSERT_EVENTS, [event for rows in batch for event in rows.events])
-        self._insert(_INSERT_REQUESTS, [request for rows in batch for request in rows.requests])
-        self._insert(_INSERT_ENDS, [end for rows in batch for end in rows.ends])
-        self._insert(_INSERT_CONTROLS, [control for rows in batch for control in rows.controls])
+        for table, statements in _INSERTS.items():
+            of_turns = ([rows.turn] if table == "turns" else getattr(rows, table) for rows in batch)
+            self._insert(statements, list(chain.from_iterable(of_turns)))
         self._note_live([request.request for rows in batch for request in rows.requests], batch)
         self._connection.execute("COMMIT")
 

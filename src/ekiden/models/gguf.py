@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from ekiden.models.architectures.gguf_metadata import ROPE_FACTORS, hf_name, rotary_halves, spec_from_metadata
 from ekiden.models.architectures.spec import ModelSpec
-from ekiden.models.errors import ModelError
 from ekiden.models.gguf_file import GGUFFile, TensorInfo
 
 
@@ -23,39 +22,24 @@ class GGUFCheckpoint:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self._file = GGUFFile(path)
         self.metadata = self._file.metadata
         self._infos = {name: info for info in self._file.tensors.values() if (name := hf_name(info.name)) is not None}
-        shapes = {name: info.shape for name, info in self._infos.items()}
+        self.shapes = {name: info.shape for name, info in self._infos.items()}
         factors = self._file.tensors.get(ROPE_FACTORS)
         self.spec: ModelSpec = spec_from_metadata(
-            str(path), self.metadata, shapes, None if factors is None else self._dequantise(factors).reshape(-1)
+            str(path), self.metadata, self.shapes, None if factors is None else self._dequantise(factors).reshape(-1)
         )
-
-    def names(self) -> frozenset[str]:
-        return frozenset(self._infos)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of tensor ``name``, which must be among :meth:`names`."""
-        return self._infos[name].shape
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """The tensor ``name`` as float32, ``[out_features, in_features]`` for a matrix.
 
-        Its shape must be the one that :attr:`spec` demands (``weights.check_weights``).
-
-        Raises:
-            ModelError: there is no such tensor.
+        It must be there, with the shape that :attr:`spec` demands (``weights.check_weights``).
         """
-        info = self._infos.get(name)
-        if info is None:
-            raise ModelError(f"{self.path}: tensor {name!r} is missing; fetch or convert the model again")
-        values = self._dequantise(info)
-        if self.spec.family == "llama" and ".self_attn.q_proj." in name:
-            return rotary_halves(values, self.spec.num_heads)
-        if self.spec.family == "llama" and ".self_attn.k_proj." in name:
-            return rotary_halves(values, self.spec.num_kv_heads)
+        values = self._dequantise(self._infos[name])
+        for part, heads in (("q_proj", self.spec.num_heads), ("k_proj", self.spec.num_kv_heads)):
+            if self.spec.family == "llama" and f".self_attn.{part}." in name:
+                return rotary_halves(values, heads)
         return values
 
     def _dequantise(self, info: TensorInfo) -> npt.NDArray[np.float32]:

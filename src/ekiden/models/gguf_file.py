@@ -13,10 +13,9 @@ The format is described at https://github.com/ggml-org/ggml/blob/master/docs/ggu
 
 import mmap
 import struct
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,8 +56,7 @@ _STRING, _ARRAY = 8, 9
 MetadataValue = str | int | float | bool | list[Any] | npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """Where a tensor lies: ``offset`` in bytes from the file's start, ``shape`` with the slowest dimension first."""
 
     name: str
@@ -77,11 +75,22 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._mapping = _map(path)
-        reader = _Reader(path, self._mapping)
-        tensor_count, key_count = reader.header()
-        self.metadata: dict[str, MetadataValue] = reader.metadata(key_count)
-        self.tensors: dict[str, TensorInfo] = reader.tensors(tensor_count, self._alignment())
+        try:
+            with path.open("rb") as file:
+                if (magic := file.read(4)) != MAGIC:
+                    raise ModelError(f"{path}: not a GGUF file (it begins with {magic!r}); give a .gguf model file")
+                self._data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        self._size, self._position = len(self._data), len(MAGIC)
+        tensor_count, key_count = self._read_counts()
+        self.metadata: dict[str, MetadataValue] = self._read_metadata(key_count)
+        alignment = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 8 or alignment % 8 or alignment > 1 << 20:
+            raise ModelError(
+                f"{path}: general.alignment is {alignment!r:.40}, not a multiple of 8; fetch the file again"
+            )
+        self.tensors: dict[str, TensorInfo] = self._read_tensors(tensor_count, alignment)
         split_count = self.metadata.get("split.count", 0)
         if isinstance(split_count, int) and split_count > 1:
             raise ModelError(
@@ -89,68 +98,41 @@ class GGUFFile:
                 "`llama-gguf-split --merge` and give the joined file"
             )
 
-    def _alignment(self) -> int:
-        value = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        if not isinstance(value, int) or value < 8 or value % 8 or value > 1 << 20:
-            raise ModelError(
-                f"{self.path}: general.alignment is {value!r:.40}, not a multiple of 8; fetch the file again"
-            )
-        return value
-
     def raw(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
         """The tensor's bytes as a read-only view of the mapped file, ``[num_bytes]``."""
-        return np.frombuffer(self._mapping, dtype=np.uint8, count=info.num_bytes, offset=info.offset)
+        return np.frombuffer(self._data, dtype=np.uint8, count=info.num_bytes, offset=info.offset)
 
+    # --- the header, read from front to back; every read is checked against the end of the file
 
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-            if magic != MAGIC:
-                raise ModelError(f"{path}: not a GGUF file (it begins with {magic!r}); give a .gguf model file")
-            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-class _Reader:
-    """Reads the mapped header from front to back; every read is checked against the end of the file."""
-
-    def __init__(self, path: Path, mapping: mmap.mmap) -> None:
-        self.path = path
-        self.data = mapping
-        self.size = len(mapping)
-        self.position = 4
-
-    def failure(self, what: str) -> ModelError:
+    def _failure(self, what: str) -> ModelError:
         return ModelError(f"{self.path}: {what}; the file is damaged or incomplete, fetch it again")
 
-    def unpack(self, fmt: str) -> Any:
-        end = self.position + struct.calcsize("<" + fmt)
-        if end > self.size:
-            raise self.failure(f"cut short at byte {self.size}, inside its header")
-        (value,) = struct.unpack_from("<" + fmt, self.data, self.position)
-        self.position = end
-        return value
-
-    def count(self, what: str, least_bytes_each: int, limit: int) -> int:
-        """Read a 64-bit count and check that the rest of the file can hold so many items."""
-        value: int = self.unpack("Q")
-        if value > limit or value * least_bytes_each > self.size - self.position:
-            raise self.failure(f"{what} is {value:,}, more than the file can hold")
-        return value
-
-    def string(self, what: str) -> str:
-        length = self.count(f"length of {what}", 1, self.size)
-        start = self.position
-        self.position = start + length
+    def _unpack(self, fmt: str) -> Any:
         try:
-            return self.data[start : self.position].decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise self.failure(f"{what} is not valid UTF-8") from error
+            (value,) = struct.unpack_from("<" + fmt, self._data, self._position)
+        except struct.error as error:
+            raise self._failure(f"cut short at byte {self._size}, inside its header") from error
+        self._position += struct.calcsize("<" + fmt)
+        return value
 
-    def header(self) -> tuple[int, int]:
-        version: int = self.unpack("I")
+    def _count(self, what: str, least_bytes_each: int, limit: int) -> int:
+        """Read a 64-bit count and check that the rest of the file can hold so many items."""
+        value: int = self._unpack("Q")
+        if value > limit or value * least_bytes_each > self._size - self._position:
+            raise self._failure(f"{what} is {value:,}, more than the file can hold")
+        return value
+
+    def _read_string(self, what: str) -> str:
+        length = self._count(f"length of {what}", 1, self._size)
+        start = self._position
+        self._position = start + length
+        try:
+            return self._data[start : self._position].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._failure(f"{what} is not valid UTF-8") from error
+
+    def _read_counts(self) -> tuple[int, int]:
+        version: int = self._unpack("I")
         if version in (2 << 24, 3 << 24):
             raise ModelError(
                 f"{self.path}: this GGUF file is big-endian; convert it to little-endian (`gguf-convert-endian`)"
@@ -158,105 +140,98 @@ class _Reader:
         if version not in (2, 3):
             raise ModelError(f"{self.path}: GGUF version {version} is not supported; convert the model again")
         return (
-            self.count("number of tensors", 8 + 4 + 4 + 8, MAX_TENSORS),
-            self.count("number of metadata keys", 8 + 4 + 1, MAX_KEYS),
+            self._count("number of tensors", 8 + 4 + 4 + 8, MAX_TENSORS),
+            self._count("number of metadata keys", 8 + 4 + 1, MAX_KEYS),
         )
 
-    def metadata(self, key_count: int) -> dict[str, MetadataValue]:
+    def _read_metadata(self, key_count: int) -> dict[str, MetadataValue]:
         result: dict[str, MetadataValue] = {}
         for _ in range(key_count):
-            key = self.string("a metadata key")
+            key = self._read_string("a metadata key")
             if key in result:
-                raise self.failure(f"metadata key {key!r} occurs twice")
-            result[key] = self.value(key, self.unpack("I"), 0)
+                raise self._failure(f"metadata key {key!r} occurs twice")
+            result[key] = self._read_value(key, self._unpack("I"), 0)
         return result
 
-    def value(self, key: str, type_id: int, depth: int) -> MetadataValue:
+    def _read_value(self, key: str, type_id: int, depth: int) -> MetadataValue:
         if type_id in _SCALARS:
-            scalar: int | float | bool = self.unpack(_SCALARS[type_id])
+            scalar: MetadataValue = self._unpack(_SCALARS[type_id])
             return scalar
         if type_id == _STRING:
-            return self.string(key)
-        if type_id == _ARRAY and depth < MAX_NESTING:
-            return self.array(key, depth)
-        raise self.failure(f"metadata key {key!r} has the unknown value type {type_id}")
-
-    def array(self, key: str, depth: int) -> MetadataValue:
-        item_type: int = self.unpack("I")
+            return self._read_string(key)
+        if type_id != _ARRAY or depth == MAX_NESTING:
+            raise self._failure(f"metadata key {key!r} has the unknown value type {type_id}")
+        item_type: int = self._unpack("I")
         if item_type in _SCALARS:
-            dtype = np.dtype("<" + _SCALARS[item_type]) if item_type != 7 else np.dtype(np.bool_)
-            length = self.count(f"length of {key}", dtype.itemsize, MAX_NUMBERS)
-            items = np.frombuffer(self.data, dtype=dtype, count=length, offset=self.position)
-            self.position += items.nbytes
+            dtype = np.dtype("<" + _SCALARS[item_type])
+            length = self._count(f"length of {key}", dtype.itemsize, MAX_NUMBERS)
+            items = np.frombuffer(self._data, dtype=dtype, count=length, offset=self._position)
+            self._position += items.nbytes
             return items
         if item_type == _STRING:
-            return self.strings(key)
-        length = self.count(f"length of {key}", 12, MAX_KEYS)
-        return [self.value(key, item_type, depth + 1) for _ in range(length)]
+            return self._read_strings(key)
+        length = self._count(f"length of {key}", 12, MAX_KEYS)
+        return [self._read_value(key, item_type, depth + 1) for _ in range(length)]
 
-    def strings(self, key: str) -> list[str]:
+    def _read_strings(self, key: str) -> list[str]:
         """An array of strings. Reading a vocabulary takes most of the time, so this loop is written out."""
-        length = self.count(f"length of {key}", 8, MAX_TEXTS)
+        length = self._count(f"length of {key}", 8, MAX_TEXTS)
         unpack_length = struct.Struct("<Q").unpack_from
-        data, position, size = self.data, self.position, self.size
+        data, position, size = self._data, self._position, self._size
         result: list[str] = []
         try:
             for _ in range(length):
                 end = position + 8 + unpack_length(data, position)[0]
                 if end > size:
-                    raise self.failure(f"cut short at byte {size}, inside {key}")
+                    raise self._failure(f"cut short at byte {size}, inside {key}")
                 result.append(data[position + 8 : end].decode("utf-8"))
                 position = end
         except struct.error as error:
-            raise self.failure(f"cut short at byte {size}, inside {key}") from error
+            raise self._failure(f"cut short at byte {size}, inside {key}") from error
         except UnicodeDecodeError as error:
-            raise self.failure(f"item {len(result)} of {key} is not valid UTF-8") from error
-        self.position = position
+            raise self._failure(f"item {len(result)} of {key} is not valid UTF-8") from error
+        self._position = position
         return result
 
-    def tensors(self, count: int, alignment: int) -> dict[str, TensorInfo]:
-        rows = [self.tensor_row() for _ in range(count)]
-        start = (self.position + alignment - 1) // alignment * alignment
+    def _read_tensors(self, count: int, alignment: int) -> dict[str, TensorInfo]:
         result: dict[str, TensorInfo] = {}
-        for name, shape, type_id, offset in rows:
-            if name in result:
-                raise self.failure(f"tensor {name!r} occurs twice")
-            _, block_elements, block_bytes = TENSOR_TYPES[type_id]
-            if shape[-1] % block_elements:
-                raise self.failure(f"rows of tensor {name!r} ({shape[-1]}) are not whole blocks of {block_elements}")
-            num_bytes = prod(shape) // block_elements * block_bytes
-            if start + offset + num_bytes > self.size:
-                raise self.failure(
-                    f"tensor {name!r} ends at byte {start + offset + num_bytes:,}, past the end ({self.size:,})"
-                )
-            result[name] = TensorInfo(
-                name=name, type_id=type_id, shape=shape, offset=start + offset, num_bytes=num_bytes
-            )
+        for _ in range(count):
+            tensor = self._read_tensor()
+            if tensor.name in result:
+                raise self._failure(f"tensor {tensor.name!r} occurs twice")
+            result[tensor.name] = tensor
+        start = (self._position + alignment - 1) // alignment * alignment
+        for name, tensor in result.items():
+            end = start + tensor.offset + tensor.num_bytes
+            if end > self._size:
+                raise self._failure(f"tensor {name!r} ends at byte {end:,}, past the end ({self._size:,})")
+            result[name] = tensor._replace(offset=start + tensor.offset)
         return result
 
-    def tensor_row(self) -> tuple[str, tuple[int, ...], int, int]:
-        name = self.string("a tensor's name")
-        dimensions: int = self.unpack("I")
+    def _read_tensor(self) -> TensorInfo:
+        """One row of the table; its offset still counts from the end of the table."""
+        name = self._read_string("a tensor's name")
+        dimensions: int = self._unpack("I")
         if not 1 <= dimensions <= MAX_DIMENSIONS:
-            raise self.failure(f"tensor {name!r} has {dimensions} dimensions")
-        shape = tuple(int(self.unpack("Q")) for _ in range(dimensions))[::-1]
+            raise self._failure(f"tensor {name!r} has {dimensions} dimensions")
+        shape = tuple(int(self._unpack("Q")) for _ in range(dimensions))[::-1]
         if min(shape) < 1 or max(shape) >= 1 << 40:
-            raise self.failure(f"tensor {name!r} has the shape {list(shape)}")
-        type_id: int = self.unpack("I")
+            raise self._failure(f"tensor {name!r} has the shape {list(shape)}")
+        type_id: int = self._unpack("I")
         if type_id not in TENSOR_TYPES:
             names = ", ".join(type_name for type_name, _, _ in TENSOR_TYPES.values())
             raise ModelError(
                 f"{self.path}: tensor {name!r} is of type {_type_name(type_id)}, which is not supported; "
                 f"give a file whose types are among {names}"
             )
-        return name, shape, type_id, int(self.unpack("Q"))
+        _, block_elements, block_bytes = TENSOR_TYPES[type_id]
+        if shape[-1] % block_elements:
+            raise self._failure(f"rows of tensor {name!r} ({shape[-1]}) are not whole blocks of {block_elements}")
+        return TensorInfo(name, type_id, shape, self._unpack("Q"), prod(shape) // block_elements * block_bytes)
 
 
 def _type_name(type_id: int) -> str:
     """The name that the gguf package has for a type which is not in :data:`TENSOR_TYPES`."""
     from gguf.constants import GGMLQuantizationType
 
-    try:
-        return GGMLQuantizationType(type_id).name
-    except ValueError:
-        return f"number {type_id}"
+    return {kind.value: kind.name for kind in GGMLQuantizationType}.get(type_id, f"number {type_id}")

@@ -24,14 +24,7 @@ def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path
         ModelError: the extra, the repository, access to it, the network or disk space is missing.
     """
     try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import (
-            GatedRepoError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-            RepositoryNotFoundError,
-            RevisionNotFoundError,
-        )
+        from huggingface_hub import errors, snapshot_download
     except ImportError as error:
         raise ModelError(
             f"{repository!r} names a model on a hub, and fetching from one needs an extra: run "
@@ -45,11 +38,11 @@ def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path
             allow_patterns=list(PATTERNS),
             tqdm_class=_progress_bar(f"fetching {repository}", progress),
         )
-    except GatedRepoError as error:
+    except errors.GatedRepoError as error:
         raise ModelError(f"{named}: it is gated; accept its terms there, then set HF_TOKEN") from error
-    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
         raise ModelError(f"{named}: no such repository; check the name, and set HF_TOKEN if it is private") from error
-    except LocalEntryNotFoundError as error:
+    except errors.LocalEntryNotFoundError as error:
         reason = one_line(error.__cause__ or error)
         raise ModelError(
             f"{named}, and no complete copy is here; check the network, the proxy and HF_ENDPOINT ({reason})"

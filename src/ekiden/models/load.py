@@ -3,8 +3,8 @@
 :func:`describe` reads everything but the weights, which takes a fraction of a second, also for a large model.
 """
 
+import hashlib
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from ekiden.models.architectures.hf_config import spec_from_config
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
 from ekiden.models.architectures.weights import check_weights
 from ekiden.models.chat_template import ChatTemplate, ChatTemplateError
-from ekiden.models.digests import file_digest, joined_digest, text_digest
+from ekiden.models.digests import file_digest
 from ekiden.models.errors import ModelError
 from ekiden.models.files import read_json, read_text
 from ekiden.models.gguf import GGUFCheckpoint
@@ -127,24 +127,26 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
 
 
 def _digests(files: ModelFiles, template: ChatTemplate | None) -> dict[str, str]:
-    weights = joined_digest([file_digest(path, files.cache_dir) for path in files.weights])
+    each = [file_digest(path, files.cache_dir) for path in files.weights]
+    weights = each[0] if len(each) == 1 else _text_digest("\n".join(each))
     digests = {"weights": weights}
     for name, path in (("tokenizer", files.tokenizer), ("config", files.config)):
         # A GGUF file holds these as well.
         digests[name] = weights if path is None else file_digest(path, files.cache_dir)
     if template is not None:
-        digests["template"] = text_digest(template.source)
+        digests["template"] = _text_digest(template.source)
     return digests
+
+
+def _text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _templates(files: ModelFiles, tokenizer_config: dict[str, Any]) -> dict[str, Any]:
     """The model's chat templates by name; a separate file takes precedence over ``tokenizer_config.json``."""
-    own: Any = tokenizer_config.get("chat_template")
-    if files.chat_template is not None:
-        if files.chat_template.suffix == ".json":
-            own = read_json(files.chat_template).get("chat_template")
-        else:
-            own = read_text(files.chat_template)
+    own, separate = tokenizer_config.get("chat_template"), files.chat_template
+    if separate is not None:
+        own = read_json(separate).get("chat_template") if separate.suffix == ".json" else read_text(separate)
     if isinstance(own, list):
         return {str(each.get("name")): each.get("template") for each in own if isinstance(each, dict)}
     return {"default": own}
@@ -154,34 +156,31 @@ def _chat_template(
     source: str, override: str | None, own: dict[str, Any], tokenizer: Tokenizer, warnings: list[str]
 ) -> ChatTemplate | None:
     """The template in use. A faulty override is an error; a faulty template of the model's own only rules out chat."""
-    build = partial(ChatTemplate, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
-    if override is not None:
-        try:
-            return build(override)
-        except ChatTemplateError as error:
-            raise ModelError(f"{error}; give another file with --chat-template") from error
-    template, tools = own.get("default"), own.get("tool_use")
+    template, tools = (own.get("default"), own.get("tool_use")) if override is None else (override, None)
     if not isinstance(template, str):
         warnings.append(f"{source}: has no chat template, so chat is refused; give one with --chat-template")
         return None
+    tool_source = tools if isinstance(tools, str) else None
     try:
-        return build(template, tool_source=tools if isinstance(tools, str) else None)
+        return ChatTemplate(
+            template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token, tool_source=tool_source
+        )
     except ChatTemplateError as error:
+        if override is not None:
+            raise ModelError(f"{error}; give another file with --chat-template") from error
         warnings.append(f"{source}: {error}, so chat is refused; give another with --chat-template")
         return None
 
 
 def _sampling_defaults(generation: dict[str, Any], warnings: list[str]) -> dict[str, float | int]:
-    defaults: dict[str, float | int] = {}
-    for key in _SAMPLING_DEFAULTS:
-        value = generation.get(key)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            warnings.append(f"generation_config.json: {key!r} is {value!r:.40}, not a number, and is left out")
-            continue
-        defaults[key] = value
-    return defaults
+    given = {key: generation[key] for key in _SAMPLING_DEFAULTS if generation.get(key) is not None}
+    numbers = {key: value for key, value in given.items() if type(value) in (int, float)}
+    warnings += [
+        f"generation_config.json: {key!r} is {value!r:.40}, not a number, and is left out"
+        for key, value in given.items()
+        if key not in numbers
+    ]
+    return numbers
 
 
 def _ids(value: Any) -> list[int]:

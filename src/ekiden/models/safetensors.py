@@ -6,14 +6,11 @@ whole header is checked before any tensor is read: its size, each offset against
 its bytes.
 """
 
-import json
-import mmap
-import struct
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,15 +20,21 @@ MAX_HEADER = 100_000_000
 INDEX = "model.safetensors.index.json"
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    path: Path
-    data: mmap.mmap
+class _Entry(msgspec.Struct):
+    """A tensor as the header describes it. The offsets count from the end of the header."""
+
     dtype: str
-    shape: tuple[int, ...]
-    start: int
+    shape: tuple[_Size, ...]
+    data_offsets: tuple[_Size, _Size]
+
+
+class _Tensor(NamedTuple):
+    path: Path
+    entry: _Entry
+    content: npt.NDArray[np.uint8]
 
 
 class SafetensorsCheckpoint:
@@ -45,35 +48,23 @@ class SafetensorsCheckpoint:
     """
 
     def __init__(self, paths: tuple[Path, ...]) -> None:
-        self._entries: dict[str, _Entry] = {}
+        self._tensors: dict[str, _Tensor] = {}
         for path in paths:
-            for name, entry in _entries(path).items():
-                if name in self._entries:
-                    raise ModelError(f"{path}: tensor {name!r} is in another file as well; fetch the model again")
-                self._entries[name] = entry
-        self._where = str(paths[0].parent) if paths else "model"
-
-    def names(self) -> frozenset[str]:
-        return frozenset(self._entries)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of tensor ``name``, which must be among :meth:`names`."""
-        return self._entries[name].shape
+            found = _tensors(path)
+            for name in found.keys() & self._tensors.keys():
+                raise ModelError(f"{path}: tensor {name!r} is in another file as well; fetch the model again")
+            self._tensors |= found
+        self.shapes = {name: tensor.entry.shape for name, tensor in self._tensors.items()}
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
-        """The tensor ``name`` as float32 in its stored shape; raises :class:`ModelError` when it is not there."""
-        entry = self._entries.get(name)
-        if entry is None:
-            raise ModelError(f"{self._where}: tensor {name!r} is missing; fetch the model again")
+        """The tensor ``name``, which must be there, as float32; raises :class:`ModelError` for a type of no weights."""
+        path, entry, content = self._tensors[name]
         if entry.dtype not in _DTYPES:
-            raise ModelError(
-                f"{entry.path}: tensor {name!r} is of type {entry.dtype}; {', '.join(_DTYPES)} are supported"
-            )
-        stored = np.frombuffer(entry.data, dtype=_DTYPES[entry.dtype], count=prod(entry.shape), offset=entry.start)
-        values = stored.reshape(entry.shape)
+            raise ModelError(f"{path}: tensor {name!r} is of type {entry.dtype}; {', '.join(_DTYPES)} are supported")
+        stored = content.view(_DTYPES[entry.dtype]).reshape(entry.shape)
         if entry.dtype == "BF16":  # a bfloat16 is the upper half of a float32
-            return (values.astype(np.uint32) << 16).view(np.float32)
-        return values.astype(np.float32)
+            return (stored.astype(np.uint32) << 16).view(np.float32)
+        return stored.astype(np.float32)
 
 
 def shards_of(folder: Path) -> tuple[Path, ...]:
@@ -89,9 +80,9 @@ def shards_of(folder: Path) -> tuple[Path, ...]:
             return (single,)
         return tuple(sorted(folder.glob("*.safetensors")))
     try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
+        weight_map = msgspec.json.decode(index.read_bytes())["weight_map"]
         names = sorted({str(name) for name in weight_map.values()})
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise ModelError(f"{index}: not a readable index ({error}); fetch the model again") from error
     for name in names:
         if Path(name).name != name:
@@ -101,41 +92,38 @@ def shards_of(folder: Path) -> tuple[Path, ...]:
     return tuple(folder / name for name in names)
 
 
-def _entries(path: Path) -> dict[str, _Entry]:
+def _tensors(path: Path) -> dict[str, _Tensor]:
     """The tensors of one file, from its checked header."""
     try:
-        with path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        data = np.asarray(np.memmap(path, np.uint8, "r"))
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise ModelError(f"{path}: cannot be read: {error}; check the path, or fetch the model again") from error
-    size = len(data)
-    if size < 8:
-        raise _damaged(path, f"only {size} bytes long")
-    (length,) = struct.unpack_from("<Q", data, 0)
-    if length > min(MAX_HEADER, size - 8):
-        raise _damaged(path, f"its header of {length:,} bytes does not fit the file of {size:,}")
+    if len(data) < 8:
+        raise _damaged(path, f"only {len(data)} bytes long")
+    length = int(data[:8].view("<u8")[0])
+    if length > min(MAX_HEADER, len(data) - 8):
+        raise _damaged(path, f"its header of {length:,} bytes does not fit the file of {len(data):,}")
     try:
-        header = json.loads(data[8 : 8 + length])
-    except (ValueError, RecursionError) as error:
+        header = msgspec.json.decode(data[8 : 8 + length].tobytes())
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _damaged(path, "its header is not JSON") from error
     if not isinstance(header, dict):
         raise _damaged(path, "its header is not a JSON object")
-    return {name: _entry(path, data, 8 + length, name, item) for name, item in header.items() if name != "__metadata__"}
+    content = data[8 + length :]
+    return {name: _tensor(path, name, item, content) for name, item in header.items() if name != "__metadata__"}
 
 
-def _entry(path: Path, data: mmap.mmap, base: int, name: str, item: Any) -> _Entry:
+def _tensor(path: Path, name: str, item: object, content: npt.NDArray[np.uint8]) -> _Tensor:
     try:
-        dtype, shape, (start, end) = item["dtype"], tuple(item["shape"]), item["data_offsets"]
-    except (TypeError, KeyError, ValueError) as error:
+        entry = msgspec.convert(item, _Entry)
+    except msgspec.ValidationError as error:
         raise _damaged(path, f"the entry of tensor {name!r} is not understood") from error
-    numbers = (*shape, start, end)
-    if not isinstance(dtype, str) or not all(type(value) is int and 0 <= value < 1 << 48 for value in numbers):
-        raise _damaged(path, f"the entry of tensor {name!r} is not understood")
-    if start > end or base + end > len(data):
-        raise _damaged(path, f"tensor {name!r} ends at byte {base + end:,}, past the end ({len(data):,})")
-    if dtype in _DTYPES and prod(shape) * np.dtype(_DTYPES[dtype]).itemsize != end - start:
-        raise _damaged(path, f"tensor {name!r} of shape {list(shape)} does not fill its {end - start:,} bytes")
-    return _Entry(path, data, dtype, shape, base + start)
+    start, end = entry.data_offsets
+    if start > end or end > len(content):
+        raise _damaged(path, f"tensor {name!r} ends at byte {end:,} of {len(content):,}, past the end")
+    if entry.dtype in _DTYPES and prod(entry.shape) * np.dtype(_DTYPES[entry.dtype]).itemsize != end - start:
+        raise _damaged(path, f"tensor {name!r} of shape {list(entry.shape)} does not fill its {end - start:,} bytes")
+    return _Tensor(path, entry, content[start:end])
 
 
 def _damaged(path: Path, what: str) -> ModelError:

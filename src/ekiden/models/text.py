@@ -8,12 +8,16 @@ Rules:
    shortest.
 3. A stop string that ends within the text of the first ``min_tokens`` tokens does not count. One that begins there and
    ends later does.
-4. Matching is Knuth-Morris-Pratt over characters, so the work for a token follows its own length, not the text's.
+4. The work for a token follows its own length and that of the stop strings, not the text's: only the held-back
+   characters, fewer than the longest stop string has, are searched again.
+5. The pieces together are ``decode(ids, continuation=True)``. The bytes of an unfinished character (at most three) are
+   held back.
 """
 
+import codecs
 from dataclasses import dataclass
 
-from ekiden.models.tokenizer import DecodeStream, Tokenizer
+from ekiden.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +55,10 @@ class IncrementalText:
     ) -> None:
         if "" in stop:
             raise ValueError("stop holds an empty string; leave it out, or give a text of at least one character")
-        self._stream = DecodeStream(tokenizer, skip_special_tokens, shown)
-        self._matchers = [_Matcher(text) for text in stop]
+        self._tokenizer = tokenizer
+        self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset[int]()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stop = stop
         self._include_stop = include_stop
         self._tokens_without_stop = min_tokens
         self._held = ""
@@ -62,11 +68,12 @@ class IncrementalText:
         """The text that may be sent after the next token; none once a stop string was found."""
         may_stop = self._tokens_without_stop == 0
         self._tokens_without_stop -= not may_stop
-        return self._add(self._stream.step(token_id), may_stop)
+        data = b"" if token_id in self._skipped else self._tokenizer.token_bytes(token_id)
+        return self._add(self._decoder.decode(data), may_stop)
 
     def finish(self) -> str:
         """The text that was held back, when generation ends another way; an unfinished character is U+FFFD."""
-        rest = self._add(self._stream.finish(), self._tokens_without_stop == 0).text
+        rest = self._add(self._decoder.decode(b"", final=True), self._tokens_without_stop == 0).text
         if self._stopped is None:
             rest, self._held = rest + self._held, ""
         return rest
@@ -75,46 +82,19 @@ class IncrementalText:
         """Add text, in which stop strings may begin but not end unless ``may_stop``."""
         if self._stopped is not None:
             return TextDelta(text="", stopped=self._stopped)
-        if not self._matchers:
-            return TextDelta(text=text)
-        pending = self._held + text
-        found: list[tuple[int, int, str]] = []  # begin in `pending`, length, stop string
-        for matcher in self._matchers:
-            end = matcher.feed(text)
-            if end is not None and may_stop:
-                length = len(matcher.text)
-                found.append((len(self._held) + end - length, length, matcher.text))
-        if found:
+        held, pending = len(self._held), self._held + text
+        # A match that ends in the held-back text was complete with an earlier token, and was passed over then.
+        begins = [(pending.find(stop, max(0, held + 1 - len(stop))), len(stop), stop) for stop in self._stop]
+        if may_stop and (found := [each for each in begins if each[0] >= 0]):
             begin, length, self._stopped = min(found)
             self._held = ""
             return TextDelta(text=pending[: begin + length if self._include_stop else begin], stopped=self._stopped)
-        keep = len(pending) - max((matcher.matched for matcher in self._matchers), default=0)
+        keep = len(pending) - max((_begun(pending, stop) for stop in self._stop), default=0)
         self._held = pending[keep:]
         return TextDelta(text=pending[:keep])
 
 
-class _Matcher:
-    """Searches for one stop string; ``matched`` is the length of its longest proper prefix at the end of the text."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.matched = 0
-        self._fallback = [0] * len(text)
-        length = 0
-        for index in range(1, len(text)):
-            while length and text[index] != text[length]:
-                length = self._fallback[length - 1]
-            length += text[index] == text[length]
-            self._fallback[index] = length
-
-    def feed(self, text: str) -> int | None:
-        """Add text; returns the index in it after the first match that it completes."""
-        end = None
-        for index, character in enumerate(text, 1):
-            while self.matched and character != self.text[self.matched]:
-                self.matched = self._fallback[self.matched - 1]
-            self.matched += character == self.text[self.matched]
-            if self.matched == len(self.text):
-                self.matched = self._fallback[-1]
-                end = end or index
-        return end
+def _begun(text: str, stop: str) -> int:
+    """The length of the longest proper beginning of ``stop`` with which ``text`` ends."""
+    longest = min(len(stop) - 1, len(text))
+    return next((length for length in range(longest, 0, -1) if text.endswith(stop[:length])), 0)

@@ -11,10 +11,10 @@ Rules of this file:
    body on one thread does not stop the others.
 """
 
-import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import tokenizers
 
@@ -27,9 +27,19 @@ GUARD = "\ufdd0\ufdd1"
 END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizerParts:
-    """What `tokenizer_json.py` and `tokenizer_gguf.py` read from a model's files.
+_NOTHING = "(?!)"
+"""A regular expression that matches nowhere."""
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(256 + index): byte for index, byte in enumerate(sorted(set(range(256)).difference(_PRINTABLE)))
+}
+"""The printable character that GPT-2 uses for a byte -> that byte."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tokenizer:
+    """A model's tokenizer, as `tokenizer_json.py` or `tokenizer_gguf.py` reads it; safe to use from several threads.
 
     ``rest`` encodes the text after a special token; it differs from ``backend`` where a model treats the start of a
     text in another way. ``byte_level`` says how the vocabulary writes bytes: each as one printable character (GPT-2);
@@ -41,38 +51,46 @@ class TokenizerParts:
 
     backend: tokenizers.Tokenizer
     rest: tokenizers.Tokenizer
-    byte_level: bool
-    byte_fallback: bool
-    strips_space: bool
+    byte_level: bool = False
+    byte_fallback: bool = False
+    strips_space: bool = False
     added: Mapping[int, str]
     special: Mapping[str, int]
-    patterns: Mapping[str, str]
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
-    bos_token_id: int | None
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+    bos_token_id: int | None = None
     eos_token_ids: frozenset[int]
     vocab_size: int
     bos_token: str = ""
     eos_token: str = ""
 
-
-class Tokenizer:
-    """A model's tokenizer; immutable, and safe to use from several threads at once."""
-
-    def __init__(self, parts: TokenizerParts) -> None:
-        self._parts = parts
-        for backend in (parts.backend, parts.rest):
+    def __post_init__(self) -> None:
+        for backend in (self.backend, self.rest):
             backend.encode_special_tokens = True  # this class finds special tokens itself, and only when asked to
             backend.no_truncation()
             backend.no_padding()
-        self.vocab_size = parts.vocab_size
-        self.bos_token_id = parts.bos_token_id
-        self.eos_token_ids = parts.eos_token_ids
-        self.special_ids = frozenset(parts.special.values())
-        self.bos_token, self.eos_token = parts.bos_token, parts.eos_token
-        self.adds_bos = parts.bos_token_id is not None and parts.bos_token_id in parts.prefix
-        self._added_bytes = {token_id: text.encode() for token_id, text in parts.added.items()}
-        self._split, self._start = _special_patterns(parts)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        return frozenset(self.special.values())
+
+    @property
+    def adds_bos(self) -> bool:
+        return self.bos_token_id is not None and self.bos_token_id in self.prefix
+
+    @cached_property
+    def _special_token(self) -> re.Pattern[str]:
+        """Finds the special tokens that no mark precedes, the longest first."""
+        names = sorted(self.special, key=lambda name: (-len(name), name))
+        found = (f"(?<!{GUARD})(?:{self.patterns.get(name, re.escape(name))})" for name in names)
+        return re.compile("|".join(found) or _NOTHING)
+
+    @cached_property
+    def _special_name(self) -> re.Pattern[str]:
+        """Finds where the name of a special token begins."""
+        names = "|".join(map(re.escape, self.special))
+        return re.compile(f"(?=(?:{names or _NOTHING}))")
 
     def encode(self, text: str, *, add_special_tokens: bool, parse_special: bool = False) -> list[int]:
         """The token ids of ``text``.
@@ -82,19 +100,14 @@ class Tokenizer:
                 that use one). A BOS that the text already begins with (``parse_special``) is not repeated.
             parse_special: text such as ``<|im_end|>`` becomes that token, except where :meth:`protect` marked it.
         """
-        ids = self._encode_parsed(text) if parse_special else _encode(self._parts.backend, [text])[0]
-        if add_special_tokens:
-            ids = self._with_prefix(ids)
-        return ids
+        return self.encode_batch([text], add_special_tokens=add_special_tokens, parse_special=parse_special)[0]
 
     def encode_batch(
         self, texts: Sequence[str], *, add_special_tokens: bool, parse_special: bool = False
     ) -> list[list[int]]:
         """As :meth:`encode` for each text; plain texts (without ``parse_special``) are encoded on several cores."""
-        if parse_special:
-            return [self.encode(text, add_special_tokens=add_special_tokens, parse_special=True) for text in texts]
-        batch = _encode(self._parts.backend, list(texts))
-        return [self._with_prefix(ids) for ids in batch] if add_special_tokens else batch
+        batch = [self._encode_parsed(text) for text in texts] if parse_special else _encode(self.backend, texts)
+        return [self._with_surroundings(ids) for ids in batch] if add_special_tokens else batch
 
     def protect(self, text: str) -> str:
         """``text`` with a mark before each special token in it, so that ``parse_special`` leaves it as text.
@@ -102,7 +115,7 @@ class Tokenizer:
         The mark is two noncharacters (U+FDD0 U+FDD1), which encoding removes. Use it on what users wrote, before a
         chat template joins that with its own special tokens.
         """
-        return text if self._start is None else self._start.sub(GUARD, text)
+        return self._special_name.sub(GUARD, text)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True, continuation: bool = False) -> str:
         """The text of ``ids``; bytes that are not UTF-8 become U+FFFD.
@@ -114,120 +127,59 @@ class Tokenizer:
         skipped = self.special_ids if skip_special_tokens else frozenset()
         data = b"".join(self.token_bytes(token_id) for token_id in ids if token_id not in skipped)
         text = data.decode("utf-8", "replace")
-        if self._parts.strips_space and not continuation:
-            return text.removeprefix(" ")
-        return text
+        return text.removeprefix(" ") if self.strips_space and not continuation else text
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that the token adds to a text; empty for an id without a token (a padded vocabulary)."""
-        added = self._added_bytes.get(token_id)
+        added = self.added.get(token_id)
         if added is not None:
-            return added
-        if not 0 <= token_id < self.vocab_size:
-            return b""
-        piece = self._parts.backend.id_to_token(token_id)
+            return added.encode()
+        piece = self.backend.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
         if piece is None:
             return b""
-        if self._parts.byte_level:
-            return _byte_level_bytes(piece)
-        if self._parts.byte_fallback and _BYTE_TOKEN.fullmatch(piece):
+        if self.byte_level:
+            # A token with other characters stands for its own text.
+            own = _BYTE_OF.keys() >= set(piece)
+            return bytes(map(_BYTE_OF.__getitem__, piece)) if own else piece.encode()
+        if self.byte_fallback and _BYTE_TOKEN.fullmatch(piece):
             return bytes([int(piece[3:5], 16)])
         return piece.replace("▁", " ").encode()
 
     def token_to_id(self, text: str) -> int | None:
         """The id of the token whose text in the vocabulary is ``text``."""
-        return self._parts.backend.token_to_id(text)
+        return self.backend.token_to_id(text)
 
-    def _with_prefix(self, ids: list[int]) -> list[int]:
-        prefix = list(self._parts.prefix)
-        if prefix and ids[: len(prefix)] == prefix:
-            prefix = []
-        return [*prefix, *ids, *self._parts.suffix]
+    def _with_surroundings(self, ids: list[int]) -> list[int]:
+        prefix = () if ids[: len(self.prefix)] == list(self.prefix) else self.prefix
+        return [*prefix, *ids, *self.suffix]
 
     def _encode_parsed(self, text: str) -> list[int]:
         """The ids of special tokens, and of the plain text between them, split as the package itself splits."""
         ids: list[int] = []
-        backend = self._parts.backend
-        for piece, special_id in self._pieces(text):
+        backend = self.backend
+        for piece, special_ids in self._pieces(text):
             if piece:
                 ids += _encode(backend, [piece])[0]
-                backend = self._parts.rest
-            if special_id is not None:
-                ids.append(special_id)
-                backend = self._parts.rest
+            if piece or special_ids:
+                backend = self.rest
+            ids += special_ids
         return ids
 
-    def _pieces(self, text: str) -> Iterator[tuple[str, int | None]]:
+    def _pieces(self, text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Each plain text, without marks, with the id of the special token after it, if one follows."""
         position = 0
-        if self._split is not None:
-            for match in self._split.finditer(text):
-                yield text[position : match.start()].replace(GUARD, ""), self._special_id(match)
-                position = match.end()
-        yield text[position:].replace(GUARD, ""), None
-
-    def _special_id(self, match: re.Match[str]) -> int:
-        found = match.group()
-        exact = self._parts.special.get(found)
-        return exact if exact is not None else self._parts.special[found.strip()]
+        for match in self._special_token.finditer(text):
+            name = match.group()
+            yield (
+                text[position : match.start()].replace(GUARD, ""),
+                (self.special[name if name in self.special else name.strip()],),
+            )
+            position = match.end()
+        yield text[position:].replace(GUARD, ""), ()
 
 
-class DecodeStream:
-    """Decodes generated ids one at a time; its pieces together are ``decode(ids, continuation=True)``.
-
-    It holds back the bytes of an unfinished character (at most three). Special tokens among ``shown`` are not skipped.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._skipped: frozenset[int] = tokenizer.special_ids - shown if skip_special_tokens else frozenset()
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def step(self, token_id: int) -> str:
-        """The text that ``token_id`` completes; empty while a character is unfinished."""
-        if token_id in self._skipped:
-            return ""
-        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
-
-    def finish(self) -> str:
-        """The rest when no token follows: U+FFFD for an unfinished character, otherwise nothing."""
-        return self._decoder.decode(b"", final=True)
-
-
-_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
-
-
-def _special_patterns(parts: TokenizerParts) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
-    """Two expressions: one finds special tokens that no mark precedes (longest first), one finds where any begins."""
-    if not parts.special:
-        return None, None
-    names = sorted(parts.special, key=lambda name: (-len(name), name))
-    guarded = f"(?<!{GUARD})"
-    split = "|".join(f"{guarded}(?:{parts.patterns.get(name, re.escape(name))})" for name in names)
-    start = "|".join(re.escape(name) for name in names)
-    return re.compile(split), re.compile(f"(?=(?:{start}))")
-
-
-def _encode(backend: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-
-
-def _byte_level_alphabet() -> dict[str, int]:
-    """Maps the printable character that GPT-2 uses for a byte to that byte."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-_ALPHABET = _byte_level_alphabet()
-
-
-def _byte_level_bytes(piece: str) -> bytes:
-    try:
-        return bytes(_ALPHABET[character] for character in piece)
-    except KeyError:
-        return piece.encode()  # a token with other characters stands for its own text
+def _encode(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
 def failure(source: str, error: Exception) -> ModelError:

@@ -17,27 +17,34 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from ekiden.models.architectures.fields import Fields
 from ekiden.models.errors import ModelError
-from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, TokenizerParts, failure
+from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, failure
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _WAY_OUT = "give the model's Hugging Face folder, whose tokenizer.json is used"
+
+
+def _by(expression: str) -> tuple[pre_tokenizers.PreTokenizer, ...]:
+    """Split a text by ``expression`` before its bytes are written as characters."""
+    split = pre_tokenizers.Split(Regex(expression), behavior="isolated")
+    return split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
 
 # The expressions by which each model's published tokenizer.json splits text.
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_LLAMA3 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
-_QWEN2 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+_LLAMA3 = _by(rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}")
+_QWEN2 = _by(rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}")
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_TEKKEN = (
+_TEKKEN = _by(
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|"
     rf"\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 )
-_GPT2 = "gpt2"
-_DIGITS_THEN_GPT2 = "digits"
+_GPT2 = (pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),)
+_DIGITS_THEN_GPT2 = (pre_tokenizers.Digits(individual_digits=True), *_GPT2)
 
 # tokenizer.ggml.pre -> splitting rule.
-_SPLITS = {
+_SPLITS: dict[str, tuple[pre_tokenizers.PreTokenizer, ...]] = {
     "gpt-2": _GPT2,
     "gpt2": _GPT2,
     "smollm": _DIGITS_THEN_GPT2,
@@ -67,6 +74,7 @@ class _Metadata(Fields):
                 f"{source}: tokenizer.ggml.token_type does not match its {len(tokens):,} tokens; {_WAY_OUT}"
             )
         self.tokens: list[str] = tokens
+        self.vocabulary = {text: token_id for token_id, text in enumerate(self.tokens)}
         self.types: list[int] = [NORMAL] * len(tokens) if types is None else [int(value) for value in types]
         self.architecture = str(metadata.get("general.architecture"))
 
@@ -94,7 +102,6 @@ def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: 
     """
     described = _Metadata(source, metadata)
     model = described.text("model")
-    bos = described.token_id("bos")
     try:
         if model == "gpt2":
             pre = _pre_tokenizer_name(described, warnings)
@@ -109,56 +116,40 @@ def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: 
         raise
     except Exception as error:  # the package raises Exception itself
         raise failure(source, error) from error
-    special_ids = _add_tokens(described, backend)
+    texts = dict(enumerate(described.tokens))
+    named = [described.token_id(name) for name in ("bos", "eos", "eot", "eom", "padding")]
+    special = {
+        token_id: text
+        for token_id, text in texts.items()
+        if text and (described.types[token_id] in (CONTROL, UNKNOWN) or token_id in named)
+    }
+    added = {
+        token_id: text
+        for token_id, text in texts.items()
+        if described.types[token_id] in (CONTROL, USER_DEFINED, UNKNOWN) or token_id in special
+    }
+    backend.add_tokens([AddedToken(text, special=i in special, normalized=False) for i, text in added.items() if text])
+    bos, eos, eot, eom, _ = named
     adds_bos = described.flag("add_bos_token", adds_bos)
     if adds_bos and bos is None:
         warnings.append(f"{source}: the file asks for a BOS token but names none, so none is added")
-    eos = described.token_id("eos")
-    parts = TokenizerParts(
+    ends = [token_id for token_id, text in special.items() if text in END_OF_TURN]
+    return Tokenizer(
         backend=backend,
         rest=backend,
         byte_level=model == "gpt2",
         byte_fallback=model == "llama",
         strips_space=strips_space,
-        added={
-            token_id: described.tokens[token_id]
-            for token_id, token_type in enumerate(described.types)
-            if token_type in (CONTROL, USER_DEFINED, UNKNOWN) or token_id in special_ids
-        },
-        special={described.tokens[token_id]: token_id for token_id in sorted(special_ids)},
-        patterns={},
+        added=added,
+        special={text: token_id for token_id, text in special.items()},
         prefix=(bos,) if adds_bos and bos is not None else (),
         suffix=(eos,) if described.flag("add_eos_token", False) and eos is not None else (),
         bos_token_id=bos,
-        eos_token_ids=_ends(described, special_ids),
-        vocab_size=len(described.tokens),
-        bos_token="" if bos is None else described.tokens[bos],
-        eos_token="" if eos is None else described.tokens[eos],
+        eos_token_ids=frozenset(token_id for token_id in (*ends, eos, eot, eom) if token_id is not None),
+        vocab_size=len(texts),
+        bos_token="" if bos is None else texts[bos],
+        eos_token="" if eos is None else texts[eos],
     )
-    return Tokenizer(parts)
-
-
-def _ends(described: _Metadata, special_ids: frozenset[int]) -> frozenset[int]:
-    named = (described.token_id(name) for name in ("eos", "eot", "eom"))
-    ends = {token_id for token_id in named if token_id is not None}
-    ends |= {token_id for token_id in special_ids if described.tokens[token_id] in END_OF_TURN}
-    return frozenset(ends)
-
-
-def _add_tokens(described: _Metadata, backend: tokenizers.Tokenizer) -> frozenset[int]:
-    """Add the tokens that merging does not make to the backend; returns the ids of the special ones."""
-    special: set[int] = set()
-    tokens: list[AddedToken] = []
-    named = {described.token_id(name) for name in ("bos", "eos", "eot", "eom", "padding")}
-    for token_id, (text, token_type) in enumerate(zip(described.tokens, described.types, strict=True)):
-        is_special = token_type in (CONTROL, UNKNOWN) or token_id in named
-        if not text or not (is_special or token_type == USER_DEFINED):
-            continue
-        tokens.append(AddedToken(text, special=is_special, normalized=False))
-        if is_special:
-            special.add(token_id)
-    backend.add_tokens(tokens)
-    return frozenset(special)
 
 
 def _pre_tokenizer_name(described: _Metadata, warnings: list[str]) -> str:
@@ -185,16 +176,8 @@ def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
         pairs = [(left, right) for left, right in (str(merge).split(" ", 1) for merge in merges)]
     except ValueError as error:
         raise ModelError(f"{described.source}: an entry of tokenizer.ggml.merges is not a pair; {_WAY_OUT}") from error
-    vocabulary = {text: token_id for token_id, text in enumerate(described.tokens)}
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _LIKE_LLAMA3))
-    rule = _SPLITS[pre]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule in (_GPT2, _DIGITS_THEN_GPT2))
-    first: list[pre_tokenizers.PreTokenizer] = []
-    if rule == _DIGITS_THEN_GPT2:
-        first.append(pre_tokenizers.Digits(individual_digits=True))
-    elif rule != _GPT2:
-        first.append(pre_tokenizers.Split(Regex(rule), behavior="isolated"))
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*first, byte_level])
+    backend = tokenizers.Tokenizer(models.BPE(described.vocabulary, pairs, ignore_merges=pre in _LIKE_LLAMA3))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(list(_SPLITS[pre]))
     if pre in _COMPOSES:
         backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
@@ -212,18 +195,15 @@ def _sentencepiece(described: _Metadata) -> tokenizers.Tokenizer:
         raise ModelError(f"{described.source}: the file holds {bytes_there} byte tokens of 256; {_WAY_OUT}")
     backend = tokenizers.Tokenizer(
         models.BPE(
-            {text: token_id for token_id, text in enumerate(described.tokens)},
+            described.vocabulary,
             _ranked_merges(described, scores),
             unk_token=unknown_text,
             fuse_unk=True,
             byte_fallback=bytes_there == 256,
         )
     )
-    replace = normalizers.Replace(" ", "▁")
-    if described.flag("add_space_prefix", True):
-        backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replace])
-    else:
-        backend.normalizer = replace
+    prepend = [normalizers.Prepend("▁")] if described.flag("add_space_prefix", True) else []
+    backend.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", "▁")])
     return backend
 
 
@@ -238,11 +218,7 @@ def _ranked_merges(described: _Metadata, scores: npt.NDArray[np.floating[Any]]) 
         ModelError: two pieces that merging can make have the same score. SentencePiece then decides by position, which
             ranks cannot express.
     """
-    normal = {
-        text: token_id
-        for token_id, (text, token_type) in enumerate(zip(described.tokens, described.types, strict=True))
-        if token_type == NORMAL
-    }
+    normal = {text: token_id for text, token_id in described.vocabulary.items() if described.types[token_id] == NORMAL}
     ranked: list[tuple[float, int, int, str, str]] = []
     by_score: dict[float, str] = {}
     for text, token_id in normal.items():

@@ -10,7 +10,7 @@ import tokenizers
 
 from ekiden.models.errors import ModelError
 from ekiden.models.files import read_text
-from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, TokenizerParts, failure
+from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, failure
 
 
 def read_tokenizer(
@@ -38,12 +38,14 @@ def read_tokenizer(
     names = [_token_text(config.get(key)) for key in ("bos_token", "eos_token")]
     bos, eos = (backend.token_to_id(name) if name else None for name in names)
     prefix, suffix = _surroundings(backend)
-    prefix = _apply_add_bos(config, prefix, bos)
-    ends = {token_id for token_id in (eos, *eos_token_ids) if token_id is not None}
-    ends |= {special[name] for name in END_OF_TURN if name in special}
+    adds_bos = config.get("add_bos_token")
+    if isinstance(adds_bos, bool) and bos is not None and adds_bos != (bos in prefix):
+        # The configuration overrides the file's post-processor.
+        prefix = (bos, *prefix) if adds_bos else tuple(token_id for token_id in prefix if token_id != bos)
+    ends = (eos, *eos_token_ids, *map(special.get, END_OF_TURN))
     if bos is None and prefix and prefix[0] in special.values():
         bos = prefix[0]
-    parts = TokenizerParts(
+    return Tokenizer(
         backend=backend,
         rest=_for_the_rest(backend, text),
         byte_level=byte_level,
@@ -55,12 +57,11 @@ def read_tokenizer(
         prefix=prefix,
         suffix=suffix,
         bos_token_id=bos,
-        eos_token_ids=frozenset(ends),
+        eos_token_ids=frozenset(token_id for token_id in ends if token_id is not None),
         vocab_size=max(backend.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1),
         bos_token=names[0],
         eos_token=names[1],
     )
-    return Tokenizer(parts)
 
 
 def _parts_of(component: Any) -> list[dict[str, Any]]:
@@ -75,7 +76,7 @@ def _parts_of(component: Any) -> list[dict[str, Any]]:
 
 
 def _piece_kind(path: Path, backend: tokenizers.Tokenizer) -> tuple[bool, bool, bool]:
-    """How pieces become bytes: ``byte_level``, ``byte_fallback`` and ``strips_space`` of :class:`TokenizerParts`."""
+    """How pieces become bytes: ``byte_level``, ``byte_fallback`` and ``strips_space`` of :class:`Tokenizer`."""
     parts = _parts_of(backend.decoder)
     names = {part["type"] for part in parts}
     if "ByteLevel" in names:
@@ -121,14 +122,6 @@ def _surroundings(backend: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple
         if full[start : start + len(bare)] == bare:
             return tuple(full[:start]), tuple(full[start + len(bare) :])
     return (), ()
-
-
-def _apply_add_bos(config: Mapping[str, Any], prefix: tuple[int, ...], bos: int | None) -> tuple[int, ...]:
-    """Apply ``add_bos_token``, which overrides the file's post-processor where it is given."""
-    wanted = config.get("add_bos_token")
-    if not isinstance(wanted, bool) or bos is None or wanted == (bos in prefix):
-        return prefix
-    return (bos, *prefix) if wanted else tuple(token_id for token_id in prefix if token_id != bos)
 
 
 def _token_text(value: Any) -> str:

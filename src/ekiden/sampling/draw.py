@@ -12,6 +12,7 @@ the mass before it is at most the mass of the groups whose maximum reaches its l
 draws were rejected too often, sorts its likely tokens instead (``prefix.py``).
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ekiden.sampling import prefix
-from ekiden.sampling.random_bits import uniforms
+from ekiden.sampling.random_bits import DRAWS_PER_BLOCK, uniforms
 from ekiden.sampling.reduction import GROUP_SIZE, Doubles, FloatMatrix, FloatRow, Ids, Reduced
 from ekiden.state.sampling_params import SamplingParams
 
@@ -42,21 +43,16 @@ class Draw:
 def choose(logits: FloatMatrix, reduced: Reduced, draws: list[Draw]) -> list[int]:
     """A token id for each draw. ``logits`` is ``[rows, padded vocabulary]`` and only read; temperatures are over 0."""
     tokens: dict[int, int] = {}
-    pending = [index for index, draw in enumerate(draws) if draw.params.top_k == 0]
-    for block in range(BLOCKS_OF_ATTEMPTS):
-        if not pending:
+    pending = np.array([index for index, draw in enumerate(draws) if draw.params.top_k == 0], np.int64)
+    for block, attempt in itertools.product(range(BLOCKS_OF_ATTEMPTS), range(DRAWS_PER_BLOCK)):
+        if not len(pending):
             break
-        numbers = _uniforms([draws[index] for index in pending], block)
-        columns = np.arange(len(pending))
-        for attempt in numbers:
-            trying = [draws[pending[column]] for column in columns]
-            ids, kept = _try(logits, reduced, trying, attempt[columns])
-            for column, token in zip(columns[kept].tolist(), ids[kept].tolist(), strict=True):
-                tokens[pending[column]] = token
-            columns = columns[~kept]
-            if not len(columns):
-                break
-        pending = [pending[column] for column in columns.tolist()]
+        trying = [draws[index] for index in pending]
+        if attempt == 0:
+            numbers = _uniforms(trying, block)
+        ids, kept = _try(logits, reduced, trying, numbers[attempt])
+        tokens.update(zip(pending[kept].tolist(), ids[kept].tolist(), strict=True))
+        pending, numbers = pending[~kept], numbers[:, ~kept]
     rest = [index for index in range(len(draws)) if index not in tokens]
     if rest:
         chosen = _draw_sorted(logits, reduced, [draws[index] for index in rest])

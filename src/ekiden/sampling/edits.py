@@ -13,11 +13,8 @@ from ekiden.state.sampling_params import SamplingParams
 
 # For each byte of a mask, what is added to its eight logits: 0 where the bit is set, otherwise -inf. Looking this up
 # and adding it takes a tenth of the time of unpacking the bits and selecting by them.
-_ADDED = np.where(
-    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 1,
-    np.float32(0.0),
-    np.float32(-np.inf),
-)
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_ADDED = np.where(_BITS == 1, np.float32(0.0), np.float32(-np.inf))
 
 
 def edit(
@@ -31,26 +28,16 @@ def edit(
     if params.logit_bias:
         row[list(params.logit_bias)] += np.fromiter(params.logit_bias.values(), np.float32)
     if params.repetition_penalty != 1.0:
-        penalise_repetition(row, token_ids, params.repetition_penalty)
+        # Each token of prompt and output once: a positive logit is divided by the penalty, others are multiplied by it.
+        penalty = np.float32(params.repetition_penalty)
+        seen = np.unique(np.array(token_ids, np.int64))
+        row[seen] = np.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
     if params.frequency_penalty != 0.0 or params.presence_penalty != 0.0:
-        penalise_output(row, token_ids[num_prompt_tokens:], params.frequency_penalty, params.presence_penalty)
+        # An output token's logit is lowered for each of its occurrences, and once for being there.
+        seen, counts = np.unique(np.array(token_ids[num_prompt_tokens:], np.int64), return_counts=True)
+        row[seen] -= (params.frequency_penalty * counts + params.presence_penalty).astype(np.float32)
     if forbidden:
         row[list(forbidden)] = -np.inf
-
-
-def penalise_repetition(row: FloatRow, token_ids: Sequence[int], penalty: float) -> None:
-    """Penalise each token of prompt and output once: divide a positive logit by the penalty, multiply others by it."""
-    seen = np.unique(np.array(token_ids, np.int64))
-    values = row[seen]
-    row[seen] = np.where(values > 0, values / np.float32(penalty), values * np.float32(penalty))
-
-
-def penalise_output(row: FloatRow, output_ids: Sequence[int], frequency: float, presence: float) -> None:
-    """Lower an output token's logit by ``frequency`` for each occurrence, and by ``presence`` once."""
-    if not output_ids:
-        return
-    seen, counts = np.unique(np.array(output_ids, np.int64), return_counts=True)
-    row[seen] -= (frequency * counts + presence).astype(np.float32)
 
 
 def restrict(row: FloatRow, allowed: bytes, original: FloatRow) -> None:

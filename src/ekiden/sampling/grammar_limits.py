@@ -11,17 +11,9 @@ from typing import Any, Final
 MAX_SOURCE: Final = 128 * 1024
 """Characters of a grammar."""
 MAX_SCHEMA_DEPTH: Final = 64
-MAX_SCHEMA_NODES: Final = 2000
-"""Objects in a schema."""
-MAX_PROPERTIES: Final = 500
-"""Properties in a whole schema."""
-MAX_ENUM_VALUES: Final = 1000
-"""Values of all ``enum`` of a schema."""
-MAX_REFERENCES: Final = 500
 MAX_LOOKS: Final = 200_000
 """Steps that resolving the references may take."""
 MAX_MULTIPLE: Final = 1000
-"""Sum of all ``multipleOf`` of a schema, each in units of its last decimal place (0.25 is 25)."""
 MAX_REGEX: Final = 8 * 1024
 MAX_GBNF: Final = 32 * 1024
 MAX_RULES: Final = 500
@@ -69,12 +61,13 @@ def check_schema(schema: Any) -> None:
 
 
 _LIMITS: Final = {
-    "objects": MAX_SCHEMA_NODES,
-    "properties": MAX_PROPERTIES,
-    "enum values": MAX_ENUM_VALUES,
-    "references": MAX_REFERENCES,
+    "objects": 2000,
+    "properties": 500,
+    "enum values": 1000,
+    "references": 500,
     "as the sum of its multipleOf, counted in their last decimal places": MAX_MULTIPLE,
 }
+"""How many of each a whole schema may have."""
 
 
 def _walk(schema: Any) -> Iterator[tuple[str, Mapping[str, Any], int]]:
@@ -132,15 +125,10 @@ class _References:
     def check(self) -> None:
         for reference in self._targets:
             self._check_chain(reference)
-        targets = list(self._targets.items())
-        grew = True
-        while grew:
-            grew = False
-            for reference, target in targets:
-                if reference not in self._ending and self._ends(target):
-                    self._ending.add(reference)
-                    grew = True
-            targets.reverse()  # so that two passes resolve a chain, whichever way it was written
+        pending = list(self._targets)
+        while ended := {reference for reference in pending if self._note_end(reference)}:
+            # Reversed, so that two passes resolve a chain, whichever way it was written.
+            pending = [reference for reference in reversed(pending) if reference not in ended]
         if not self._ends(self._root):
             raise GrammarError("it requires itself inside itself, so no finite text can match it")
 
@@ -154,6 +142,11 @@ class _References:
             seen.add(following)
             target = self._targets.get(following)
 
+    def _note_end(self, reference: str) -> bool:
+        if ends := self._ends(self._targets[reference]):
+            self._ending.add(reference)
+        return ends
+
     def _ends(self, schema: Any) -> bool:
         if not isinstance(schema, Mapping):
             return True
@@ -163,33 +156,26 @@ class _References:
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference not in self._ending:
             return False
-        for key in ("anyOf", "oneOf"):
-            choices = schema.get(key)
-            if isinstance(choices, list) and choices and not any(self._ends(choice) for choice in choices):
-                return False
-        parts = schema.get("allOf")
-        if isinstance(parts, list) and not all(self._ends(part) for part in parts):
-            return False
-        kind = schema.get("type")
-        if kind in ("object", ["object"]):
-            return self._object_ends(schema)
-        return kind not in ("array", ["array"]) or self._array_ends(schema)
+        alternatives = filter(None, (_listed(schema.get(key)) for key in ("anyOf", "oneOf")))
+        return all(any(map(self._ends, choices)) for choices in alternatives) and all(map(self._ends, _parts(schema)))
 
-    def _object_ends(self, schema: Mapping[str, Any]) -> bool:
-        required, properties = schema.get("required"), schema.get("properties")
-        if not isinstance(required, list) or not isinstance(properties, Mapping):
-            return True
-        return all(self._ends(properties.get(name)) for name in required if isinstance(name, str))
 
-    def _array_ends(self, schema: Mapping[str, Any]) -> bool:
-        least = schema.get("minItems")
-        if not isinstance(least, int) or least < 1:
-            return True
-        first = schema.get("prefixItems")
-        leading = first if isinstance(first, list) else []
-        if not all(self._ends(item) for item in leading[:least]):
-            return False
-        return len(leading) >= least or self._ends(schema.get("items"))
+def _parts(schema: Mapping[str, Any]) -> list[Any]:
+    """The schemas that parts of every value of ``schema`` must match."""
+    parts = _listed(schema.get("allOf"))
+    kind = schema.get("type")
+    if kind in ("object", ["object"]) and isinstance(properties := schema.get("properties"), Mapping):
+        parts += [properties.get(name) for name in _listed(schema.get("required")) if isinstance(name, str)]
+    least = schema.get("minItems")
+    if kind in ("array", ["array"]) and isinstance(least, int) and least > 0:
+        leading = _listed(schema.get("prefixItems"))[:least]
+        parts += leading if len(leading) == least else [*leading, schema.get("items")]
+    return parts
+
+
+def _listed(value: Any) -> list[Any]:
+    """A copy of a list; empty for other values."""
+    return list(value) if isinstance(value, list) else []
 
 
 def _resolve(schema: Mapping[str, Any], reference: str) -> Any:

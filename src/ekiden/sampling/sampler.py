@@ -8,7 +8,7 @@ Rules:
   therefore be checked by drawing at its position: an accepted draft is the token that would have been drawn anyway.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -76,20 +76,16 @@ class Sampler:
             greedy: list[int] = logits.argmax(axis=1).tolist()
             return greedy
         tokens = [0] * len(choices)
-        changed = self._edit(logits, choices, edited) if edited else logits
-        is_drawn, is_edited = set(drawn), set(edited)
-        for at in range(len(choices)):
-            if at not in is_drawn and at not in is_edited:
-                tokens[at] = int(logits[at].argmax())
-        for place, at in enumerate(edited):
-            if at not in is_drawn:
-                tokens[at] = int(changed[place].argmax())
-        plain = [at for at in drawn if at not in is_edited]
+        changed = self._edit(logits, choices, edited)
+        place_of = {at: place for place, at in enumerate(edited)}
+        for at in set(range(len(choices))).difference(drawn):
+            row = changed[place_of[at]] if at in place_of else logits[at]
+            tokens[at] = int(row.argmax())
+        plain = [at for at in drawn if at not in place_of]
         whole = 2 * len(plain) >= len(choices)  # reading all in place is faster than copying half of them
-        self._draw(logits if whole else logits[plain], choices, plain, plain if whole else None, tokens)
-        if edited:
-            places = [place for place, at in enumerate(edited) if at in is_drawn]
-            self._draw(changed, choices, [edited[place] for place in places], places, tokens)
+        self._draw(logits if whole else logits[plain], choices, plain, plain if whole else range(len(plain)), tokens)
+        both = [at for at in drawn if at in place_of]
+        self._draw(changed, choices, both, [place_of[at] for at in both], tokens)
         return tokens
 
     def _edit(self, logits: FloatMatrix, choices: list[Choice], edited: list[int]) -> FloatMatrix:
@@ -103,12 +99,11 @@ class Sampler:
         return changed
 
     def _draw(
-        self, matrix: FloatMatrix, choices: list[Choice], drawn: list[int], places: list[int] | None, tokens: list[int]
+        self, matrix: FloatMatrix, choices: list[Choice], drawn: list[int], places: Sequence[int], tokens: list[int]
     ) -> None:
-        """Draw for ``drawn``, whose logits lie at ``places`` of ``matrix`` (in order from 0 when None)."""
+        """Draw for ``drawn``, whose logits lie at ``places`` of ``matrix``."""
         if not drawn:
             return
-        places = list(range(len(drawn))) if places is None else places
         draws = [
             Draw(place, choices[at].sampling.params, choices[at].sampling.seed, choices[at].position)
             for place, at in zip(places, drawn, strict=True)
@@ -131,10 +126,8 @@ def _choices(row: Row) -> Iterable[Choice]:
 
 def num_accepted(row: Row, chosen: list[int]) -> int:
     """How many of a row's drafts equal the chosen tokens. ``chosen`` has a token for each logit position."""
-    for count, draft in enumerate(row.token_ids[len(row.token_ids) - row.num_drafts :]):
-        if chosen[count] != draft:
-            return count
-    return row.num_drafts
+    drafts = row.token_ids[len(row.token_ids) - row.num_drafts :]
+    return next((at for at, draft in enumerate(drafts) if chosen[at] != draft), row.num_drafts)
 
 
 def prompt_logprobs(logits: FloatMatrix, asked: PromptLogits, positions: Iterable[int]) -> tuple[TokenLogprobs, ...]:

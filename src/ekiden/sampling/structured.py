@@ -9,9 +9,10 @@ Compiling recurses over the grammar, so it runs on a separate thread with a larg
 
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import llguidance
@@ -32,6 +33,16 @@ JSON_FORM: Final = {"whitespace_flexible": False, "key_separator": ": ?", "item_
 # tokenize that text within the step, which takes time in proportion to its length.
 _HEADER: Final = '%llguidance {"no_forcing": true}\n'
 
+_LIMITS: Final = llguidance.LLParserLimits(
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=100_000,
+    step_max_items=50_000,
+    max_lexer_states=20_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+"""For one grammar: at worst about 25 ms to build its lexer, and 10 ms and a few megabytes for a step."""
+
 
 class GrammarCompiler:
     """Compiles and caches grammars for one vocabulary; safe to use from several threads.
@@ -40,26 +51,15 @@ class GrammarCompiler:
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        self._source = tokenizer
-        self._vocab_size = vocab_size
+        self._library_tokenizer = cache(lambda: _library_tokenizer(tokenizer, vocab_size))
         self._lock = threading.Lock()
-        self._known: OrderedDict[Grammar, Future[CompiledGrammar | GrammarError]] = OrderedDict()
-        self._pool: ThreadPoolExecutor | None = None
-        self._tokenizer: llguidance.LLTokenizer | None = None
+        self._thread = cache(_deep_thread)
+        self._submit = lru_cache(CACHE_SIZE)(lambda grammar: self._thread().submit(self._compile, grammar))
 
     def submit(self, grammar: Grammar) -> "Future[CompiledGrammar | GrammarError]":
         """Compile on the helper thread. A grammar's error is a result, not an exception, because results are cached."""
-        with self._lock:
-            future = self._known.get(grammar)
-            if future is None:
-                if self._pool is None:
-                    self._pool = _deep_thread()
-                future = self._known[grammar] = self._pool.submit(self._compile, grammar)
-                while len(self._known) > CACHE_SIZE:
-                    self._known.popitem(last=False)
-            else:
-                self._known.move_to_end(grammar)
-            return future
+        with self._lock:  # so that a grammar is compiled once, on one thread
+            return self._submit(grammar)
 
     def compile(self, grammar: Grammar) -> "CompiledGrammar":
         """Wait for :meth:`submit`. Raises :class:`GrammarError`."""
@@ -70,9 +70,8 @@ class GrammarCompiler:
 
     def _compile(self, grammar: Grammar) -> "CompiledGrammar | GrammarError":
         try:
-            if self._tokenizer is None:
-                self._tokenizer = _library_tokenizer(self._source, self._vocab_size)
-            matcher = llguidance.LLMatcher(self._tokenizer, library_grammar(grammar), log_level=0, limits=_limits())
+            tokenizer = self._library_tokenizer()
+            matcher = llguidance.LLMatcher(tokenizer, library_grammar(grammar), log_level=0, limits=_LIMITS)
         except GrammarError as error:
             return error.with_traceback(None)
         if matcher.is_error():
@@ -84,14 +83,14 @@ class GrammarCompiler:
         return CompiledGrammar(matcher)
 
 
+@dataclass(frozen=True, slots=True)
 class CompiledGrammar:
     """A compiled grammar; :meth:`start` makes the matcher of a sequence."""
 
-    def __init__(self, matcher: llguidance.LLMatcher) -> None:
-        self._matcher = matcher
+    beginning: llguidance.LLMatcher
 
     def start(self) -> "GrammarMatcher":
-        return GrammarMatcher(self._matcher)
+        return GrammarMatcher(self.beginning)
 
 
 class GrammarMatcher:
@@ -143,7 +142,10 @@ def library_grammar(grammar: Grammar) -> str:
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA | GrammarKind.LENIENT_JSON_SCHEMA:
             check_source(grammar.source)
-            schema = _loaded(grammar.source)
+            try:
+                schema = json.loads(grammar.source)
+            except (ValueError, RecursionError) as error:
+                raise GrammarError(f"it is not valid JSON: {str(error)[:100]}") from None
             check_schema(schema)
             return f"{_HEADER}start: {json_rule(schema, lenient=grammar.kind is GrammarKind.LENIENT_JSON_SCHEMA)}"
         case GrammarKind.REGEX:
@@ -162,10 +164,8 @@ def library_grammar(grammar: Grammar) -> str:
 
 def json_rule(schema: dict[str, Any], *, lenient: bool) -> str:
     """The right-hand side of a Lark rule for JSON that matches ``schema``."""
-    options: dict[str, Any] = dict(JSON_FORM)
-    if lenient:
-        options |= {"lenient": True, "coerce_one_of": True}
-    return "%json " + json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+    leniency = {"lenient": True, "coerce_one_of": True} if lenient else {}
+    return "%json " + json.dumps({**schema, "x-guidance": {**JSON_FORM, **leniency}}, ensure_ascii=False)
 
 
 def choice(texts: list[str]) -> Grammar:
@@ -181,25 +181,6 @@ def _lark_of_gbnf(source: str) -> str:
         raise GrammarError("it is nested too deeply") from None
     except Exception as error:  # the package raises Exception itself
         raise GrammarError(_first_lines(str(error))) from error
-
-
-def _loaded(source: str) -> Any:
-    try:
-        return json.loads(source)
-    except (ValueError, RecursionError) as error:
-        raise GrammarError(f"it is not valid JSON: {str(error)[:100]}") from None
-
-
-def _limits() -> llguidance.LLParserLimits:
-    """Limits for one grammar: at worst about 25 ms to build its lexer, and 10 ms and a few megabytes for a step."""
-    return llguidance.LLParserLimits(
-        initial_lexer_fuel=1_000_000,
-        step_lexer_fuel=100_000,
-        step_max_items=50_000,
-        max_lexer_states=20_000,
-        max_grammar_size=100_000,
-        verbose_errors=False,
-    )
 
 
 def _first_lines(message: str) -> str:

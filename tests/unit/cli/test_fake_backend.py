@@ -1,6 +1,7 @@
 """``ekiden serve --backend fake``: the whole server, and no model in it."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -10,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ekiden.backends.fake import next_token
 from ekiden.backends.registry import BACKENDS, import_backend
 from ekiden.build.config_sources import all_settings
 from ekiden.build.engines import build_llm
@@ -19,6 +19,7 @@ from ekiden.cli.main import main
 from ekiden.cli.own_server import own_server
 from ekiden.config import Config, ConfigError, EngineConfig, LedgerConfig, ModelConfig
 from ekiden.state.sampling_params import SamplingParams
+from tests.fake_answers import next_token
 
 PROMPT = [5, 6, 7, 8]
 
@@ -91,16 +92,25 @@ def test_a_chat_without_a_server_starts_one_of_its_own(reference_dir: Path, tmp_
     assert not state.exists(), "a chat is not recorded"
 
 
-def test_a_command_that_is_told_to_end_ends_its_server_too(config: Config) -> None:
-    addresses: list[str] = []
+COMMAND = """
+import pickle, sys
+from ekiden.cli.own_server import own_server
+with own_server(pickle.load(open(sys.argv[1], "rb"))) as url:
+    print(url, flush=True)
+    sys.stdin.read()
+"""
 
-    def use_a_server() -> None:
-        with own_server(config) as url:
-            addresses.append(url)
-            assert httpx.get(f"{url}/health").status_code == 200
-            signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(SystemExit):
-        use_a_server()
+def test_a_command_that_is_told_to_end_ends_its_server_too(config: Config, tmp_path: Path) -> None:
+    stored = tmp_path / "config"
+    stored.write_bytes(pickle.dumps(config))
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(stored)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None
+        url = command.stdout.readline().strip()
+        assert httpx.get(f"{url}/health").status_code == 200
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(60) == 1
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{addresses[0]}/health")
+        httpx.get(f"{url}/health")

@@ -6,29 +6,18 @@ from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.state.controls import ControlChange, ControlState, ControlValue, SetBy
-from ekiden.state.runner import RunnerInfo
 from ekiden.state.turn import LeftOutReason
 from tests.unit.engine.fake_parts import make_request
 
 BLOCK = 4
 
 
-class _Prepared(FakeRunner):
-    """The fake model, loaded for steps of at most ``most_tokens``."""
-
-    most_tokens: int | None = None
-
-    @property
-    def info(self) -> RunnerInfo:
-        return replace(super().info, most_tokens=self.most_tokens)
-
-
 class Watched:
     """A core over the fake model, its last step and the answers to changes."""
 
     def __init__(self, most_tokens: int | None = None, **scheduler: object) -> None:
-        runner = _Prepared(vocab_size=1000, num_blocks=200, block_size=BLOCK)
-        runner.most_tokens = most_tokens
+        runner = FakeRunner(vocab_size=1000, num_blocks=200, block_size=BLOCK)
+        runner.info = replace(runner.info, most_tokens=most_tokens)  # as if loaded for steps of that size
         cache = CacheConfig(block_size=BLOCK)
         config = Config(scheduler=SchedulerConfig(**scheduler), cache=cache)  # type: ignore[arg-type]
         self.core = EngineCore(

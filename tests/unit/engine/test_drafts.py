@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ekiden.backends.fake import FakeRunner, next_token
+from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.evaluation.trace import StepRecorder, Work
@@ -15,6 +15,7 @@ from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.request import FinishReason, Request, TokenLogprobs
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 from tests.api.scripted import VOCAB_SIZE, make_tokenizer
+from tests.fake_answers import next_token
 
 BLOCK = 4
 PROMPT = (5, 6, 7, 8, 9, 10)

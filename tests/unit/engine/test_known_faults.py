@@ -5,13 +5,14 @@ import random
 
 import pytest
 
-from ekiden.backends.fake import FakeRunner, next_token
+from ekiden.backends.fake import FakeRunner
 from ekiden.build.engines import build_engine
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.engine_core import EngineCore, StepView
 from ekiden.state.request import FinishReason, Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
+from tests.fake_answers import next_token
 from tests.unit.engine.fake_parts import VOCAB, make_config, make_fake_parts, make_request
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from ekiden.backends.fake import next_token
 from ekiden.build.engines import build_llm
 from ekiden.config import BATCHING
 from ekiden.engine.llm import LLM, Completion
 from ekiden.state.sampling_params import SamplingParams
+from tests.fake_answers import next_token
 from tests.unit.engine.fake_parts import VOCAB, make_config, make_fake_parts
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from ekiden.backends.fake import FakeRunner, next_token
+from ekiden.backends.fake import FakeRunner
 from ekiden.build.core import fake_core
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.bench import Shape, bench_engine, bench_scheduler, requests_for, sized
 from ekiden.evaluation.bench_raw import BareLoop, TooManyRows, bench_raw
+from tests.fake_answers import next_token
 
 COMMON_KEYS = {
     "requests",

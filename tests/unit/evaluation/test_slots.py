@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from ekiden.backends.fake import FakeRunner, next_token
+from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.engine_core import EngineCore
@@ -16,6 +16,7 @@ from ekiden.evaluation.slots import letters, slot_figures, stays
 from ekiden.evaluation.trace import SlotRow, SlotStep, StepRecorder, Work
 from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sampling_params import SamplingParams
+from tests.fake_answers import next_token
 
 LENGTHS = [12, 3, 3, 3, 3, 3]
 

@@ -88,7 +88,7 @@ class Directed:
             make_rules=make_rules,
             drafter=drafter,
             recorder=Recorder(
-                self.kept,
+                self.kept.put,
                 clock_base=0,
                 block_size=16,
                 prefix_caching=prefix_caching,

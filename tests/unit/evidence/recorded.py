@@ -33,7 +33,7 @@ class RecordedSimulation(Simulation):
         )
         self.kept = Kept()
         core.recorder = Recorder(
-            self.kept,
+            self.kept.put,
             clock_base=0,
             block_size=self.world.block_size,
             prefix_caching=self.world.prefix_caching,

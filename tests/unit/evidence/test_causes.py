@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from ekiden.config import LimitsConfig
-from ekiden.evidence.breakdown import Cause
+from ekiden.evidence.causes import OWN_WORK, Cause
 from ekiden.evidence.explain import Explanation, explain
-from ekiden.evidence.words import OWN_WORK
 from ekiden.state.sequence import PauseReason
 from tests.unit.evidence.directed import Directed
 
@@ -293,5 +292,5 @@ def test_an_answer_by_itself_is_its_own_work(tmp_path: Path) -> None:
     world.submit("alone", prompt=100, output=20)
     world.run()
     told = explained(world, tmp_path, "alone")
-    own = sum(cause.seconds for cause in told.causes if Cause(cause.cause) in OWN_WORK)
+    own = sum(cause.seconds for cause in told.causes if cause.cause in OWN_WORK)
     assert own == pytest.approx(told.e2e_seconds, abs=1e-5)

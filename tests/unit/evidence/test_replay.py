@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ekiden.backends.fake import next_token
 from ekiden.build.core import build_core
 from ekiden.engine.parts import EngineParts
-from ekiden.evidence.breakdown import Cause
+from ekiden.evidence.causes import Cause
 from ekiden.evidence.decision_difference import difference
 from ekiden.evidence.decision_replay import Replay, ReplayError, replay
 from ekiden.evidence.explain import explain
@@ -26,6 +25,7 @@ from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sampling_params import Grammar, GrammarKind
 from ekiden.state.sequence import StopText
 from ekiden.state.turn import LeftOutReason
+from tests.fake_answers import next_token
 from tests.unit.engine.fake_parts import make_fake_parts
 from tests.unit.evidence.directed import Directed
 from tests.unit.evidence.recorded import RecordedSimulation, finished, stored

@@ -11,7 +11,7 @@ from ekiden.build.recording import LedgerError, recorded_core
 from ekiden.config import Config, ConfigError, LedgerConfig
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.process import EngineClient
-from ekiden.evidence.breakdown import Cause
+from ekiden.evidence.causes import Cause
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain
 from ekiden.evidence.reader import LedgerReader

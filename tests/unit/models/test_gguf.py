@@ -62,7 +62,7 @@ def test_the_same_weights_and_numbers_as_the_folder_it_was_converted_from(tmp_pa
     original = SafetensorsCheckpoint(shards_of(folder))
     architecture = "qwen" + config["model_type"][-1] if "qwen" in family else "llama"
     weights = {}
-    for name in original.names():
+    for name in original.shapes:
         values = original.tensor(name)
         if architecture == "llama" and ".q_proj." in name:
             values = interleave(values, spec.num_heads)
@@ -86,8 +86,8 @@ def test_the_same_weights_and_numbers_as_the_folder_it_was_converted_from(tmp_pa
 
     converted = GGUFCheckpoint(path)
 
-    assert converted.names() == original.names()
-    for name in original.names():
+    assert converted.shapes.keys() == original.shapes.keys()
+    for name in original.shapes:
         assert np.array_equal(converted.tensor(name), original.tensor(name)), name
     for field in (*spec.__slots__,):
         if field == "rms_norm_eps":
@@ -311,7 +311,7 @@ class TestDamagedFiles:
         """How many tensors it holds, each of which was read."""
         describe(self.files(path))
         checkpoint = open_checkpoint(self.files(path))
-        return len([checkpoint.tensor(name) for name in checkpoint.names()])
+        return len([checkpoint.tensor(name) for name in checkpoint.shapes])
 
     def test_the_whole_file_loads(self, tmp_path):
         assert self.load_all(write_gguf(tmp_path / "model.gguf")) > 2

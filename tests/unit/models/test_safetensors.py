@@ -2,12 +2,15 @@
 
 import json
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ekiden.models.architectures.hf_config import spec_from_config
+from ekiden.models.architectures.weights import check_weights
 from ekiden.models.errors import ModelError
 from ekiden.models.safetensors import INDEX, SafetensorsCheckpoint, shards_of
 
@@ -37,8 +40,8 @@ def test_float_types(tmp_path, dtype, data):
     path = tmp_path / "model.safetensors"
     path.write_bytes(packed({"__metadata__": {"a": "b"}, "x": entry(dtype, [3, 2], 0, len(data))}, data))
     checkpoint = SafetensorsCheckpoint((path,))
-    assert checkpoint.names() == {"x"}
-    assert checkpoint.shape("x") == (3, 2)
+    assert checkpoint.shapes.keys() == {"x"}
+    assert checkpoint.shapes["x"] == (3, 2)
     assert checkpoint.tensor("x").dtype == np.float32
     assert np.array_equal(checkpoint.tensor("x"), VALUES)
 
@@ -47,9 +50,9 @@ def test_files_that_the_safetensors_package_wrote(reference_dir):
     """The reference models: one file in float32, float16 and bfloat16 each; names as transformers has them."""
     for folder in ("llama", "llama-tied", "qwen3"):
         checkpoint = SafetensorsCheckpoint(shards_of(reference_dir / folder))
-        assert ("lm_head.weight" in checkpoint.names()) == (folder != "llama-tied")
+        assert ("lm_head.weight" in checkpoint.shapes) == (folder != "llama-tied")
         assert np.isfinite(checkpoint.tensor("model.layers.1.mlp.down_proj.weight")).all()
-        assert checkpoint.shape("model.embed_tokens.weight") == (264, 64)
+        assert checkpoint.shapes["model.embed_tokens.weight"] == (264, 64)
 
 
 class TestShards:
@@ -62,7 +65,7 @@ class TestShards:
     def test_by_index(self, tmp_path):
         self.write(tmp_path, {"one": "one.safetensors", "two": "two.safetensors"})
         checkpoint = SafetensorsCheckpoint(shards_of(tmp_path))
-        assert checkpoint.names() == {"one", "two"}
+        assert checkpoint.shapes.keys() == {"one", "two"}
 
     def test_a_missing_shard_is_named(self, tmp_path):
         self.write(tmp_path, {"one": "one.safetensors", "x": "three.safetensors"})
@@ -91,7 +94,7 @@ class TestDamaged:
     def read(self, path, content: bytes) -> None:
         path.write_bytes(content)
         checkpoint = SafetensorsCheckpoint((path,))
-        for name in checkpoint.names():
+        for name in checkpoint.shapes:
             checkpoint.tensor(name)
 
     @pytest.mark.parametrize(
@@ -128,8 +131,10 @@ class TestDamaged:
             self.read(tmp_path / "model.safetensors", content)
 
     def test_a_tensor_that_is_not_there(self, reference_dir):
-        with pytest.raises(ModelError, match="'nothing' is missing"):
-            SafetensorsCheckpoint(shards_of(reference_dir / "llama")).tensor("nothing")
+        spec = spec_from_config("config.json", json.loads((reference_dir / "llama" / "config.json").read_text()))
+        checkpoint = SafetensorsCheckpoint(shards_of(reference_dir / "llama"))
+        with pytest.raises(ModelError, match=r"'model\.layers\.2\..*' is missing"):
+            check_weights("model", replace(spec, num_layers=3), checkpoint)
 
     @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(changes=st.lists(st.tuples(st.integers(0, 2400), st.integers(0, 255)), min_size=1, max_size=4))

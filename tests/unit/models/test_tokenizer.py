@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ekiden.models.errors import ModelError
 from ekiden.models.load import describe
-from ekiden.models.tokenizer import GUARD, DecodeStream, Tokenizer
+from ekiden.models.text import IncrementalText
+from ekiden.models.tokenizer import GUARD, Tokenizer
 from ekiden.models.tokenizer_json import read_tokenizer
 
 SAMPLES = (
@@ -56,8 +57,8 @@ class TestSmolLM2:
     def test_round_trip_and_stream(self, smollm2, text):
         ids = smollm2.encode(text, add_special_tokens=True)
         assert smollm2.decode(ids) == text
-        stream = DecodeStream(smollm2)
-        pieces = [stream.step(token_id) for token_id in ids]
+        stream = IncrementalText(smollm2)
+        pieces = [stream.feed(token_id).text for token_id in ids]
         assert "".join(pieces) + stream.finish() == text
         assert not any("\ufffd" in piece for piece in pieces)
         assert b"".join(map(smollm2.token_bytes, ids)) == text.encode()
@@ -65,8 +66,8 @@ class TestSmolLM2:
     def test_special_tokens_are_left_out_but_for_those_to_be_shown(self, smollm2):
         ids = smollm2.encode("<|im_start|>user<|im_end|>", add_special_tokens=False, parse_special=True)
         for shown, text in ((frozenset(), "user"), (frozenset({ids[0]}), "<|im_start|>user")):
-            stream = DecodeStream(smollm2, shown=shown)
-            assert "".join(stream.step(token_id) for token_id in ids) == text
+            stream = IncrementalText(smollm2, shown=shown)
+            assert "".join(stream.feed(token_id).text for token_id in ids) == text
 
     def test_known_splits(self, smollm2):
         pieces = [smollm2.token_bytes(i) for i in smollm2.encode("Hello world 12  x", add_special_tokens=False)]
@@ -153,8 +154,8 @@ class TestDecoding:
     @given(ids=st.lists(st.integers(0, 263), max_size=24))
     def test_stream_is_the_whole_for_any_bytes(self, tiny, ids):
         """Also for bytes that are no UTF-8: the pieces joined are the whole text, replacements included."""
-        stream = DecodeStream(tiny)
-        assert "".join(stream.step(i) for i in ids) + stream.finish() == tiny.decode(ids)
+        stream = IncrementalText(tiny)
+        assert "".join(stream.feed(i).text for i in ids) + stream.finish() == tiny.decode(ids)
 
     @given(ids=st.lists(st.integers(0, 255), max_size=24))
     def test_the_package_decodes_the_same(self, tiny, reference_dir, ids):
@@ -235,8 +236,8 @@ class TestSentencePieceFolders:
         ids = tokenizer.encode("ab", add_special_tokens=False)
         assert tokenizer.decode(ids) == "ab"
         assert tokenizer.decode(ids, continuation=True) == " ab"
-        stream = DecodeStream(tokenizer)
-        assert "".join(map(stream.step, ids)) == " ab"
+        stream = IncrementalText(tokenizer)
+        assert "".join(stream.feed(i).text for i in ids) == " ab"
 
     def test_bytes_of_a_byte_token(self, tmp_path):
         tokenizer = read_tokenizer(write_tokenizer(tmp_path / "t.json", normalizer=LEGACY))

@@ -27,7 +27,7 @@ def byte_level(pre: str | None, **changes: object) -> Tokenizer:
 
 def words(tokenizer: Tokenizer, text: str) -> list[str]:
     """The pieces into which the splitting rule cuts a text, with byte stand-ins turned back."""
-    splitter = tokenizer._parts.backend.pre_tokenizer
+    splitter = tokenizer.backend.pre_tokenizer
     return [text[begin:end] for _, (begin, end) in splitter.pre_tokenize_str(text)]
 
 

@@ -47,7 +47,6 @@ _MANIFEST = "manifest.json"
 _PARTIAL = ".partial-"
 _ABANDONED_AFTER_SECONDS = 3600.0
 
-
 _held: dict[Path, int] = {}
 """The entries that this process reads, each with the file descriptor that holds its lock."""
 
@@ -95,7 +94,8 @@ def _read(core: ov.Core, entry: Path) -> ov.Model | None:
                 raise ValueError(f"{name} is not what was written")
         return core.read_model(entry / GRAPH)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ModelError) as error:
-        _let_go(entry)
+        if entry in _held:
+            os.close(_held.pop(entry))
         log.warning("the converted model in %s is damaged (%s); converting again", entry, error)
         return None
 
@@ -108,12 +108,6 @@ def _hold(entry: Path) -> None:
         _held[entry] = descriptor
     with contextlib.suppress(OSError):  # somebody else's cache, which we may only read
         os.utime(entry)
-
-
-def _let_go(entry: Path) -> None:
-    descriptor = _held.pop(entry, None)
-    if descriptor is not None:
-        os.close(descriptor)
 
 
 def _write(model: ov.Model, entry: Path) -> None:

@@ -69,12 +69,8 @@ class GenAIPeer:
 
     def generate(self, prompts: list[list[int]], output_tokens: int) -> list[list[int]]:
         """Exactly ``output_tokens`` greedy tokens for each prompt; all prompts are submitted at once."""
-        wanted = self._genai.GenerationConfig()
-        wanted.max_new_tokens = output_tokens
-        wanted.ignore_eos = True
-        wanted.do_sample = False
-        wanted.eos_token_id = NEVER
-        wanted.stop_token_ids = {NEVER}
+        ends = {"ignore_eos": True, "eos_token_id": NEVER, "stop_token_ids": {NEVER}}
+        wanted = self._genai.GenerationConfig(max_new_tokens=output_tokens, do_sample=False, **ends)
         tensors = [ov.Tensor(np.array([prompt], np.int64)) for prompt in prompts]
         results = self._pipeline.generate(tensors, [wanted] * len(prompts))
         return [list(result.m_generation_ids[0]) for result in results]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
-from openvino import Node, Output, Type
+from openvino import Node, Type
 from openvino import opset13 as op
 from openvino.op.util import Variable, VariableInfo
 
@@ -226,8 +226,7 @@ def _rms_norm(x: Node, weight: FloatArray, epsilon: float) -> Node:
 
 def _input(name: str, shape: list[int], element_type: Type) -> Node:
     parameter = op.parameter(shape, element_type, name=name)
-    output: Output = parameter.output(0)
-    output.set_names({name})
+    parameter.output(0).set_names({name})
     return parameter
 
 

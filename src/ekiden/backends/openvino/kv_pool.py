@@ -37,12 +37,9 @@ class KVLayout:
 
 def read_layouts(compiled: ov.CompiledModel) -> list[KVLayout]:
     """The model's cache inputs, in their order."""
-    layouts = []
-    for port in compiled.inputs:
-        if port.any_name.startswith(("key_cache.", "value_cache.")):
-            block_shape = tuple(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])
-            layouts.append(KVLayout(port.any_name, port.get_element_type(), block_shape))
-    return layouts
+    ports = [port for port in compiled.inputs if port.any_name.startswith(("key_cache.", "value_cache."))]
+    shapes = [tuple(axis.get_length() for axis in list(port.get_partial_shape())[1:]) for port in ports]
+    return [KVLayout(port.any_name, port.get_element_type(), shape) for port, shape in zip(ports, shapes, strict=True)]
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from ekiden.backends.openvino.conversion import CONSTANTS, conversion_entry, con
 from ekiden.backends.openvino.graph import EXPANDED, build_model
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
 from ekiden.backends.openvino.paged import to_paged
-from ekiden.backends.openvino.paged_model import CompiledPagedModel, PagedModel
+from ekiden.backends.openvino.paged_model import CompiledPagedModel
 from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.backends.openvino.runner import CHUNK_RULES, PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
@@ -42,7 +42,7 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         ModelError: the model's files are damaged, or its graph cannot be used.
         ConfigError: a setting does not fit the model or this backend.
     """
-    _check(description, config)
+    _check(config)
     threads = config.engine.threads or machine.usable_threads()
     core = ov.Core()
     weights = weight_format(config, description)
@@ -65,9 +65,12 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         "kv_dtype": config.cache.kv_dtype,
         "determinism": config.engine.determinism,
     }
-    strict, tested_for = config.engine.determinism == "strict", _most(config)
-    identity = {"model": entry.name, **settings}
-    tested = _self_test(model, description, files.cache_dir, identity, tested_for, strict=strict)
+    # The promise of the same tokens is tested for passes of up to these sizes.
+    most_logits = max(config.scheduler.max_num_seqs, PROMPT_LOGITS_LIMIT)
+    most = {"most_tokens": config.scheduler.max_num_batched_tokens, "most_logits": most_logits}
+    test = SelfTest(model, vocab_size=description.vocab_size, **most)
+    strict = config.engine.determinism == "strict"
+    tested = _self_test(test, files.cache_dir, {"model": entry.name, **settings, **most}, strict)
     machine.release_file_pages(entry / CONSTANTS if description.spec else files.weights[-1])
     info = RunnerInfo(
         backend="openvino",
@@ -78,8 +81,8 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         num_swap_blocks=pool.num_swap_blocks,
         bytes_per_block=pool.bytes_per_block,
         chunks=CHUNK_RULES,
-        most_tokens=tested_for["most_tokens"] if strict else None,
-        most_rows=tested_for["most_logits"] if strict else None,
+        most_tokens=most["most_tokens"] if strict else None,
+        most_rows=most_logits if strict else None,
         details={
             **settings,
             "pass_limit": str(tested.limits.tokens or "none"),
@@ -96,15 +99,12 @@ def devices() -> list[str]:
     return list(ov.Core().available_devices)
 
 
-def _check(description: ModelDescription, config: Config) -> None:
+def _check(config: Config) -> None:
     if config.cache.block_size != BLOCK_SIZE:
         raise ConfigError(
             f"block_size is {config.cache.block_size}; the CPU's attention kernel works on blocks of {BLOCK_SIZE} "
             f"tokens: leave --block-size out or set it to {BLOCK_SIZE}"
         )
-    asked, has = config.model.max_model_len, description.max_position_embeddings
-    if asked is not None and asked > has:
-        raise ConfigError(f"max_model_len is {asked}; {description.name} has {has} positions: give at most {has}")
 
 
 def weight_format(config: Config, description: ModelDescription) -> str:
@@ -150,33 +150,15 @@ def _compile(
         raise ModelError(f"{description.name}: OpenVINO cannot compile it: {error}") from error
 
 
-def _most(config: Config) -> dict[str, int]:
-    """The largest numbers for which the promise of the same tokens is tested."""
-    return {
-        "most_tokens": config.scheduler.max_num_batched_tokens,
-        "most_logits": max(config.scheduler.max_num_seqs, PROMPT_LOGITS_LIMIT),
-    }
-
-
-def _self_test(
-    model: PagedModel,
-    description: ModelDescription,
-    cache_dir: Path,
-    settings: dict[str, str],
-    most: dict[str, int],
-    *,
-    strict: bool,
-) -> SelfTestResult:
+def _self_test(test: SelfTest, cache_dir: Path, settings: dict[str, str | int], strict: bool) -> SelfTestResult:
     """An earlier result for this machine and these settings, if it still holds; otherwise a new one, which is kept."""
-    identity = {**settings, **most, "flags": machine.cpu_flags(), "version": SELF_TEST_VERSION}
+    identity = {**settings, "flags": machine.cpu_flags(), "version": SELF_TEST_VERSION}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     path = cache_dir / "self_test" / f"{digest}.json"
-    test = SelfTest(model, vocab_size=description.vocab_size, **most)
-    known: SelfTestResult | None = None
     with contextlib.suppress(OSError, msgspec.DecodeError):  # there may be no earlier result, or an unreadable one
         known = msgspec.json.decode(path.read_bytes(), type=SelfTestResult)
-    if known is not None and (not strict or test.holds(known)):
-        return known
+        if not strict or test.holds(known):
+            return known
     result = test.calibrate(strict=strict)
     if result.failure is None:
         try:

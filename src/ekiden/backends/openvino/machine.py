@@ -18,11 +18,9 @@ def usable_threads() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = _CPU_QUOTA.read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, round(int(quota) / int(period))))
+        return min(cores, max(1, round(int(quota) / int(period))))
     except (OSError, ValueError):
-        return cores  # there is no control group, or its file has another form
-    return cores
+        return cores  # there is no control group, it sets no quota ("max"), or its file has another form
 
 
 def memory_bytes() -> int:

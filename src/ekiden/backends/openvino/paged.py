@@ -100,10 +100,8 @@ def _entries_of_the_tail(model: ov.Model, head_input: Input, weights: set[str]) 
         else:
             return []
     inside = tail.keys() | {head_input.get_node().get_friendly_name()}
-    consumers = (
-        port.get_node() for node in tail.values() for out in node.outputs() for port in out.get_target_inputs()
-    )
-    return entries if all(consumer.get_friendly_name() in inside for consumer in consumers) else []
+    ports = (port for node in tail.values() for out in node.outputs() for port in out.get_target_inputs())
+    return entries if all(port.get_node().get_friendly_name() in inside for port in ports) else []
 
 
 def _token_by_token(node: Node, weights: set[str]) -> bool:

@@ -37,16 +37,12 @@ class CompiledPagedModel:
     """A :class:`PagedModel` on OpenVINO. Its ``infer`` releases the GIL."""
 
     def __init__(self, compiled: ov.CompiledModel, pool: KVPool) -> None:
-        self._pool = pool
+        self.pool = pool
         self._request = compiled.create_infer_request()
         self._indices = {port.any_name: index for index, port in enumerate(compiled.inputs)}
         for name, tensor in pool.tensors.items():
             self._request.set_input_tensor(self._indices[name], tensor)
         self._bound: list[ov.Tensor] = []
-
-    @property
-    def pool(self) -> KVPool:
-        return self._pool
 
     def compute(self, inputs: Inputs) -> tuple[FloatMatrix, float]:
         """See :class:`PagedModel`. Raises :class:`RunnerError` when the model fails."""
@@ -67,7 +63,7 @@ class CompiledPagedModel:
     def close(self) -> None:
         del self._request
         self._bound.clear()
-        self._pool.tensors.clear()
+        self.pool.tensors.clear()
 
 
 def flat_inputs(
@@ -93,14 +89,11 @@ def flat_inputs(
     else:
         positions = np.arange(tokens, dtype=np.int64) + np.repeat(past - begins[:-1], counts)
     last = begins[1:] - 1
-    if places:
+    logit_rows = last
+    if places or len(wanted) < len(counts) or len(counts) == 1:
+        # If one token wants logits it is named twice (see above); if none does, the head must still run for one.
         chosen = [*last[wanted].tolist(), *places]
-        logit_rows = np.array(chosen if len(chosen) > 1 else chosen * 2, np.int32)
-    elif len(wanted) == len(counts) and len(counts) > 1:
-        logit_rows = last
-    else:
-        # If one row wants logits it is named twice (see above); if none does, the head must still run for one.
-        logit_rows = last[wanted if len(wanted) > 1 else wanted * 2 or [0]]
+        logit_rows = np.array(chosen * 2 if len(chosen) == 1 else chosen or last[:1], np.int32)
     return {
         "input_ids": np.array(token_ids, np.int64),
         "position_ids": positions,

@@ -58,10 +58,6 @@ class Pass:
             self.wanted.append(len(self.rows) - 1)
         self.tokens += count
 
-    def takes(self, count: int, wanted: bool, limits: PassLimits) -> bool:
-        """Whether ``count`` more tokens fit."""
-        return limits.hold(self.tokens + count, len(self.wanted) + wanted)
-
     def pad(self) -> None:
         """Add a dummy row to a pass of one token."""
         if self.tokens == 1:
@@ -118,7 +114,7 @@ def _pieces(start: int, count: int, block_size: int) -> list[tuple[int, int]]:
 
 def _place(passes: list[Pass], at: int, row: int, start: int, count: int, wanted: bool, limits: PassLimits) -> int:
     """Add tokens to the first pass from ``at`` on that has room for them, or to a new one; returns its index."""
-    while at < len(passes) and not passes[at].takes(count, wanted, limits):
+    while at < len(passes) and not limits.hold(passes[at].tokens + count, len(passes[at].wanted) + wanted):
         at += 1
     if at == len(passes):
         passes.append(Pass())

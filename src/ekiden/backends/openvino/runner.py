@@ -33,12 +33,8 @@ class OpenVINORunner:
         # In such a pass any token may want logits, so the limit of logits applies to tokens too.
         bounds = (PROMPT_LOGITS_LIMIT, limits.tokens, limits.logits)
         self._limits_with_prompt_logits = PassLimits(tokens=min(bound for bound in bounds if bound is not None))
-        self._info = info
+        self.info = info
         self._sampler = sampler or Sampler()
-
-    @property
-    def info(self) -> RunnerInfo:
-        return self._info
 
     def execute(self, plan: BatchPlan) -> StepOutput:
         pool, rows = self.model.pool, plan.rows
@@ -56,10 +52,9 @@ class OpenVINORunner:
             model_seconds += seconds
             began = time.perf_counter()
             chosen = [piece.rows[index] for index in piece.wanted]
-            if chosen:
-                sampled = self._sampler.sample(logits[: len(chosen)], [rows[row] for row in chosen])
-                for row, result in zip(chosen, sampled, strict=True):
-                    results[row] = result
+            sampled = self._sampler.sample(logits[: len(chosen)], [rows[row] for row in chosen]) if chosen else []
+            for row, result in zip(chosen, sampled, strict=True):
+                results[row] = result
             for (row, position), line in zip(asked, logits[len(chosen) :], strict=False):
                 wanted = rows[row].prompt_logits
                 assert wanted is not None

@@ -16,6 +16,7 @@ All filler rows hold the same tokens in the same block. They write equal values 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -70,10 +71,7 @@ class SelfTest:
         decode = self._run(decode=True, prefill=False, size=2)
         prefill = self._run(decode=False, prefill=True, size=_PREFILL)
         self._alone = np.concatenate([decode, prefill])
-        failure = self._check_chunks()
-        if failure is None and not self._same(_PREFILL + 2):
-            failure = f"a pass of {_PREFILL + 2} tokens rounds differently from one of 2"
-        if failure is not None:
+        if failure := self._check_chunks() or self._check_sizes(_PREFILL + 2):
             return SelfTestResult(failure=failure)
         tokens = _find_limit(self._same, _PREFILL + 2, self._most_tokens)
         if tokens is not None and tokens < least_limit(BLOCK_SIZE):
@@ -82,8 +80,10 @@ class SelfTest:
             kept = None if tokens is None or self._larger_is_faster(tokens) else tokens
             return SelfTestResult(limits=PassLimits(kept), bits=_digest(self._alone))
         most_logits = min(self._most_logits, tokens or self._most_tokens)
-        limits = PassLimits(tokens, _find_limit(self._same_logits, _FIXED_ROWS, most_logits))
-        return SelfTestResult(limits=limits, bits=_digest(self._alone), failure=self._check_between(tokens))
+        limits = PassLimits(tokens, _find_limit(partial(self._same, _PREFILL + 1), _FIXED_ROWS, most_logits))
+        # Two sizes that the search has not tried, since it assumes that there is only one border.
+        failure = self._check_sizes(_PREFILL + 3, max((tokens or self._most_tokens) - 5, _PREFILL + 2))
+        return SelfTestResult(limits=limits, bits=_digest(self._alone), failure=failure)
 
     def holds(self, known: SelfTestResult) -> bool:
         """Check an earlier result quickly, with one pass of the size that it allows (at most :data:`_LONGEST_LOOK`)."""
@@ -91,12 +91,9 @@ class SelfTest:
         logits = max(min(known.limits.logits or self._most_logits, size), _FIXED_ROWS)
         return _digest(self._together(size, logits)) == known.bits
 
-    def _check_between(self, limit: int | None) -> str | None:
-        """Try two sizes that the search has not tried, since it assumes that there is only one border."""
-        for size in (_PREFILL + 3, max((limit or self._most_tokens) - 5, _PREFILL + 2)):
-            if not self._same(size):
-                return f"a pass of {size} tokens rounds differently from one of 2"
-        return None
+    def _check_sizes(self, *sizes: int) -> str | None:
+        differing = (size for size in sizes if not self._same(size))
+        return next((f"a pass of {size} tokens rounds differently from one of 2" for size in differing), None)
 
     def _larger_is_faster(self, limit: int) -> bool:
         larger = min(2 * limit, self._most_tokens)
@@ -105,13 +102,9 @@ class SelfTest:
             self._same(size)
         return self._seconds[larger] / larger < self._seconds[limit] / limit
 
-    def _same(self, size: int) -> bool:
+    def _same(self, size: int, logits: int = _FIXED_ROWS) -> bool:
         """Whether both fixed rows have the same bits in a pass of ``size`` tokens as in the smallest passes."""
-        return np.array_equal(self._together(size), self._alone)
-
-    def _same_logits(self, logits: int) -> bool:
-        """As :meth:`_same`, for a short pass that computes ``logits`` rows of logits."""
-        return np.array_equal(self._together(_PREFILL + 1, logits), self._alone)
+        return np.array_equal(self._together(size, logits), self._alone)
 
     def _together(self, size: int, logits: int = _FIXED_ROWS) -> FloatMatrix:
         return self._run(decode=True, prefill=True, size=size, logits=logits)

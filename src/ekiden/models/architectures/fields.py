@@ -39,11 +39,9 @@ class Fields:
         return default if value is None else value
 
     def _fail(self, key: str, value: object, wanted: str) -> ModelError:
-        named = f"{self.source}: {self.prefix + key!r}"
-        if value is None:
-            return ModelError(f"{named} is missing and needed; fetch or convert the model again")
         shown = " ".join(repr(value).split())[:80]
-        return ModelError(f"{named} is {shown}, not {wanted}; fetch or convert the model again")
+        found = "missing and needed" if value is None else f"{shown}, not {wanted}"
+        return ModelError(f"{self.source}: {self.prefix + key!r} is {found}; fetch or convert the model again")
 
     def integer(self, key: str, default: int | None = None, *, limit: int = MAX_SIZE) -> int:
         """A whole number from 1 to ``limit``."""

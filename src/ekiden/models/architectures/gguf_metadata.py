@@ -33,19 +33,16 @@ _BLOCK = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_BLOCK_NAME = re.compile(r"blk\.(\d+)\.([a-z_]+)\.(weight|bias)")
-_TOP_NAME = re.compile(r"([a-z_]+)\.(weight|bias)")
+_NAME = re.compile(r"(?:blk\.(\d+)\.)?([a-z_]+)\.(weight|bias)")
 
 
 def hf_name(name: str) -> str | None:
     """``blk.0.attn_q.weight`` -> ``model.layers.0.self_attn.q_proj.weight``; None for other tensors."""
-    if match := _BLOCK_NAME.fullmatch(name):
-        layer, part, kind = match.groups()
-        return f"model.layers.{layer}.{_BLOCK[part]}.{kind}" if part in _BLOCK else None
-    if match := _TOP_NAME.fullmatch(name):
-        part, kind = match.groups()
+    match = _NAME.fullmatch(name)
+    layer, part, kind = match.groups() if match else (None, "", "")
+    if layer is None:
         return f"{_TOP[part]}.{kind}" if part in _TOP else None
-    return None
+    return f"model.layers.{layer}.{_BLOCK[part]}.{kind}" if part in _BLOCK else None
 
 
 def rotary_halves(rows: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
@@ -88,7 +85,8 @@ def spec_from_metadata(
     if embedding is None or len(embedding) != 2:
         raise ModelError(f"{source}: tensor 'token_embd.weight' is missing; fetch or convert the model again")
     context = fields.integer("context_length")
-    layer = "model.layers.0."
+    window = context if fields.is_off("attention.sliding_window") else fields.integer("attention.sliding_window")
+    attention = "model.layers.0.self_attn"
     spec = ModelSpec(
         family=architecture,
         vocab_size=embedding[0],
@@ -108,12 +106,12 @@ def spec_from_metadata(
             max_position_embeddings=context,
             frequency_factors=frequency_factors,
         ),
-        attention_bias=layer + "self_attn.q_proj.bias" in shapes,
-        output_bias=layer + "self_attn.o_proj.bias" in shapes,
-        mlp_bias=layer + "mlp.gate_proj.bias" in shapes,
-        qk_norm=layer + "self_attn.q_norm.weight" in shapes,
+        attention_bias=f"{attention}.q_proj.bias" in shapes,
+        output_bias=f"{attention}.o_proj.bias" in shapes,
+        mlp_bias="model.layers.0.mlp.gate_proj.bias" in shapes,
+        qk_norm=f"{attention}.q_norm.weight" in shapes,
         tie_word_embeddings="lm_head.weight" not in shapes,
-        sliding_window=_sliding_window(fields, context),
+        sliding_window=None if window >= context else window,
     )
     return check_shape(source, spec)
 
@@ -124,29 +122,18 @@ def _heads(fields: Fields, key: str, default: int | None) -> int:
     return fields.integer(key, default)
 
 
-def _sliding_window(fields: Fields, context: int) -> int | None:
-    if fields.is_off("attention.sliding_window"):
-        return None
-    window = fields.integer("attention.sliding_window")
-    return window if window < context else None
-
-
 def _rope_scaling(fields: Fields) -> dict[str, Any]:
     """GGUF's rope keys under the names that a Hugging Face configuration gives them."""
     kind = fields.text("rope.scaling.type") or "none"
     key = "rope.scaling.factor"
     if not fields.has(key) and fields.has("rope.scale_linear"):
         kind, key = "linear", "rope.scale_linear"  # older files have this key and no type
-    if kind == "none" or fields.is_off(key):
-        return {}
-    factor = fields.number(key)
-    if factor == 1.0:
+    if kind == "none" or fields.is_off(key) or (factor := fields.number(key)) == 1.0:
         return {}
     scaling: dict[str, Any] = {"rope_type": kind, "factor": factor}
     if kind == "yarn":
         scaling["original_max_position_embeddings"] = fields.get("rope.scaling.original_context_length")
-        scaling["beta_fast"] = fields.get("rope.scaling.yarn_beta_fast")
-        scaling["beta_slow"] = fields.get("rope.scaling.yarn_beta_slow")
+        scaling |= {beta: fields.get(f"rope.scaling.yarn_{beta}") for beta in ("beta_fast", "beta_slow")}
         if fields.get("rope.scaling.attn_factor") is not None:
             # llama.cpp multiplies yarn's own factor by this one.
             scaling["attention_factor"] = yarn_scale(factor) * fields.number("rope.scaling.attn_factor")

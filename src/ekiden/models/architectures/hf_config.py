@@ -34,6 +34,8 @@ def spec_from_config(source: str, config: Mapping[str, Any]) -> ModelSpec:
     _refuse_unsupported(fields)
     hidden_size = fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
+    # An explicit null means "as many as query heads"; an absent key means the family's default.
+    kv_heads = num_heads if fields.has("num_key_value_heads") else _DEFAULT_KV_HEADS.get(family, num_heads)
     head_dim = fields.integer("head_dim", _DEFAULT_HEAD_DIM.get(family) or max(hidden_size // num_heads, 1))
     num_layers = fields.integer("num_hidden_layers", limit=MAX_LAYERS)
     max_positions = fields.integer("max_position_embeddings")
@@ -46,7 +48,7 @@ def spec_from_config(source: str, config: Mapping[str, Any]) -> ModelSpec:
         intermediate_size=fields.integer("intermediate_size"),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=fields.integer("num_key_value_heads", _kv_heads_default(family, config, num_heads)),
+        num_kv_heads=fields.integer("num_key_value_heads", kv_heads),
         head_dim=head_dim,
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         max_position_embeddings=max_positions,
@@ -59,11 +61,6 @@ def spec_from_config(source: str, config: Mapping[str, Any]) -> ModelSpec:
         sliding_window=_sliding_window(fields, family, num_layers, max_positions),
     )
     return check_shape(source, spec)
-
-
-def _kv_heads_default(family: str, config: Mapping[str, Any], num_heads: int) -> int:
-    # An explicit null means "as many as query heads"; an absent key means the family's default.
-    return num_heads if "num_key_value_heads" in config else _DEFAULT_KV_HEADS.get(family, num_heads)
 
 
 def _refuse_unsupported(fields: Fields) -> None:
@@ -90,30 +87,26 @@ def _rope_settings(fields: Fields) -> tuple[float, Mapping[str, Any]]:
 
 def _sliding_window(fields: Fields, family: str, num_layers: int, max_positions: int) -> int | None:
     """The window's length in tokens; None when no layer uses one, or when it is as long as the context."""
-    if family == "llama":
-        return None
-    if family in ("qwen2", "qwen3") and not fields.boolean("use_sliding_window", False):
+    if family == "llama" or (family != "mistral" and not fields.boolean("use_sliding_window", False)):
         return None
     if fields.has("sliding_window") and fields.get("sliding_window") is None:
         return None  # null turns the window off; an absent key means the family's default
     window = fields.integer("sliding_window", _DEFAULT_SLIDING_WINDOW)
-    if window >= max_positions:
-        return None
     layers = _windowed_layers(fields, family, num_layers)
-    if layers not in (0, num_layers):
+    if window >= max_positions or not layers:
+        return None
+    if layers != num_layers:
         raise ModelError(
             f"{fields.source}: {layers} of {num_layers} layers use a sliding window, which is not supported; "
             "export the model with Optimum-Intel and give the OpenVINO folder"
         )
-    return window if layers else None
+    return window
 
 
 def _windowed_layers(fields: Fields, family: str, num_layers: int) -> int:
-    kinds = fields.get("layer_types")
+    kinds, first = fields.get("layer_types"), fields.get("max_window_layers")
     if isinstance(kinds, list):
         return kinds.count("sliding_attention")
     if family == "mistral":
-        return num_layers
-    first = fields.get("max_window_layers")
-    first = 28 if not isinstance(first, int) else first
-    return max(num_layers - max(first, 0), 0)
+        first = 0
+    return max(num_layers - max(first if isinstance(first, int) else 28, 0), 0)

@@ -67,10 +67,8 @@ def rope_spec(
 
 
 def _llama3(fields: Fields, inverse: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    factor = fields.number("factor")
-    low = fields.number("low_freq_factor")
-    high = fields.number("high_freq_factor")
-    original = fields.number("original_max_position_embeddings")
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    factor, low, high, original = map(fields.number, names)
     if high <= low:
         raise ModelError(f"{fields.source}: high_freq_factor {high} is not above low_freq_factor {low}")
     wavelength = 2 * math.pi / inverse
@@ -98,12 +96,12 @@ def _yarn(
         high += 0.001  # keeps the slope of the ramp finite
     interpolated = np.clip((np.arange(len(inverse), dtype=np.float64) - low) / (high - low), 0.0, 1.0)
     mixed = inverse / factor * interpolated + inverse * (1 - interpolated)
-    if fields.get("attention_factor") is not None:
-        return mixed, fields.number("attention_factor")
+    attention_factor = yarn_scale(factor)
     if fields.get("mscale") and fields.get("mscale_all_dim"):
-        scales = [yarn_scale(factor, fields.number(key)) for key in ("mscale", "mscale_all_dim")]
-        return mixed, scales[0] / scales[1]
-    return mixed, yarn_scale(factor)
+        attention_factor = yarn_scale(factor, fields.number("mscale")) / yarn_scale(
+            factor, fields.number("mscale_all_dim")
+        )
+    return mixed, fields.number("attention_factor", attention_factor)
 
 
 def yarn_scale(factor: float, multiplier: float = 1.0) -> float:

@@ -4,6 +4,7 @@ Weights have their Hugging Face names (``model.layers.0.self_attn.q_proj.weight`
 ``[out_features, in_features]``) and are float32, whatever file they come from.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,12 +59,14 @@ class ModelSpec:
 class Checkpoint(Protocol):
     """The weights of a model, read from disk one tensor at a time."""
 
-    def names(self) -> frozenset[str]: ...
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of tensor ``name``, which must be among :meth:`names`; the tensor itself is not read."""
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of each tensor by its name; no tensor is read for it."""
         ...
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
-        """The dequantised tensor; raises :class:`ekiden.models.errors.ModelError` when it is absent or unreadable."""
+        """The dequantised tensor ``name``, which must be among :attr:`shapes`.
+
+        Raises :class:`ekiden.models.errors.ModelError` when it is unreadable.
+        """
         ...

@@ -38,11 +38,10 @@ def expected_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def check_weights(source: str, spec: ModelSpec, checkpoint: Checkpoint) -> None:
     """Raise :class:`ModelError` for the first tensor that is missing or whose shape differs from what ``spec`` says."""
-    names = checkpoint.names()
     for name, wanted in expected_shapes(spec):
-        if name not in names:
+        found = checkpoint.shapes.get(name)
+        if found is None:
             raise ModelError(f"{source}: tensor {name!r} is missing; fetch or convert the model again")
-        found = checkpoint.shape(name)
         if found != wanted:
             raise ModelError(
                 f"{source}: tensor {name!r} has the shape {list(found)}, but its configuration says {list(wanted)}; "
