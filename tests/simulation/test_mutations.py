@@ -135,15 +135,15 @@ def continuous_batching_does_not_refill(patch: Patch) -> None:
 
 @breaks(Invariant.RIGHT_END)
 def one_token_too_many(patch: Patch) -> None:
-    ends = Retirement._ends
+    end = Retirement._end
 
-    def late(self: Retirement, sequence: Sequence, token: int) -> bool:
+    def late(self: Retirement, sequence: Sequence, token: int) -> Any:
         sequence.max_total_tokens += 1
-        ended = ends(self, sequence, token)
+        ended = end(self, sequence, token)
         sequence.max_total_tokens -= 1
         return ended
 
-    patch.setattr(retirement.Retirement, "_ends", late)
+    patch.setattr(retirement.Retirement, "_end", late)
 
 
 @breaks(Invariant.PROGRESS)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from ekiden.cli.terminal import plain_table
 from ekiden.measure.figures import FORMULAS
 from ekiden.measure.percentiles import LEVELS, MIN_VALUES_FOR_P99
 
@@ -23,12 +24,7 @@ _PATTERNS = {
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table without lines whose first column is text and whose others are numbers."""
-    table = Table(columns[0], box=None, pad_edge=False, show_header=any(columns))
-    for column in columns[1:]:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return plain_table(*columns, rows=rows, right=range(1, len(columns)), header=any(columns))
 
 
 def print_figures(console: Console, title: str, figures: Mapping[str, object]) -> None:

@@ -337,9 +337,7 @@ def _counted(names: Iterable[str | None]) -> dict[str, int]:
 
 
 def _gaps(turns: list[TurnRow]) -> Iterable[tuple[int, int]]:
-    """The time between the ends of neighbouring turns, with the tokens by which answers went on in the later one: at
-    most its decode rows with their drafts, of which the rejected ones gave none."""
+    """The time between the ends of neighbouring turns, with the rows of one token of the later one."""
     for before, turn in pairwise(turns):
-        count = min(turn.decode_rows, turn.tokens)
-        if count and turn.turn == before.turn + 1:
-            yield turn.end - before.end, count
+        if turn.decode_rows and turn.turn == before.turn + 1:
+            yield turn.end - before.end, turn.decode_rows

@@ -43,8 +43,7 @@ class Retirement:
             tokens = result.tokens
             if not tokens:
                 continue
-            first = sequence.first_token_time is None
-            if sequence.first_token_time is None:
+            if first := sequence.first_token_time is None:
                 sequence.first_token_time = now
             kept = self._append(sequence, tokens)
             charge(sequence, output=len(kept))
@@ -52,13 +51,10 @@ class Retirement:
                 # The drafts that were right are tokens now, with their keys and values; the others are forgotten.
                 sequence.num_computed_tokens += len(kept) - 1
                 self.kv.trim(sequence, sequence.num_computed_tokens)
-            finish = None
-            if sequence.finish_reason is not None:
-                finish = self._retire(sequence, now, None if sequence.rules is None else sequence.rules.error)
+            finish = None if sequence.finish_reason is None else self._retire(sequence, now)
             logprobs = None if result.logprobs is None else result.logprobs[: len(kept)]
-            prompt = None
-            if first and sequence.request.sampling.prompt_logprobs is not None:
-                prompt = tuple(sequence.prompt_logprobs)
+            asked = first and sequence.request.sampling.prompt_logprobs is not None
+            prompt = tuple(sequence.prompt_logprobs) if asked else None
             updates.append(RequestUpdate(sequence.request.request_id, kept, finish, None, logprobs, prompt))
         self.padding.end_with_batch()
         return updates
@@ -67,32 +63,26 @@ class Retirement:
         """Append tokens up to the one that ends the sequence; returns those that were kept."""
         for count, token in enumerate(tokens, 1):
             sequence.token_ids.append(token)
-            if self._ends(sequence, token):
+            if end := self._end(sequence, token):
+                sequence.finish_reason, sequence.stop_reason = end
                 return tokens[:count]
         return tokens
 
-    def _ends(self, sequence: Sequence, token: int) -> bool:
+    def _end(self, sequence: Sequence, token: int) -> tuple[FinishReason, str | int | None] | None:
+        """Why the sequence ends with its newest token, and with which stop token or stop string; None if it goes on."""
         matched = sequence.stop_text(token) if sequence.stop_text is not None else None
         complete = sequence.rules is not None and sequence.rules.advance(token)
         if sequence.rules is not None and sequence.rules.error is not None:
-            sequence.finish_reason = FinishReason.ERROR
-            return True
+            return FinishReason.ERROR, None
         if sequence.num_output_tokens >= sequence.request.sampling.min_tokens:
             if token in sequence.stop_token_ids:
-                sequence.finish_reason = FinishReason.STOP
                 # A natural end needs no explanation; a stop token that the client chose is named.
-                sequence.stop_reason = None if token in self.eos_token_ids else token
-                return True
+                return FinishReason.STOP, None if token in self.eos_token_ids else token
             if matched is not None:
-                sequence.finish_reason, sequence.stop_reason = FinishReason.STOP, matched
-                return True
+                return FinishReason.STOP, matched
         if complete:
-            sequence.finish_reason = FinishReason.STOP
-            return True
-        if len(sequence.token_ids) >= sequence.max_total_tokens:
-            sequence.finish_reason = FinishReason.LENGTH
-            return True
-        return False
+            return FinishReason.STOP, None
+        return (FinishReason.LENGTH, None) if len(sequence.token_ids) >= sequence.max_total_tokens else None
 
     def end(self, sequence: Sequence, reason: FinishReason, now: float, message: str | None = None) -> RequestUpdate:
         """End a live sequence from outside its own tokens: aborted, expired, or lost with a failed step."""
@@ -126,6 +116,8 @@ class Retirement:
         assert sequence.finish_reason is not None
         if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
+        if message is None and sequence.rules is not None:
+            message = sequence.rules.error
         return Finish(
             reason=sequence.finish_reason,
             stop_reason=sequence.stop_reason,
