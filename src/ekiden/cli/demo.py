@@ -108,7 +108,7 @@ def run_arm(
 ) -> ArmRun:
     """All prompts through a fresh engine under the policy of ``config``."""
     recorder = StepRecorder()
-    core = build_core(parts, config, observer=recorder)
+    core = build_core(parts, config, recorder=recorder)
     start = time.monotonic()
     requests = [
         plain_request(prompt.id, tokens, SamplingParams(temperature=0.0, max_tokens=prompt.max_tokens), start)

@@ -7,7 +7,7 @@ boundary between steps. Every request ends in exactly one terminal update.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -33,7 +33,7 @@ from ekiden.state.controls import (
     InvalidControls,
     SetField,
 )
-from ekiden.state.plan import BlockCopy, StepOutput
+from ekiden.state.plan import BlockCopy
 from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, RefusedCall, Request, RequestUpdate
 from ekiden.state.runner import Drafter, ModelRunner, RunnerError
@@ -52,25 +52,6 @@ class _AskedChange(NamedTuple):
 
 MAX_NOTED_REFUSALS: Final = 32
 """Most refusals of the HTTP layer that one turn records; more than that are counted and not recorded."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepView:
-    """What an observer sees of a step, after the fact. ``index`` counts steps that computed something."""
-
-    index: int
-    start: float
-    end: float
-    formed: FormationOutcome
-    """A sequence that ended in this step has given its slot back by now; the plan's row names it."""
-    output: StepOutput
-    updates: list[RequestUpdate]
-
-
-class StepObserver(Protocol):
-    def on_step(self, view: StepView) -> None:
-        """Called once a step, between steps. It must not change what it is shown."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +76,6 @@ class EngineCore:
         make_rules: RulesFactory | None = None,
         seed: int = 0,
         max_model_len: int | None = None,
-        observer: StepObserver | None = None,
         recorder: TurnRecorder | None = None,
         drafter: Drafter | None = None,
     ) -> None:
@@ -152,7 +132,6 @@ class EngineCore:
             drain_rate=self.drain_rate,
         )
         self._clock = clock
-        self._observer = observer
         self.recorder = recorder
         self._arrivals: deque[Request | RefusedCall | _AskedChange] = deque()
         """In the order in which they came: who came before the engine was closed to newcomers is let in."""
@@ -238,15 +217,10 @@ class EngineCore:
         turn.updates = self.retirement.apply(formed, output, turn.end)
         self._refilled = turn.refilled = self.refill.admit(turn.end)
         self._totals.count_step(turn)
-        updates = updates + turn.updates
-        if self._observer is not None:
-            index, start, end = self._totals.steps_total, turn.start, turn.end
-            view = StepView(index=index, start=start, end=end, formed=formed, output=output, updates=updates)
-            self._observer.on_step(view)
-        return self._end_turn(turn, StepResult(updates, True, None))
+        return self._end_turn(turn, StepResult(updates + turn.updates, True, None))
 
     def _end_turn(self, turn: Turn, result: StepResult) -> StepResult:
-        """Show the turn to the ledger."""
+        """Show the turn to the recorder."""
         if self.recorder is not None:
             turn.end = turn.end or turn.start
             turn.epoch = self.controls.now.epoch

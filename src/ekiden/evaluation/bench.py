@@ -112,7 +112,7 @@ def bench_engine(
     if shape.rate is None and shape.concurrency is None:
         config = scheduled(config, prefill_first=True)
     recorder = StepRecorder()
-    core = build_core(parts, config, observer=recorder)
+    core = build_core(parts, config, recorder=recorder)
     warm_up = replace(
         shape, requests=min(shape.rows, shape.requests), output_tokens=WARM_UP_TOKENS, seed=shape.seed + 1
     )

@@ -44,7 +44,7 @@ def record(batching: str, *, slots: int = 2, lengths: list[int] = LENGTHS) -> tu
         ),
         cache=CacheConfig(block_size=16),
         clock=Ticks(),
-        observer=recorder,
+        recorder=recorder,
     )
     requests = [
         Request(
@@ -78,7 +78,7 @@ def test_a_refused_request_comes_back_with_its_reason():
         ),
         cache=CacheConfig(block_size=16),
         clock=Ticks(),
-        observer=recorder,
+        recorder=recorder,
     )
     request = Request(request_id="r", prompt_token_ids=(1,) * 9, sampling=SamplingParams(), arrival_time=0.0)
     (answer,) = run_batch(core, [request])
