@@ -115,9 +115,8 @@ def run_arm(
         for prompt, tokens in zip(prompts, token_ids, strict=True)
     ]
     with progress(config.scheduler.batching, len(requests)) as meter:
-        answers = run_batch(core, requests, on_finish=lambda request, answer: meter.advance())
-    lost = [request.request_id for request, a in zip(requests, answers, strict=True) if a.finish is None]
-    if lost:
+        answers = run_batch(core, requests, on_finish=lambda answer: meter.advance())
+    if lost := [answer.request.request_id for answer in answers if answer.finish is None]:
         raise UserError(f"the engine refused {', '.join(lost)}; give it more memory with --kv-cache-size")
     return ArmRun(
         batching=config.scheduler.batching,

@@ -121,7 +121,7 @@ def bench_engine(
     recorder.clear()
     start = time.monotonic()
     requests = requests_for(shape, vocab_size=vocab_size, start=start)
-    answers = run_batch(core, requests, concurrency=shape.concurrency, on_finish=lambda request, answer: on_finish())
+    answers = run_batch(core, requests, concurrency=shape.concurrency, on_finish=lambda answer: on_finish())
     return {
         **answer_figures(answers, time.monotonic() - start),
         **step_figures(recorder.samples()),

@@ -117,8 +117,7 @@ class FairQueue:
 
     def standing(self, sequence: Sequence) -> float:
         """Its tenant's virtual counter."""
-        tenant = self._tenants.get(sequence.request.tenant)
-        return 0.0 if tenant is None else tenant.counter
+        return self._tenants[sequence.request.tenant].counter
 
     def counters(self) -> ServiceCounters:
         """Each known tenant's virtual counter, and the one to which a newcomer would be raised now."""

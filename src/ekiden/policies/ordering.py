@@ -9,23 +9,31 @@
 In the first three a request's place depends on itself alone, so they are one sorted queue with different keys.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
+from typing import Final
 
 from sortedcontainers import SortedDict
 
 from ekiden.policies.fairness import FairQueue
 from ekiden.state.controls import Controls
 from ekiden.state.policy import ServiceCounters, WaitingQueue
+from ekiden.state.request import Request
 from ekiden.state.sequence import Sequence
 
-SortKey = Callable[[Sequence], float]
+_KEYS: Final[Mapping[str, Callable[[Controls, Request], float]]] = {
+    "fcfs": lambda controls, request: request.arrival_time,
+    "priority": lambda controls, request: request.priority * controls.ageing_seconds + request.arrival_time,
+    "deadline": lambda controls, request: (
+        request.arrival_time + controls.default_deadline_seconds if request.deadline is None else request.deadline
+    ),
+}
 
 
 class KeyedQueue:
     """Waiting sequences sorted by a key that never changes; equal keys keep the order in which they were pushed."""
 
-    def __init__(self, key: SortKey, counters: ServiceCounters) -> None:
+    def __init__(self, key: Callable[[Sequence], float], counters: ServiceCounters) -> None:
         self._key = key
         self._counters = counters
         self._sorted: SortedDict[tuple[float, int], Sequence] = SortedDict()
@@ -69,17 +77,10 @@ class KeyedQueue:
 def make_waiting_queue(controls: Controls, counters: ServiceCounters | None = None) -> WaitingQueue:
     """An empty queue in the order that is in force. ``counters`` are those of the queue before it."""
     counters = counters or ServiceCounters()
-    match controls.scheduling_policy:
-        case "fcfs":
-            return KeyedQueue(lambda sequence: sequence.request.arrival_time, counters)
-        case "priority":
-            ageing = controls.ageing_seconds
-            return KeyedQueue(lambda s: s.request.priority * ageing + s.request.arrival_time, counters)
-        case "deadline":
-            default = controls.default_deadline_seconds
-            return KeyedQueue(lambda sequence: _due(sequence, default), counters)
-        case _:
-            return FairQueue(controls, counters)
+    if controls.scheduling_policy == "fair":
+        return FairQueue(controls, counters)
+    key = _KEYS[controls.scheduling_policy]
+    return KeyedQueue(lambda sequence: key(controls, sequence.request), counters)
 
 
 def same_order(one: Controls, other: Controls) -> bool:
@@ -91,8 +92,3 @@ def _order(controls: Controls) -> tuple[object, ...]:
     weights = {name: limits.weight for name, limits in controls.tenants.items()}
     fair = (controls.fair_prompt_weight, controls.fair_cached_weight, controls.fair_output_weight, weights)
     return controls.scheduling_policy, controls.ageing_seconds, controls.default_deadline_seconds, fair
-
-
-def _due(sequence: Sequence, default_seconds: float) -> float:
-    request = sequence.request
-    return request.deadline if request.deadline is not None else request.arrival_time + default_seconds
