@@ -237,7 +237,7 @@ class Config:
         )
 
 
-_LIMITS = ("max_num_queued_reqs", "max_num_queued_tokens", "max_queue_seconds")
+_LIMITS = [name for name in LimitsConfig.__dataclass_fields__ if name in Controls.__struct_fields__]
 
 
 def controls_of(config: Config) -> Controls:

@@ -97,7 +97,7 @@ def create_app(
         engine=engine,
         text=text,
         flight=Flight(engine),
-        observe_gap=metrics.observe_gap,
+        metrics=metrics,
         keep_alive_seconds=server.stream_keep_alive,
     )
     doors = Doors(

@@ -7,7 +7,7 @@ of one group, so that the first failure, or the client's leaving, closes all the
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -17,6 +17,7 @@ from starlette.types import Receive
 from ekiden.api.call import Origin
 from ekiden.api.errors import ApiError, ClientGone, engine_unavailable, internal, refused, unfinished
 from ekiden.api.flight import Flight
+from ekiden.api.metrics import ApiMetrics
 from ekiden.api.prompts import Prompt
 from ekiden.api.sse import KEEP_ALIVE, SseWriter
 from ekiden.api.text import ModelText
@@ -60,12 +61,12 @@ class ChunkWriter(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Generation:
-    """The parts that generation needs. ``observe_gap`` is called with the seconds between two tokens of an answer."""
+    """The parts that generation needs."""
 
     engine: Engine
     text: ModelText
     flight: Flight
-    observe_gap: Callable[[float], None]
+    metrics: ApiMetrics
     keep_alive_seconds: float = 15.0
 
     async def pieces(self, origin: Origin, child: Child) -> AsyncGenerator[Piece, None]:
@@ -83,7 +84,7 @@ class Generation:
             keep_stop_token=sampling.include_stop_str_in_output,
             token_text=None if sampling.logprobs is None else token_text,
         )
-        observe_gap = self.observe_gap
+        observe_gap = self.metrics.observe_gap
         last = 0.0
         request_id = child.request.request_id
         self.flight.begin(origin.request_id, request_id)

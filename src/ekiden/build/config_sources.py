@@ -9,11 +9,11 @@ import dataclasses
 import difflib
 import re
 import tomllib
-import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, cast, get_args, get_type_hints
 
 from ekiden.config import Config, ConfigError
 from ekiden.guardrails.limits import load_tenants
@@ -21,15 +21,20 @@ from ekiden.guardrails.limits import load_tenants
 PREFIX = "EKIDEN_"
 CONFIG_VARIABLE = "EKIDEN_CONFIG"
 DEBUG_VARIABLE = "EKIDEN_DEBUG"
-OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, DEBUG_VARIABLE})
-SECRET_SETTINGS = frozenset({"api_key"})
+_SECRET = "api_key"
 # A Kubernetes service called "ekiden" puts EKIDEN_PORT=tcp://..., EKIDEN_SERVICE_HOST and the like into every pod.
 _SERVICE_LINK = re.compile(r"EKIDEN_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
-_TRUE = frozenset({"1", "true", "yes", "on"})
-_FALSE = frozenset({"0", "false", "no", "off"})
-
 ROOMS: dict[str, type] = {name: room for name, room in get_type_hints(Config).items() if name != "tenants"}
+
 Value = str | int | float | bool | None
+_TRUTH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+_KINDS: dict[type, tuple[Callable[[str], Value], str]] = {
+    str: (str, "text"),
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    bool: (lambda text: _TRUTH[text.lower()], "true or false"),
+}
+"""For each type of a setting how text is read, and how an error names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +63,20 @@ class Setting:
         """True for a setting given as an argument (``MODEL``) and not as a flag."""
         return not self.flag.startswith("--")
 
+    def of(self, config: Config) -> Value:
+        """The setting's value in a configuration."""
+        return cast(Value, getattr(getattr(config, self.room), self.name))
+
+    def shown(self, value: Value) -> Value:
+        """The value as people may see it."""
+        return "(set)" if self.name == _SECRET and value else value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
     """The effective configuration and, by setting key, where each value came from."""
 
     config: Config
-    values: dict[str, Value]
     sources: dict[str, str]
     again: "Callable[[], Resolved]" = field(compare=False)
     """Reads the same sources once more."""
@@ -106,7 +118,7 @@ def resolve(
     _refuse_unknown_variables(environ, known.values())
     path = config_file or environ.get(CONFIG_VARIABLE) or None
     from_file = _read_file(Path(path), known) if path else {}
-    values: dict[str, Value] = {}
+    sections: dict[str, dict[str, Any]] = {room: {} for room in ROOMS}
     sources: dict[str, str] = {}
     for setting in known.values():
         typed, written = flags.get(setting.name), environ.get(setting.variable)
@@ -121,13 +133,9 @@ def resolve(
             source, value = str(path), from_file[setting.name]
         else:
             source, value = "default", setting.default
-        values[setting.key], sources[setting.key] = value, source
-    return Resolved(
-        config=_build(known, values, sources),
-        values=values,
-        sources=sources,
-        again=lambda: resolve(flags, environ, config_file),
-    )
+        sections[setting.room][setting.name], sources[setting.key] = value, source
+    config = _build(sections, {name: sources[setting.key] for name, setting in known.items()})
+    return Resolved(config=config, sources=sources, again=lambda: resolve(flags, environ, config_file))
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
@@ -137,22 +145,18 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 
 
 def _plain_type(hint: Any) -> tuple[type, bool]:
-    if get_origin(hint) in (Union, types.UnionType):
-        kinds = [arg for arg in get_args(hint) if arg is not type(None)]
-        assert len(kinds) == 1, f"a setting has one type, not {hint}"
-        return kinds[0], True
-    return hint, False
+    kinds = set(get_args(hint) or (hint,))
+    (kind,) = kinds - {NoneType}  # a setting has one type
+    return kind, NoneType in kinds
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str], known: Iterable[Setting]) -> None:
-    names = {setting.variable for setting in known} | OTHER_VARIABLES
+    names = {CONFIG_VARIABLE, DEBUG_VARIABLE, *(setting.variable for setting in known)}
     for variable in sorted(environ):
         if variable.startswith(PREFIX) and variable not in names and not _SERVICE_LINK.fullmatch(variable):
             # The prefix is left out of the comparison: with it all names would look alike.
-            hint = nearest(variable[len(PREFIX) :], [name[len(PREFIX) :] for name in names])
-            hint = (
-                hint.replace("did you mean ", f"did you mean {PREFIX}") or "; `ekiden config show` lists the settings"
-            )
+            hint = nearest(variable.removeprefix(PREFIX), [name.removeprefix(PREFIX) for name in names])
+            hint = hint.replace("mean ", f"mean {PREFIX}") or "; `ekiden config show` lists the settings"
             raise ConfigError(f"environment variable {variable} is not a setting{hint}")
 
 
@@ -185,17 +189,12 @@ def _unknown_section(path: Path, name: str, rooms: set[str], known: Mapping[str,
     return f"{path}: [{name}] is not a section{nearest(name, rooms)} (sections: {', '.join(sorted(rooms))})"
 
 
-def _wants(setting: Setting) -> str:
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    return words[setting.kind]
-
-
 def _check_toml(setting: Setting, value: object, path: Path) -> Value:
-    if setting.kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if setting.kind is float and type(value) is int:
         return float(value)
     # bool is a subclass of int, and `port = true` is a mistake.
     if type(value) is not setting.kind:
-        raise ConfigError(f"{setting.name} is {value!r} in {path}; it must be {_wants(setting)}")
+        raise ConfigError(f"{setting.name} is {value!r} in {path}; it must be {_KINDS[setting.kind][1]}")
     return value  # type: ignore[return-value]  # kind is one of the four types of Value
 
 
@@ -203,39 +202,24 @@ def _parse(setting: Setting, text: str, source: str) -> Value:
     """The value of a flag's or variable's text. Empty text means "no value" for settings that may have none."""
     if text == "" and setting.optional:
         return None
+    read, wanted = _KINDS[setting.kind]
     try:
-        if setting.kind is int:
-            return int(text.replace("_", ""))
-        if setting.kind is float:
-            return float(text)
-    except ValueError:
-        raise ConfigError(f"{setting.name} is {text!r} from {source}; {_way_out(setting, text)}") from None
-    if setting.kind is bool:
-        if text.lower() in _TRUE | _FALSE:
-            return text.lower() in _TRUE
-        raise ConfigError(f"{setting.name} is {text!r} from {source}; it must be true or false")
-    return text
-
-
-def _way_out(setting: Setting, text: str) -> str:
+        return read(text)
+    except (ValueError, KeyError):
+        message = f"{setting.name} is {text!r} from {source}; it must be {wanted}"
     if re.match(r"\w+://", text):
-        return (
-            f"it must be {_wants(setting)} (a Kubernetes service named 'ekiden' sets this variable: use "
-            "enableServiceLinks: false, or another service name)"
+        message += (
+            " (a Kubernetes service named 'ekiden' sets this variable: use enableServiceLinks: false, or another "
+            "service name)"
         )
-    return f"it must be {_wants(setting)}"
+    raise ConfigError(message)
 
 
-def _build(known: Mapping[str, Setting], values: Mapping[str, Value], sources: Mapping[str, str]) -> Config:
-    rooms: dict[str, Any] = {}
+def _build(sections: Mapping[str, dict[str, Any]], sources: Mapping[str, str]) -> Config:
+    """``sources``: by the settings' names, for errors."""
     try:
-        for room, room_type in ROOMS.items():
-            fields = {s.name: values[s.key] for s in known.values() if s.room == room}
-            rooms[room] = room_type(**fields)
-        return Config(**rooms, tenants=load_tenants(rooms["limits"].tenants_file))
+        built: dict[str, Any] = {room: section(**sections[room]) for room, section in ROOMS.items()}
+        return Config(**built, tenants=load_tenants(built["limits"].tenants_file))
     except ConfigError as error:
-        name = str(error).split(" ", 1)[0]
-        if name not in known:
-            raise
-        source = sources[known[name].key]
-        raise ConfigError(f"{error} (from {source})" if source != "default" else str(error)) from None
+        source = sources.get(str(error).split(" ", 1)[0], "default")
+        raise ConfigError(str(error) if source == "default" else f"{error} (from {source})") from None

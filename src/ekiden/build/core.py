@@ -1,6 +1,7 @@
 """From loaded parts and a configuration to an engine core."""
 
 import time
+from functools import partial
 
 from ekiden.backends.fake import FakeRunner
 from ekiden.config import Config, controls_of
@@ -8,11 +9,8 @@ from ekiden.engine.engine_core import Clock, EngineCore
 from ekiden.engine.parts import EngineParts
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
-from ekiden.sampling.structured import GrammarCompiler
-from ekiden.stages.intake import RulesFactory, StopTextFactory
 from ekiden.state.request import Request
-from ekiden.state.sampling_params import Grammar
-from ekiden.state.sequence import StopText, TokenRules
+from ekiden.state.sequence import StopText
 from ekiden.state.turn import TurnRecorder
 
 
@@ -24,14 +22,15 @@ def build_core(
     recorder: TurnRecorder | None = None,
 ) -> EngineCore:
     """With a ledger's recorder the clock must read whole microseconds (:mod:`ekiden.build.recording`)."""
+    grammars = parts.grammars
     return EngineCore(
         runner=parts.runner,
         controls=controls_of(config),
         cache=config.cache,
         clock=clock,
-        eos_token_ids=frozenset() if parts.tokenizer is None else parts.tokenizer.eos_token_ids,
-        make_stop_text=_stop_text_factory(parts.tokenizer),
-        make_rules=_rules_factory(parts.grammars),
+        eos_token_ids=parts.eos_token_ids,
+        make_stop_text=partial(_stop_text, parts.tokenizer),
+        make_rules=None if grammars is None else lambda grammar: grammars.compile(grammar).start(),
         seed=config.engine.seed,
         max_model_len=parts.card.max_model_len,
         recorder=recorder,
@@ -49,26 +48,12 @@ def fake_core(config: Config, recorder: TurnRecorder) -> EngineCore:
     )
 
 
-def _stop_text_factory(tokenizer: Tokenizer | None) -> StopTextFactory:
+def _stop_text(tokenizer: Tokenizer | None, request: Request) -> StopText | None:
     """Finds stop strings with the same incremental decoding that makes the text that clients see."""
-
-    def make(request: Request) -> StopText | None:
-        if tokenizer is None:
-            return None
-        sampling = request.sampling
-        text = IncrementalText(
-            tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
-        )
-        return lambda token: text.feed(token).stopped
-
-    return make
-
-
-def _rules_factory(grammars: GrammarCompiler | None) -> RulesFactory | None:
-    if grammars is None:
+    if tokenizer is None:
         return None
-
-    def make(grammar: Grammar) -> TokenRules:
-        return grammars.compile(grammar).start()
-
-    return make
+    sampling = request.sampling
+    text = IncrementalText(
+        tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
+    )
+    return lambda token: text.feed(token).stopped

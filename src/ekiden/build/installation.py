@@ -4,9 +4,8 @@ import hashlib
 import importlib.metadata
 import json
 import re
-import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from ekiden.state.lineage import Section
@@ -34,11 +33,10 @@ def code_section() -> Section:
 
 def dependency_section() -> Section:
     """The versions of all packages that Ekiden needs, and the digest of the lock file of a checkout."""
-    section: Section = dict(sorted(_installed("ekiden", {}).items()))
     checkout = _checkout()
     lock = None if checkout is None else checkout / "requirements.lock"
-    section["lock"] = hashlib.sha256(lock.read_bytes()).hexdigest() if lock is not None and lock.is_file() else None
-    return section
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest() if lock is not None and lock.is_file() else None
+    return {**dict(sorted(_required_versions().items())), "lock": digest}
 
 
 def settings_digest(values: Mapping[str, object]) -> str | None:
@@ -46,27 +44,23 @@ def settings_digest(values: Mapping[str, object]) -> str | None:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest() if values else None
 
 
-def _installed(name: str, found: dict[str, str]) -> dict[str, str]:
-    """The versions of all distributions that ``name`` requires, directly or not; extras are left out."""
-    for required in _required(name):
-        if required not in found:
-            try:
-                found[required] = importlib.metadata.version(required)
-            except importlib.metadata.PackageNotFoundError:
-                continue  # required on other systems only
-            _installed(required, found)
+def _required_versions() -> dict[str, str]:
+    """The versions of all distributions that ours requires, directly or not; extras are left out."""
+    found: dict[str, str] = {}
+    waiting = ["ekiden"]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # required on other systems only; or our own source tree, which was never installed
+        found[name] = distribution.version
+        required = (line for line in distribution.requires or () if "extra ==" not in line)
+        waiting += [re.sub(r"[_.]", "-", match[0].lower()) for match in map(_NAME.match, required) if match]
+    found.pop("ekiden", None)
     return found
-
-
-def _required(name: str) -> Iterator[str]:
-    try:
-        lines = importlib.metadata.requires(name) or []
-    except importlib.metadata.PackageNotFoundError:
-        return  # run from a source tree that was never installed
-    for line in lines:
-        match = _NAME.match(line)
-        if match and "extra ==" not in line:
-            yield match[0].lower().replace("_", "-").replace(".", "-")
 
 
 def _checkout() -> Path | None:
@@ -76,13 +70,9 @@ def _checkout() -> Path | None:
 
 
 def _git(checkout: Path, *words: str) -> str | None:
-    git = shutil.which("git")
-    if git is None:
-        return None
+    command = ["git", "-C", str(checkout), *words]
     try:
-        told = subprocess.run(  # noqa: S603 - fixed words
-            [git, "-C", str(checkout), *words], capture_output=True, text=True, timeout=_GIT_SECONDS, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
+        told = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)  # noqa: S603 - fixed words
+    except (OSError, subprocess.SubprocessError):  # there may be no git
         return None
     return told.stdout.strip()

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,8 @@ from ekiden.state.sampling_params import SamplingParams
 from ekiden.version import __version__
 
 logger = logging.getLogger(__name__)
-
 NO_GENERATION_CONFIG = "none"
 STRICT = "strict"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """A model found on disk and read, without its weights."""
-
-    files: ModelFiles
-    description: ModelDescription
 
 
 def find_model(config: Config, progress: Progress | None = None) -> ModelFiles:
@@ -41,21 +31,21 @@ def find_model(config: Config, progress: Progress | None = None) -> ModelFiles:
     return resolve(config.model.model, model_cache_dir(config.model.model_cache), progress=progress)
 
 
-def describe_model(config: Config, files: ModelFiles) -> Described:
+def describe_model(config: Config, files: ModelFiles) -> ModelDescription:
     """All of a model but its weights. Raises :class:`ModelError`; :class:`ConfigError` for a setting it rules out."""
     settings = config.model
-    plain = settings.generation_config in (None, NO_GENERATION_CONFIG)
+    no_defaults = settings.generation_config == NO_GENERATION_CONFIG
     description = describe(
         files,
         chat_template_path=_path(settings.chat_template),
-        generation_config_path=None if plain else _path(settings.generation_config),
+        generation_config_path=None if no_defaults else _path(settings.generation_config),
     )
     own = description.max_position_embeddings
     if settings.max_model_len is not None and settings.max_model_len > own:
-        raise ConfigError(f"max_model_len is {settings.max_model_len}; {description.name} was made for at most {own}")
-    if settings.generation_config == NO_GENERATION_CONFIG:
+        raise ConfigError(f"max_model_len is {settings.max_model_len}; {files.name} was made for at most {own}")
+    if no_defaults:
         description.generation_defaults.clear()
-    return Described(files=files, description=description)
+    return description
 
 
 def default_sampling(description: ModelDescription) -> SamplingParams:
@@ -69,15 +59,16 @@ def load_model(config: Config, sources: Mapping[str, str] | None = None) -> Engi
     return load_described(config, describe_model(config, find_model(config)), sources)
 
 
-def load_described(config: Config, model: Described, sources: Mapping[str, str] | None = None) -> EngineParts:
+def load_described(
+    config: Config, description: ModelDescription, sources: Mapping[str, str] | None = None
+) -> EngineParts:
     """Load the weights. Raises :class:`ModelError`, and :class:`ConfigError` for what the backend cannot do."""
-    description = model.description
     for warning in description.warnings:
         logger.warning("%s", warning)
     backend = import_backend(config)
     with ThreadPoolExecutor(1) as pool:  # the disk is read while the model is compiled
         reading = pool.submit(read_installed)
-        runner = backend.load_runner(description, model.files, config)
+        runner = backend.load_runner(description, description.files, config)
         installed = reading.result()
     return EngineParts(
         runner=runner,
@@ -99,7 +90,7 @@ def model_card(
     lineage = make_lineage(config, description, info, sources, installed)
     relaxed = "" if config.engine.determinism == STRICT else f"-{config.engine.determinism}"
     return ModelCard(
-        model_id=config.model.served_model_name or description.name,
+        model_id=config.model.served_model_name or description.files.name,
         max_model_len=min(config.model.max_model_len or own, own),
         vocab_size=info.vocab_size,
         block_size=info.block_size,

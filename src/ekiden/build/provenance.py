@@ -3,11 +3,10 @@
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ekiden.build.config_sources import ROOMS, SECRET_SETTINGS
+from ekiden.build.config_sources import all_settings
 from ekiden.build.installation import code_section, dependency_section, settings_digest
 from ekiden.config import Config
 from ekiden.models.load import ModelDescription
@@ -47,8 +46,8 @@ def make_lineage(
         code=code,
         dependencies=dependencies,
         model={
-            "name": description.name,
-            "kind": str(description.kind),
+            "name": description.files.name,
+            "kind": str(description.files.kind),
             **description.digests,
             **{f"default_{name}": value for name, value in description.generation_defaults.items()},
             "max_model_len": info.max_model_len,
@@ -78,9 +77,7 @@ def _settings(config: Config) -> tuple[Section, Section]:
     """The settings that may change a token or a decision, and the others."""
     deciding: Section = {}
     apart: Section = {}
-    for room in ROOMS:
-        for name, value in asdict(getattr(config, room)).items():
-            shown = "(set)" if name in SECRET_SETTINGS and value else value
-            where = deciding if room in _DECIDING_ROOMS and name not in _APART else apart
-            where[f"{room}.{name}"] = shown
+    for setting in all_settings():
+        where = deciding if setting.room in _DECIDING_ROOMS and setting.name not in _APART else apart
+        where[setting.key] = setting.shown(setting.of(config))
     return deciding, apart

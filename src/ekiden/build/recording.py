@@ -11,13 +11,13 @@ import msgspec
 from ekiden.build.core import build_core
 from ekiden.config import Config, controls_of, parse_size
 from ekiden.engine.engine_core import Clock, EngineCore
+from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.records import FORMAT, RunHeader
 from ekiden.ledger.retention import SUFFIX, Retention, ledger_folder
 from ekiden.ledger.store import LedgerWriter
-from ekiden.state.lineage import Lineage
 from ekiden.state.runner import RunnerInfo
 from ekiden.version import __version__
 
@@ -28,45 +28,29 @@ class LedgerError(UserError, RuntimeError):
     """The ledger cannot be written; the message says where and what to do."""
 
 
-def new_run_id() -> str:
-    """An id that sorts by time and is unique, such as ``20250131-101530-9f3a``."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
-
-
 def make_header(
     config: Config,
     info: RunnerInfo,
     *,
     run_id: str,
     clock_base: int,
-    model_id: str = "",
-    fingerprint: str = "",
-    lineage: Lineage | None = None,
-    max_model_len: int | None = None,
+    card: ModelCard | None = None,
     eos_token_ids: frozenset[int] = frozenset(),
     has_grammars: bool = False,
 ) -> RunHeader:
     """The first record of a run. ``clock_base``: the engine's clock now, in microseconds."""
+    fields = {name: getattr(info, name) for name in RunHeader.__struct_fields__ if hasattr(info, name)}
+    if card is not None:
+        fields |= {name: getattr(card, name) for name in ("model_id", "fingerprint", "lineage", "max_model_len")}
     return RunHeader(
+        **{"model_id": "", "fingerprint": "", **fields},
         format=FORMAT,
         run_id=run_id,
         started=time.time(),
         clock_base=clock_base,
         version=__version__,
-        fingerprint=fingerprint,
-        lineage=lineage or Lineage(),
-        model_id=model_id,
-        backend=info.backend,
-        details=info.details,
         chunk_border=info.chunks.border,
         least_chunk=info.chunks.least,
-        max_drafts=info.max_drafts,
-        vocab_size=info.vocab_size,
-        max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
-        block_size=info.block_size,
-        num_blocks=info.num_blocks,
-        num_swap_blocks=info.num_swap_blocks,
-        bytes_per_block=info.bytes_per_block,
         eos_token_ids=sorted(eos_token_ids),
         has_grammars=has_grammars,
         seed=config.engine.seed,
@@ -91,18 +75,15 @@ def recorded_core(
     """
     clock = whole_microseconds(clock)
     clock_base = round(clock() * 1e6)
-    tokenizer, settings = parts.tokenizer, config.ledger
-    run_id = run_id or new_run_id()
+    settings = config.ledger
+    run_id = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"  # sorts by time and is unique
     header = make_header(
         config,
         parts.runner.info,
         run_id=run_id,
         clock_base=clock_base,
-        model_id=parts.card.model_id,
-        fingerprint=parts.card.fingerprint,
-        lineage=parts.card.lineage,
-        max_model_len=parts.card.max_model_len,
-        eos_token_ids=frozenset() if tokenizer is None else tokenizer.eos_token_ids,
+        card=parts.card,
+        eos_token_ids=parts.eos_token_ids,
         has_grammars=parts.grammars is not None,
     )
     retention = Retention(

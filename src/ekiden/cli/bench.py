@@ -12,7 +12,6 @@ from typing import Any
 import click
 import uvloop
 
-from ekiden.build.core import fake_core
 from ekiden.build.model import load_described
 from ekiden.cli.figures_table import print_figures, table_of
 from ekiden.cli.loading import describe_model, load_model
@@ -105,8 +104,8 @@ def engine(resolved: Resolved, shape: Shape, as_json: bool) -> None:
     """The whole engine in this process: what scheduling and sampling add to the bare loop."""
     config = sized(resolved.config, shape.rows)
     parts = load_model(config, resolved.sources)
-    with progress("bench engine", shape.requests) as meter:
-        figures = bench_engine(parts, config, shape, on_finish=meter.advance)
+    with progress("bench engine", shape.requests) as advance:
+        figures = bench_engine(parts, config, shape, on_finish=advance)
     _report(f"bench engine: {shape.rows} rows, {shape.requests} requests", figures, as_json)
 
 
@@ -157,7 +156,7 @@ def _refuse_server_settings(resolved: Resolved) -> None:
 @JSON
 def scheduler(waiting: int, as_json: bool, **options: Any) -> None:
     """Our own work per step, on the fake model; a hundredth of the queue is shown beside it: it must cost the same."""
-    few, many = (bench_scheduler(fake_core, waiting=count, **options) for count in (waiting // 100, waiting))
+    few, many = (bench_scheduler(waiting=count, **options) for count in (waiting // 100, waiting))
     if as_json:
         print_json({**many, "with_fewer_waiting": few})
         return
@@ -182,10 +181,10 @@ def peer(resolved: Resolved, shape: Shape, as_json: bool, rounds: int, peer_sett
     model = describe_model(config)
     parts = load_described(config, model, resolved.sources)
     with (
-        GenAIPeer(model.description, model.files, config, tuned=peer_settings == "ours") as other,
-        progress("bench peer", 4 * rounds, "runs") as meter,
+        GenAIPeer(model, model.files, config, tuned=peer_settings == "ours") as other,
+        progress("bench peer", 4 * rounds, "runs") as advance,
     ):
-        figures = bench_peer(parts, config, shape, other.generate, rounds=rounds, on_run=meter.advance)
+        figures = bench_peer(parts, config, shape, other.generate, rounds=rounds, on_run=advance)
         figures["peer"] = other.lineage
     if as_json:
         print_json(figures)

@@ -3,13 +3,13 @@
 Ctrl-C ends an answer, and at the prompt the chat. What was said of a stopped answer stays in the conversation.
 """
 
-import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,23 +17,26 @@ from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.config import LedgerConfig
 from ekiden.errors import UserError
 
+if TYPE_CHECKING:
+    from ekiden.cli.remote_chat import Answer, Messages
+
 HELP = "/exit leaves, /clear starts afresh, Ctrl-C stops an answer"
-
-
-Answer = Callable[[list[dict[str, str]]], AsyncIterator[str]]
-"""The text of an answer, piece by piece; closing the iterator stops it. Raises :class:`UserError`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ChatSession:
-    """The turns of one conversation. ``read`` gives a line or raises EOFError; ``write`` shows text at once."""
+    """The turns of one conversation. ``read`` gives a line or raises EOFError; ``write`` shows text at once.
 
-    answer: Answer
+    ``note`` shows what is not part of an answer, such as errors and, with ``timed``, how long each answer took.
+    """
+
+    answer: "Answer"
     read: Callable[[], str]
     write: Callable[[str], None]
     note: Callable[[str], None]
+    timed: bool = True
     system: str | None = None
-    messages: list[dict[str, str]] = field(default_factory=list)
+    messages: "Messages" = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clear()
@@ -41,8 +44,8 @@ class ChatSession:
     def clear(self) -> None:
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
 
-    def talk(self, run: Callable[[Any], None]) -> None:
-        """Until /exit, end of input, or Ctrl-C at the prompt. ``run`` runs a coroutine to its end."""
+    def talk(self) -> None:
+        """Until /exit, end of input, or Ctrl-C at the prompt."""
         while True:
             try:
                 text = self.read().strip()
@@ -56,15 +59,17 @@ class ChatSession:
             elif text.startswith("/"):
                 self.note(HELP)
             elif text:
-                self._turn(text, run)
+                self._turn(text)
 
-    def _turn(self, text: str, run: Callable[[Any], None]) -> None:
+    def _turn(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})
         said: list[str] = []
-        stopped = ""
-        started = time.monotonic()
+        stopped, started = "", time.monotonic()
         try:
-            run(self._say(said))
+            with closing(self.answer(self.messages)) as pieces:
+                for piece in pieces:
+                    said.append(piece)
+                    self.write(piece)
         except KeyboardInterrupt:
             stopped = "stopped after "
         except UserError as error:
@@ -72,13 +77,9 @@ class ChatSession:
             self.note(str(error))
             return
         self.write("\n")
-        self.note(f"{stopped}{time.monotonic() - started:.1f} s")
+        if self.timed:
+            self.note(f"{stopped}{time.monotonic() - started:.1f} s")
         self.messages.append({"role": "assistant", "content": "".join(said)})
-
-    async def _say(self, said: list[str]) -> None:
-        async for piece in self.answer(self.messages):
-            said.append(piece)
-            self.write(piece)
 
 
 @click.command()
@@ -94,43 +95,27 @@ def command(
     """Talk to a model in the terminal."""
     from ekiden.cli.loading import find_model
     from ekiden.cli.own_server import own_server
-    from ekiden.cli.remote_chat import RemoteAnswerer
+    from ekiden.cli.remote_chat import remote_answers
 
     options = {"max_tokens": max_tokens, "temperature": temperature}
     options = {name: value for name, value in options.items() if value is not None}
     watched = sys.stdin.isatty()
-    note = _note if watched else _note_quietly
+    note = partial(click.secho, dim=True, err=True)
     with ExitStack() as stack:
         if url is None:
             find_model(resolved.config)  # here, where a fetch shows its progress
             unrecorded = replace(resolved.config, ledger=LedgerConfig(ledger=False))
             url, key = stack.enter_context(own_server(unrecorded)), None
-        runner = stack.enter_context(asyncio.Runner())
-        answerer = RemoteAnswerer(url, key, options)
-        stack.callback(lambda: runner.run(answerer.close()))
-        runner.run(answerer.open())
+        answer = stack.enter_context(remote_answers(url, key, options))
         if watched:
             import readline  # noqa: F401 - gives input() its line editing
 
             note(HELP)
         ChatSession(
-            answer=answerer.answer,
+            answer=answer,
             read=lambda: input("> " if watched else ""),
-            write=_write,
+            write=partial(click.echo, nl=False),
             note=note,
+            timed=watched,
             system=system,
-        ).talk(runner.run)
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def _note(text: str) -> None:
-    click.secho(text, dim=True, err=True)
-
-
-def _note_quietly(text: str) -> None:
-    if not text.endswith(" s"):  # errors are shown, timings are not
-        click.echo(text, err=True)
+        ).talk()

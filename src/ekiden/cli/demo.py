@@ -19,7 +19,7 @@ from ekiden.build.core import build_core
 from ekiden.cli.figures_table import table_of
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import out, progress
-from ekiden.config import Config
+from ekiden.config import BATCHING, Config
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
@@ -32,7 +32,8 @@ from ekiden.evaluation.workload import DemoPrompt, demo_prompts
 from ekiden.measure.figures import Figures
 from ekiden.state.sampling_params import SamplingParams
 
-ARMS = ("static", "continuous")
+OTHERS = [name for name in BATCHING if name != "continuous"]
+"""What continuous batching can be compared with."""
 SLOT_LABEL = 8
 MOST_COLUMNS = 160
 FORMULAS = (
@@ -60,11 +61,12 @@ class ArmRun:
 
 @click.command()
 @settings_options("model", "cache", "engine")
+@click.option("--against", type=click.Choice(OTHERS), default="static", help="the other policy  [default: static]")
 @click.option("--slots", type=click.IntRange(min=1), default=8, help="requests that run at once  [default: 8]")
 @click.option("--out", "folder", default="demo-out", metavar="FOLDER", help="where the HTML goes  [default: demo-out]")
 @click.option("--show-text", is_flag=True, help="also print the answers")
-def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> None:
-    """Show static against continuous batching on 24 real prompts."""
+def command(resolved: Resolved, against: str, slots: int, folder: str, show_text: bool) -> None:
+    """Show static, or another policy, against continuous batching on 24 real prompts."""
     from ekiden.build.model import load_described
     from ekiden.cli.loading import describe_model
     from ekiden.cli.prompting import chat_token_ids
@@ -73,9 +75,10 @@ def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> Non
     # No limit on a step's predicted time, so that who runs when is the same on every machine.
     config = scheduled(sized(resolved.config, slots), target_itl_ms=0.0)
     model = describe_model(config)
-    tokenizer, template = model.description.tokenizer, model.description.chat_template
     prompts = demo_prompts()
-    token_ids = [chat_token_ids(tokenizer, template, [{"role": "user", "content": p.prompt}]) for p in prompts]
+    token_ids = [
+        chat_token_ids(model.tokenizer, model.chat_template, [{"role": "user", "content": p.prompt}]) for p in prompts
+    ]
     parts = load_described(config, model)
     console, limits = out(), [prompt.max_tokens for prompt in prompts]
     console.print(
@@ -84,7 +87,8 @@ def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> Non
     )
     try:
         _warm_up(parts, config, token_ids[:slots])
-        runs = [run_arm(parts, scheduled(config, batching=arm), prompts, token_ids) for arm in ARMS]
+        arms = [scheduled(config, batching=arm) for arm in (against, "continuous")]
+        runs = [run_arm(parts, arm, prompts, token_ids) for arm in arms]
     finally:
         parts.runner.close()
     tokens = [[answer.token_ids for answer in run.answers] for run in runs]
@@ -93,7 +97,7 @@ def command(resolved: Resolved, slots: int, folder: str, show_text: bool) -> Non
     if show_text:
         for prompt, answer in zip(prompts, runs[-1].answers, strict=True):
             console.print(Text(f"\n> {prompt.prompt}", "bold"))
-            console.print(Text(tokenizer.decode(answer.token_ids)))
+            console.print(Text(model.tokenizer.decode(answer.token_ids)))
     file = target / "demo.html"
     file.write_text(html(runs, prompts, slots, same=same, model=parts.card.model_id), encoding="utf-8")
     console.print(f"The charts as a page: {file}", soft_wrap=True)
@@ -114,8 +118,8 @@ def run_arm(
         plain_request(prompt.id, tokens, SamplingParams(temperature=0.0, max_tokens=prompt.max_tokens), start)
         for prompt, tokens in zip(prompts, token_ids, strict=True)
     ]
-    with progress(config.scheduler.batching, len(requests)) as meter:
-        answers = run_batch(core, requests, on_finish=lambda answer: meter.advance())
+    with progress(config.scheduler.batching, len(requests)) as advance:
+        answers = run_batch(core, requests, on_finish=lambda answer: advance())
     if lost := [answer.request.request_id for answer in answers if answer.finish is None]:
         raise UserError(f"the engine refused {', '.join(lost)}; give it more memory with --kv-cache-size")
     return ArmRun(
@@ -213,7 +217,7 @@ def html(runs: Sequence[ArmRun], prompts: Sequence[DemoPrompt], slots: int, *, s
         for prompt, answer in zip(prompts, runs[-1].answers, strict=True)
     ]
     return page(
-        "Static against continuous batching",
+        f"{runs[0].batching.capitalize()} against continuous batching",
         f"{len(prompts)} real prompts over {slots} slots on {model}; the same engine under two policies. The tokens of "
         f"the two runs are {verdict}.",
         charts,

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from ekiden.build import model
-from ekiden.build.model import Described
 from ekiden.cli.terminal import byte_progress
 from ekiden.config import Config
 from ekiden.engine.parts import EngineParts
+from ekiden.models.load import ModelDescription
 from ekiden.models.resolve import ModelFiles
 
 
@@ -15,7 +15,7 @@ def find_model(config: Config) -> ModelFiles:
         return model.find_model(config, report)
 
 
-def describe_model(config: Config) -> Described:
+def describe_model(config: Config) -> ModelDescription:
     """Raises :class:`~ekiden.errors.UserError`, as the others here do."""
     return model.describe_model(config, find_model(config))
 

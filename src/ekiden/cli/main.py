@@ -30,11 +30,8 @@ COMMANDS = {
     "top": ("ekiden.cli.top", "Watch a running engine: slots, queue, KV blocks, pace, tenants, rules in force."),
     "export": ("ekiden.cli.export", "Write a recorded run as Parquet tables or OpenTelemetry spans."),
     "lineage": ("ekiden.cli.lineage", "Say what made a run or a report, and what differs between two."),
-    "replay": (
-        "ekiden.cli.replay",
-        "Run a record again and compare every decision, or ask what would have been.",
-    ),
-    "demo": ("ekiden.cli.demo", "Show static against continuous batching on 24 real prompts."),
+    "replay": ("ekiden.cli.replay", "Run a record again and compare every decision, or ask what would have been."),
+    "demo": ("ekiden.cli.demo", "Show static, or another policy, against continuous batching on 24 real prompts."),
 }
 
 
@@ -46,8 +43,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
-            command = importlib.import_module(COMMANDS[cmd_name][0]).command
-            assert isinstance(command, click.Command)
+            command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
             return command
         return super().get_command(ctx, cmd_name)
 
@@ -88,7 +84,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "ekiden"
-        return _say(f"{_lower(error.format_message())} (see {where} --help)", 2)
+        message = error.format_message()  # a sentence of click's, which is put into the form of our own
+        return _say(f"{message[:1].lower()}{message[1:].rstrip('.')} (see {where} --help)", 2)
     except UserError as error:
         return _say(str(error), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -104,17 +101,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _say(message: str, status: int) -> int:
-    click.echo(f"ekiden: error: {_one_line(message)}", err=True)
+    click.echo(f"ekiden: error: {' '.join(message.split())}", err=True)
     return status
-
-
-def _one_line(message: str) -> str:
-    return " ".join(message.split())
-
-
-def _lower(message: str) -> str:
-    """A sentence of click's in the form of our own messages."""
-    return message[:1].lower() + message[1:].rstrip(".")
 
 
 if __name__ == "__main__":

@@ -11,19 +11,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
+
 from ekiden.build.config_sources import PREFIX, all_settings
 from ekiden.config import Config
 from ekiden.errors import UserError
 
 STOP_SECONDS = 20.0
 _READY = re.compile(r"^Ekiden is ready on (\S+)", re.MULTILINE)
+_INFO_LINE = re.compile(r"^INFO .*\n", re.MULTILINE)
 
 
 @contextmanager
 def own_server(config: Config) -> Iterator[str]:
     """Start ``ekiden serve`` with ``config`` on a free loopback port, yield its address, and stop it again.
 
-    Ctrl-C does not reach it. Raises :class:`UserError` with its last words when it ends before it is ready.
+    What it warned of before it was ready goes to standard error. Ctrl-C does not reach it. Raises :class:`UserError`
+    with its last words when it ends before it is ready.
     """
     others = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     command = [sys.executable, "-m", "ekiden", "serve", "--host", "127.0.0.1", "--port", "0"]
@@ -49,7 +53,7 @@ def own_server(config: Config) -> Iterator[str]:
 
 def _variables(config: Config) -> dict[str, str]:
     """``config`` as EKIDEN_ variables, without the section of the server."""
-    values = {s.variable: getattr(getattr(config, s.room), s.name) for s in all_settings() if s.room != "server"}
+    values = {setting.variable: setting.of(config) for setting in all_settings() if setting.room != "server"}
     return {name: "" if value is None else str(value) for name, value in values.items()}
 
 
@@ -59,6 +63,7 @@ def _address(server: "subprocess.Popen[bytes]", log: Path) -> str:
         status = server.poll()
         written = log.read_text(encoding="utf-8", errors="replace")
         if ready := _READY.search(written):
+            click.echo(_INFO_LINE.sub("", written[: ready.start()]), nl=False, err=True)
             return ready[1]
         if status is not None:
             words = written.split("\n") if written.strip() else ["it said nothing"]

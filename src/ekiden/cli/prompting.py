@@ -8,7 +8,7 @@ import msgspec
 from ekiden.errors import UserError
 from ekiden.models.chat_template import ChatTemplate, ChatTemplateError
 from ekiden.models.tokenizer import Tokenizer
-from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
+from ekiden.state.sampling_params import SamplingParams, validate
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -57,8 +57,6 @@ class PromptLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 _KINDS = ("prompt", "messages", "prompt_token_ids")
-_RENAMED = {"max_completion_tokens": "max_tokens"}
-_NOT_SAMPLING = frozenset({"id", *_KINDS})
 
 
 def read_line(text: bytes) -> PromptLine:
@@ -78,19 +76,14 @@ def read_line(text: bytes) -> PromptLine:
 
 def sampling_of(line: PromptLine, defaults: Mapping[str, float | int], *, vocab_size: int) -> SamplingParams:
     """The line's sampling over the model's defaults. Raises ValueError naming the field."""
-    values: dict[str, Any] = dict(defaults)
-    for name in PromptLine.__struct_fields__:
-        value = getattr(line, name)
-        if value is not None and name not in _NOT_SAMPLING:
-            values[_RENAMED.get(name, name)] = value
-    stop = values.get("stop", ())
-    values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-    values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
+    written = {name: value for name, value in msgspec.structs.asdict(line).items() if value is not None}
+    values: dict[str, Any] = {**defaults, **{n: v for n, v in written.items() if n in SamplingParams.__struct_fields__}}
+    if line.max_completion_tokens is not None:
+        values["max_tokens"] = line.max_completion_tokens
+    values["stop"] = (line.stop,) if isinstance(line.stop, str) else tuple(line.stop or ())
+    values["stop_token_ids"] = tuple(line.stop_token_ids or ())
     params = SamplingParams(**values)
-    try:
-        validate(params, vocab_size=vocab_size)
-    except InvalidSamplingParams as error:
-        raise ValueError(str(error)) from error
+    validate(params, vocab_size=vocab_size)
     return params
 
 

@@ -15,4 +15,4 @@ def command(resolved: Resolved) -> None:
 
     model = describe_model(resolved.config)
     load_described(resolved.config, model).runner.close()
-    say(f"{model.description.name} is ready in {model.files.cache_dir}")
+    say(f"{model.files.name} is ready in {model.files.cache_dir}")

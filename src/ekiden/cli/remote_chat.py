@@ -1,7 +1,9 @@
 """Chat answers from a server over HTTP."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -10,46 +12,47 @@ from ekiden.errors import UserError
 from ekiden.evaluation.sse_client import Target
 
 CONNECT_SECONDS = 10.0
+Messages = list[dict[str, str]]
+Answer = Callable[[Messages], Generator[str]]
+"""The text of an answer, piece by piece; closing the generator stops it. Raises :class:`UserError`."""
 
 
-class RemoteAnswerer:
-    """Answers a chat with ``/v1/chat/completions`` of any OpenAI-compatible server."""
+@contextmanager
+def remote_answers(url: str, api_key: str | None, options: dict[str, Any]) -> Iterator[Answer]:
+    """Answers from ``/v1/chat/completions`` of any OpenAI-compatible server, by the first model that it lists.
 
-    def __init__(self, url: str, api_key: str | None, options: dict[str, Any]) -> None:
-        self._target = Target.parse(url, api_key=api_key)
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(None, connect=CONNECT_SECONDS))
-        self._options = options
-        self._model = ""
+    Raises :class:`UserError` when nobody answers.
+    """
+    target = Target.parse(url, api_key=api_key)
+    timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
+    with httpx.Client(headers=target.auth_headers, timeout=timeout) as client:
+        model = _first_model(client, target.url)
+        yield partial(_answer, client, target.url, {"model": model, "stream": True, **options})
 
-    async def open(self) -> None:
-        """Find out which model is served; raises :class:`UserError` when nobody answers."""
-        try:
-            answer = await self._client.get(f"{self._target.url}/models", timeout=CONNECT_SECONDS)
+
+def _first_model(client: httpx.Client, base: str) -> str:
+    try:
+        answer = client.get(f"{base}/models", timeout=CONNECT_SECONDS)
+        if answer.status_code != 200:
+            raise UserError(f"{base}/models answered: {_error_message(answer)}")
+        return str(answer.json()["data"][0]["id"])
+    except httpx.HTTPError as error:
+        raise UserError(f"no answer from {base}: {error}; is the server running?") from error
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise UserError(f"{base}/models is not a list of models; is it an OpenAI-compatible server?") from error
+
+
+def _answer(client: httpx.Client, base: str, options: dict[str, Any], messages: Messages) -> Generator[str]:
+    try:
+        with client.stream("POST", f"{base}/chat/completions", json={**options, "messages": messages}) as answer:
             if answer.status_code != 200:
-                told = _error_message(answer.status_code, answer.content)
-                raise UserError(f"{self._target.url}/models answered: {told}")
-            self._model = str(answer.json()["data"][0]["id"])
-        except httpx.HTTPError as error:
-            raise UserError(f"no answer from {self._target.url}: {error}; is the server running?") from error
-        except (ValueError, KeyError, IndexError, TypeError) as error:
-            message = f"{self._target.url}/models is not a list of models; is it an OpenAI-compatible server?"
-            raise UserError(message) from error
-
-    async def close(self) -> None:
-        await self._client.aclose()
-
-    async def answer(self, messages: list[dict[str, str]]) -> AsyncIterator[str]:
-        body = {"model": self._model, "messages": messages, "stream": True, **self._options}
-        try:
-            async with self._client.stream("POST", f"{self._target.url}/chat/completions", json=body) as answer:
-                if answer.status_code != 200:
-                    raise UserError(_error_message(answer.status_code, await answer.aread()))
-                async for line in answer.aiter_lines():
-                    if line.startswith("data:") and (piece := _content(line[5:].strip())):
-                        yield piece
-        except httpx.HTTPError as error:
-            raise UserError(f"the server went away: {str(error) or type(error).__name__}") from error
+                answer.read()
+                raise UserError(_error_message(answer))
+            for line in answer.iter_lines():
+                if line.startswith("data:") and (piece := _content(line[5:].strip())):
+                    yield piece
+    except httpx.HTTPError as error:
+        raise UserError(f"the server went away: {str(error) or type(error).__name__}") from error
 
 
 def _content(data: str) -> str:
@@ -63,8 +66,8 @@ def _content(data: str) -> str:
     return str(choices[0].get("delta", {}).get("content") or "")
 
 
-def _error_message(status: int, body: bytes) -> str:
+def _error_message(answer: httpx.Response) -> str:
     try:
-        return f"{json.loads(body)['error']['message']} ({status})"
+        return f"{answer.json()['error']['message']} ({answer.status_code})"
     except (ValueError, KeyError, TypeError):
-        return f"status {status}"
+        return f"status {answer.status_code}"

@@ -5,11 +5,11 @@ with ``-o`` gets its name only when it is whole.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import click
 import msgspec
@@ -24,6 +24,8 @@ from ekiden.state.request import check_prompt
 from ekiden.state.sampling_params import SamplingParams
 
 MOST_NAMED_LINES = 5
+Line = TypeVar("Line")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +54,8 @@ def command(resolved: Resolved, prompts: str, output: str | None) -> None:
 
     lines = read_lines(prompts)
     model = describe_model(resolved.config)
-    limit = resolved.config.model.max_model_len or model.description.max_position_embeddings
-    jobs = prepare(lines, model.description, limit, prompts)
+    limit = resolved.config.model.max_model_len or model.max_position_embeddings
+    jobs = prepare(lines, model, limit, prompts)
     partial = Path(output + ".partial") if output else None
     opened = partial.open("wb") if partial else nullcontext(sys.stdout.buffer)
     with opened as sink, build_llm(load_described(resolved.config, model), resolved.config) as llm:
@@ -71,56 +73,52 @@ def read_lines(name: str) -> list[tuple[int, PromptLine]]:
         text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {name}: {error.strerror or error}") from error
-    lines, bad = [], []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                lines.append((number, read_line(line)))
-            except ValueError as error:
-                bad.append((number, str(error)))
-    _refuse(name, bad)
-    if not lines:
+    written = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not written:
         raise UserError(f"{name} holds no prompts")
-    return lines
+    return _each(name, written, lambda number, line: (number, read_line(line)))
 
 
-def prepare(lines: Sequence[tuple[int, PromptLine]], model: ModelDescription, limit: int, name: str) -> list[Job]:
+def prepare(lines: Iterable[tuple[int, PromptLine]], model: ModelDescription, limit: int, name: str) -> list[Job]:
     """Token ids and sampling of each line. Raises :class:`UserError` naming every line that cannot be run."""
-    jobs, bad = [], []
+
+    def job(number: int, line: PromptLine) -> Job:
+        token_ids = line_token_ids(line, model.tokenizer, model.chat_template)
+        refusal = check_prompt(token_ids, vocab_size=model.vocab_size, max_model_len=limit)
+        if refusal is not None:
+            raise ValueError(refusal.message)
+        sampling = sampling_of(line, model.generation_defaults, vocab_size=model.vocab_size)
+        return Job(number=number, line=line, token_ids=token_ids, sampling=sampling)
+
+    return _each(name, lines, job)
+
+
+def _each(name: str, lines: Iterable[tuple[int, Line]], make: Callable[[int, Line], Made]) -> list[Made]:
+    """What ``make`` makes of each line; raises :class:`UserError` naming all lines of which it can make nothing."""
+    made, bad = [], {}
     for number, line in lines:
         try:
-            token_ids = line_token_ids(line, model.tokenizer, model.chat_template)
-            refusal = check_prompt(token_ids, vocab_size=model.vocab_size, max_model_len=limit)
-            if refusal is not None:
-                raise ValueError(refusal.message)
-            sampling = sampling_of(line, model.generation_defaults, vocab_size=model.vocab_size)
-            jobs.append(Job(number=number, line=line, token_ids=token_ids, sampling=sampling))
+            made.append(make(number, line))
         except (ValueError, UserError) as error:
-            bad.append((number, str(error)))
-    _refuse(name, bad)
-    return jobs
-
-
-def _refuse(name: str, bad: Sequence[tuple[int, str]]) -> None:
-    if not bad:
-        return
-    number, reason = bad[0]
-    others = ", ".join(str(number) for number, _ in bad[1 : 1 + MOST_NAMED_LINES])
-    more = "" if len(bad) == 1 else f"; {len(bad) - 1} more bad lines: {others}"
-    more += ", ..." if len(bad) > 1 + MOST_NAMED_LINES else ""
-    raise UserError(f"{name} line {number}: {reason}{more}")
+            bad[number] = str(error)
+    if bad:
+        (first, reason), *others = bad.items()
+        named = [str(number) for number, _ in others[:MOST_NAMED_LINES]] + ["..."] * (len(others) > MOST_NAMED_LINES)
+        more = f"; {len(others)} more bad lines: {', '.join(named)}" if others else ""
+        raise UserError(f"{name} line {first}: {reason}{more}")
+    return made
 
 
 def answer(llm: LLM, jobs: Sequence[Job], sink: IO[bytes]) -> int:
     """Run all jobs and write their lines in order; returns how many failed."""
     done: dict[int, Completion] = {}
     written = 0
-    with progress("run", len(jobs), "prompts") as meter:
+    with progress("run", len(jobs), "prompts") as advance:
 
         def finished(completion: Completion) -> None:
             nonlocal written
             done[completion.index] = completion
-            meter.advance()
+            advance()
             while written in done:
                 sink.write(msgspec.json.encode(_result(jobs[written], done[written])) + b"\n")
                 written += 1
@@ -131,10 +129,9 @@ def answer(llm: LLM, jobs: Sequence[Job], sink: IO[bytes]) -> int:
 
 
 def _error(completion: Completion) -> str | None:
-    if completion.refusal is not None:
-        return completion.refusal.message
-    assert completion.finish is not None, "a completion has ended or was refused"
-    return completion.finish.message
+    end = completion.refusal or completion.finish
+    assert end is not None, "a completion has ended or was refused"
+    return end.message
 
 
 def _result(job: Job, completion: Completion) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +12,14 @@ from ekiden.cli.options import ALL_ROOMS, Resolved, settings_options
 from ekiden.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from fastapi import FastAPI
 
     from ekiden.config import LedgerConfig
+    from ekiden.evidence.follow import Follower
+    from ekiden.models.load import ModelDescription
 
 
 @click.command()
@@ -27,7 +32,7 @@ def command(resolved: Resolved) -> None:
     from ekiden.api.binding import Tls, bind
     from ekiden.api.keys import KeyStore
     from ekiden.build.engines import load_engine
-    from ekiden.build.model import Described, default_sampling, describe_model
+    from ekiden.build.model import default_sampling, describe_model
     from ekiden.cli.loading import find_model
     from ekiden.engine.process import EngineClient
 
@@ -41,23 +46,18 @@ def command(resolved: Resolved) -> None:
     if tls is not None:
         tls.check()
     bind(server.host, server.port).close()
-    exporter = _span_exporter(config.ledger)
+    follower = _span_follower(config.ledger, lambda: engine.ledger_path)
     files = find_model(config)
     engine = EngineClient(functools.partial(load_engine, sources=resolved.sources), config, spawned=spawned)
-    follower = None
-    if exporter is not None:
-        from ekiden.evidence.follow import Follower
-
-        follower = Follower(lambda: engine.ledger_path, exporter)
     # Imported while the engine's process is busy loading.
     from ekiden.api.server import serve
 
-    described: list[Described] = []
+    model: ModelDescription
 
     async def start() -> None:
+        nonlocal model
         # The engine's process loads the model while this one reads what the API needs of it.
         _, model = await asyncio.gather(engine.start(), asyncio.to_thread(describe_model, config, files))
-        described.append(model)
         if follower is not None:
             follower.start()
 
@@ -69,7 +69,6 @@ def command(resolved: Resolved) -> None:
     def make_app() -> "FastAPI":
         from ekiden.api.app import create_app
 
-        model = described[0].description
         return create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model))
 
     status = serve(
@@ -86,16 +85,17 @@ def command(resolved: Resolved) -> None:
     raise click.exceptions.Exit(status)
 
 
-def _span_exporter(settings: "LedgerConfig") -> Any | None:
-    """Sends spans to the endpoint of the settings; None when there is none."""
-    from ekiden.evidence.extras import ExportError
-    from ekiden.evidence.spans import otlp_exporter
-
+def _span_follower(settings: "LedgerConfig", ledger_path: "Callable[[], Path | None]") -> "Follower | None":
+    """Sends a span for each recorded request to the endpoint of the settings; None when there is no endpoint."""
     if settings.otlp_endpoint is None:
         return None
+    from ekiden.evidence.extras import ExportError
+    from ekiden.evidence.follow import Follower
+    from ekiden.evidence.spans import otlp_exporter
+
     if not settings.ledger:
         raise UserError("spans are made from the ledger; leave out --no-ledger, or --otlp-endpoint")
     try:
-        return otlp_exporter(settings.otlp_endpoint)
+        return Follower(ledger_path, otlp_exporter(settings.otlp_endpoint))
     except ExportError as error:
         raise UserError(f"--otlp-endpoint: {error}") from error

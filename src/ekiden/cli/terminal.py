@@ -3,8 +3,8 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 
 from rich.console import Console
 from rich.progress import (
@@ -12,6 +12,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -21,6 +22,9 @@ from rich.table import Table
 
 PLAIN_LINES = 4
 """How many progress lines a whole job writes where stderr is no terminal."""
+
+Report = Callable[[str, int, int], None]
+"""Is told which work goes on, how much of it is done, and how much there is in all."""
 
 
 def out() -> Console:
@@ -52,93 +56,56 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-class Meter(Protocol):
-    def advance(self, steps: float = 1.0, *, total: float | None = None) -> None: ...
+@contextmanager
+def progress(label: str, total: int, unit: str = "requests") -> Iterator[Callable[[], None]]:
+    """A callable to be called once for each piece of work done: a bar on a terminal, plain lines elsewhere."""
+    columns = MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn()
+    done = count()
+    with _progress(columns, lambda done, total: f": {done:,} of {total:,} {unit}", from_start=False) as report:
+
+        def advance() -> None:
+            report(label, next(done), total)
+
+        advance()
+        yield advance
 
 
-class _BarMeter:
-    def __init__(self, progress: Progress, label: str, total: float | None) -> None:
-        self._progress = progress
-        self._task = progress.add_task(label, total=total)
+def byte_progress() -> AbstractContextManager[Report]:
+    """Reports in bytes; a total of 0 is not known. Nothing is printed until the first report."""
 
-    def advance(self, steps: float = 1.0, *, total: float | None = None) -> None:
-        if total is not None:
-            self._progress.update(self._task, total=total)
-        self._progress.advance(self._task, steps)
+    def amount(done: int, total: int) -> str:
+        return f": {done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if total else ""
 
-
-class _LineMeter:
-    """A line about every quarter of the job."""
-
-    def __init__(self, console: Console, label: str, total: float | None, unit: str) -> None:
-        self._console, self._label, self._total, self._unit = console, label, total, unit
-        self._done, self._said = 0.0, 0
-
-    def advance(self, steps: float = 1.0, *, total: float | None = None) -> None:
-        self._total = total if total is not None else self._total
-        self._done += steps
-        if not self._total:
-            return
-        part = int(PLAIN_LINES * self._done / self._total)
-        if part > self._said:
-            self._said = part
-            self._console.print(f"{self._label}: {self._done:,.0f} of {self._total:,.0f} {self._unit}", soft_wrap=True)
+    return _progress((DownloadColumn(), TransferSpeedColumn()), amount, from_start=True)
 
 
 @contextmanager
-def progress(label: str, total: float | None, unit: str = "requests") -> Iterator[Meter]:
-    """A progress bar on a terminal, plain lines elsewhere; both on stderr."""
+def _progress(
+    columns: Iterable[ProgressColumn], amount: Callable[[int, int], str], *, from_start: bool
+) -> Iterator[Report]:
+    """Both kinds of progress, on stderr. ``from_start``: plain lines also tell when a piece of work begins."""
     console = err()
+    said: dict[str, int] = {}
+
+    def print_line(what: str, done: int, total: int) -> None:
+        part = PLAIN_LINES * done // total if total else 0
+        if part > said.get(what, -1 if from_start else 0):
+            said[what] = part
+            console.print(f"{what}{amount(done, total)}", soft_wrap=True)
+
     if not console.is_terminal:
-        yield _LineMeter(console, label, total, unit)
+        yield print_line
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        yield _BarMeter(bar, label, total)
-
-
-@contextmanager
-def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A callable ``report(what, done, total)`` in bytes, shown as a bar on a terminal and as plain lines elsewhere.
-
-    Nothing is printed until it is called for the first time.
-    """
-    console = err()
-    if not console.is_terminal:
-        yield _ByteLines(console).report
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    bars = Progress(*columns, console=console)
+    bars = Progress(TextColumn("{task.description}"), BarColumn(), *columns, console=console, transient=not from_start)
     tasks: dict[str, TaskID] = {}
 
-    def report(what: str, done: int, total: int) -> None:
+    def draw(what: str, done: int, total: int) -> None:
         bars.start()
         if what not in tasks:
             tasks[what] = bars.add_task(what, total=None)
         bars.update(tasks[what], completed=done, total=total or None)
 
     try:
-        yield report
+        yield draw
     finally:
         bars.stop()
-
-
-class _ByteLines:
-    """One line when a piece of work begins, and one about every quarter of it."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._said: dict[str, int] = {}
-
-    def report(self, what: str, done: int, total: int) -> None:
-        quarter = 4 * done // total if total else 0
-        if quarter > self._said.get(what, -1):
-            self._said[what] = quarter
-            amount = f": {done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if total else ""
-            self._console.print(f"{what}{amount}", soft_wrap=True)

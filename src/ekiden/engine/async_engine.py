@@ -3,13 +3,13 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from functools import partial
 
-from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
+from ekiden.engine.interface import EngineDied, Health
 from ekiden.engine.loop import Command, EngineLoop, Stop
 from ekiden.engine.parts import BuiltEngine
 from ekiden.engine.streaming import StreamingEngine
-from ekiden.state.controls import ControlState
-from ekiden.state.request import RequestUpdate
 
 
 class AsyncEngine(StreamingEngine):
@@ -18,14 +18,18 @@ class AsyncEngine(StreamingEngine):
     def __init__(self, built: BuiltEngine) -> None:
         super().__init__(built.core.controls.now)
         self._built = built
+        self.card = built.parts.card
         self._loop = EngineLoop(
-            built.core, self._deliver_from_engine, built.parts.grammars, answer=self._answer_from_engine
+            built.core,
+            partial(self._post, self._take_step),
+            built.parts.grammars,
+            answer=partial(self._post, self._take_answer),
         )
-        self._ledger_path = built.ledger_path
+        self.ledger_path = built.ledger_path
         self._stats = built.core.stats()
         self._thread: threading.Thread | None = None
         self._error: str | None = None
-        self._events: asyncio.AbstractEventLoop | None = None
+        self._events: asyncio.AbstractEventLoop
 
     async def __aenter__(self) -> "AsyncEngine":
         self._events = asyncio.get_running_loop()
@@ -43,10 +47,6 @@ class AsyncEngine(StreamingEngine):
             await asyncio.to_thread(self._thread.join)
             self._thread = None
         await asyncio.to_thread(self._built.close_ledger)
-
-    @property
-    def card(self) -> ModelCard:
-        return self._built.parts.card
 
     @property
     def health(self) -> Health:
@@ -69,19 +69,13 @@ class AsyncEngine(StreamingEngine):
             error = f"the engine failed: {type(caught).__name__}: {caught}"
             raise
         finally:
-            if self._events is not None and not self._events.is_closed():
-                self._events.call_soon_threadsafe(self._ended, error)
+            self._post(self._ended, error)
 
     def _ended(self, error: str | None) -> None:
         self._error = error
         self._fail_all(error or "the engine was stopped")
 
-    def _answer_from_engine(self, number: int, answer: ControlState | str) -> None:
-        if self._events is not None and not self._events.is_closed():
-            self._events.call_soon_threadsafe(self._control_calls.answered, number, answer)
-
-    def _deliver_from_engine(self, updates: list[RequestUpdate], stats: EngineStats | None) -> None:
-        if stats is not None:
-            self._stats = stats
-        if updates and self._events is not None and not self._events.is_closed():
-            self._events.call_soon_threadsafe(self._streams.deliver, updates)
+    def _post(self, take: Callable[..., None], *told: object) -> None:
+        """Call a method on the event loop, from the engine's thread."""
+        if not self._events.is_closed():
+            self._events.call_soon_threadsafe(take, *told)

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import msgspec
-
 from ekiden.config import CacheConfig, ConfigError, check_controls
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.step_time import StepTimeModel
 from ekiden.engine.totals import Totals
-from ekiden.guardrails.signals import DrainRate, OutputLengths
+from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.batching import next_change
 from ekiden.policies.ordering import make_waiting_queue, same_order
@@ -90,8 +88,7 @@ class EngineCore:
         self.controls = ControlsInForce(controls, self._check_controls)
         self.population = Population(make_waiting_queue(controls), controls.max_num_seqs)
         self.step_time = StepTimeModel()
-        self.drain_rate = DrainRate()
-        output_lengths = OutputLengths()
+        signals = Signals()
         padding = self._padding = PaddingRows(population=self.population, kv=self.kv, controls=self.controls)
         self.intake = Intake(
             population=self.population,
@@ -99,8 +96,7 @@ class EngineCore:
             controls=self.controls,
             vocab_size=info.vocab_size,
             max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
-            drain_rate=self.drain_rate,
-            output_lengths=output_lengths,
+            signals=signals,
             eos_token_ids=eos_token_ids,
             make_stop_text=make_stop_text,
             make_rules=make_rules,
@@ -122,24 +118,24 @@ class EngineCore:
             kv=self.kv,
             eos_token_ids=eos_token_ids,
             padding=padding,
-            output_lengths=output_lengths,
+            signals=signals,
         )
         self.refill = Refill(
             population=self.population,
             kv=self.kv,
             controls=self.controls,
             padding=padding,
-            drain_rate=self.drain_rate,
+            signals=signals,
         )
         self._clock = clock
         self.recorder = recorder
         self._arrivals: deque[Request | RefusedCall | _AskedChange] = deque()
-        """In the order in which they came: who came before the engine was closed to newcomers is let in."""
+        """In the order in which they came, so that a request that came before a drain is accepted."""
         self._num_noted = 0
         self._aborts: list[str] = []
         self._pauses: list[Pause] = []
         self._held_pauses: list[Pause] = []
-        """Those that could not be applied at the last boundary."""
+        """Pauses that could not be applied at the last boundary."""
         self._swap_out: list[BlockCopy] = []
         self._just_paused: list[Sequence] = []
         self._refilled = RefillOutcome()
@@ -171,7 +167,7 @@ class EngineCore:
         self._pauses.append(Pause(request_id, reason, False, by))
 
     def set_controls(self, change: ControlChange, answer: ControlsAnswer | None = None) -> None:
-        """Change the rules. ``answer`` is called at the boundary, with the new state or with why it was refused."""
+        """Change the controls. At the boundary ``answer`` gets the new state, or why the change was refused."""
         self._arrivals.append(_AskedChange(change, answer))
 
     @property
@@ -187,7 +183,7 @@ class EngineCore:
 
     @property
     def all_paused(self) -> bool:
-        """True when there are requests and every one of them is held back by somebody."""
+        """True when there are requests and every one of them is paused."""
         return 0 < len(self.population.by_id) == len(self.population.paused)
 
     # --- the turn
@@ -280,14 +276,14 @@ class EngineCore:
             asked.answer(answer)
 
     def _obey_controls(self, fields: list[SetField], before: Controls, turn: Turn) -> None:
-        """What a change of the rules changes at once; the rest follows as the stages read the rules."""
+        """Do what a change of the controls asks for at once; the rest follows when the stages next read them."""
         turn.set_fields += fields
         now, population = self.controls.now, self.population
         if not same_order(before, now):
             population.reorder(make_waiting_queue(now, population.waiting.counters()))
         population.resize(now.max_num_seqs)
         self._padding.end_with_batch()
-        self._totals.tenant_counts.name(now.tenants)
+        self._totals.name_tenants(now.tenants)
 
     def _apply_pause(self, change: Pause, turn: Turn) -> None:
         sequence = self.population.by_id.get(change.request_id)
@@ -306,7 +302,7 @@ class EngineCore:
         turn.pauses_applied.append((change.request_id, frozenset(sequence.paused_by), change))
 
     def _fail_step(self, turn: Turn, formed: FormationOutcome, message: str) -> list[RequestUpdate]:
-        """The runner failed: whoever was in the plan ends with an error, the rest goes on."""
+        """The runner failed: every sequence of the plan ends with an error, and the others go on."""
         turn.failure = message
         now = turn.end = self._clock()
         self.kv.plan_executed()
@@ -339,21 +335,7 @@ class EngineCore:
     # --- what others may see
 
     def stats(self) -> EngineStats:
-        population, wait_reason = self.population, self._refilled.wait_reason
-        num_waiting = len(population.queued)
-        return msgspec.structs.replace(
-            self._totals.snapshot(),
-            num_running=len(population.running),
-            num_waiting=num_waiting,
-            num_paused=len(population.paused),
-            num_preempted=len(population.preempted),
-            waiting_by_reason={wait_reason.value: num_waiting} if wait_reason and num_waiting else {},
-            waiting_tokens=population.queue_size.tokens,
-            kv_blocks_total=self.kv.pool.num_blocks,
-            kv_blocks_used=self.kv.pool.num_referenced,
-            prefix_cache_queries_total=self.kv.prefix_queries,
-            prefix_cache_hits_total=self.kv.prefix_hits,
-        )
+        return self._totals.snapshot(self.population, self.kv, self._refilled.wait_reason)
 
     def check_integrity(self) -> None:
         """Assert the invariants of every owner of state. Called after every step in tests."""

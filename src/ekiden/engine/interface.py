@@ -68,8 +68,22 @@ class TenantTotals(msgspec.Struct, frozen=True, array_like=True):
     generation_tokens: int = 0
 
 
-class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A frozen snapshot for ``/metrics``, ``/load`` and ``/health``. Counters only grow while one engine lives."""
+class EngineCounters(msgspec.Struct, kw_only=True):
+    """What an engine adds up step by step. Totals only grow while one engine lives."""
+
+    steps_total: int = 0
+    prompt_tokens_total: int = 0
+    generation_tokens_total: int = 0
+    preemptions_total: int = 0
+    step_tokens_total: int = 0
+    last_step_tokens: int = 0
+    model_seconds_total: float = 0.0
+    sampling_seconds_total: float = 0.0
+    host_seconds_total: float = 0.0
+
+
+class EngineStats(EngineCounters, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec freezes a subclass
+    """A frozen snapshot for ``/metrics``, ``/load`` and ``/health``."""
 
     num_running: int = 0
     num_waiting: int = 0
@@ -79,26 +93,17 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     waiting_tokens: int = 0
     kv_blocks_total: int = 0
     kv_blocks_used: int = 0
-    steps_total: int = 0
-    prompt_tokens_total: int = 0
-    generation_tokens_total: int = 0
-    preemptions_total: int = 0
     prefix_cache_queries_total: int = 0
     prefix_cache_hits_total: int = 0
     finished_total: dict[str, int] = {}
     refused_total: dict[str, int] = {}
     """Refusals of intake, by reason."""
     refused_by_door_total: dict[str, int] = {}
-    """Refusals of the HTTP layer, by reason: those that :meth:`Engine.note_refusal` was told of."""
-    model_seconds_total: float = 0.0
-    sampling_seconds_total: float = 0.0
-    host_seconds_total: float = 0.0
-    last_step_tokens: int = 0
+    """Refusals of the HTTP layer, by reason: those reported to :meth:`Engine.note_refusal`."""
     steps_by_tokens: tuple[int, ...] = ()
     """How many steps computed how many tokens: counted as in :class:`Distribution`, by :data:`STEP_TOKEN_BOUNDS`."""
-    step_tokens_total: int = 0
     latencies: tuple[Distribution, ...] = ()
-    """Of the requests that have ended, one distribution for each of :data:`LATENCIES`."""
+    """How long the requests that have ended took: one distribution for each of :data:`LATENCIES`."""
     tenants: dict[str, TenantTotals] = {}
     """One entry for each configured tenant, and one for all others; empty when no tenant is configured."""
 
@@ -150,38 +155,30 @@ class Engine(Protocol):
     @property
     def ledger_path(self) -> Path | None:
         """The ledger file of the newest run; None when runs are not recorded."""
-        ...
 
     def stats(self) -> EngineStats:
         """The latest snapshot; never waits for the engine."""
-        ...
 
     def generate(self, request: Request) -> UpdateIterator:
         """Submit the request now and stream what comes of it. Raises :class:`EngineDied` when there is no engine."""
-        ...
 
     def note_refusal(self, refused: RefusedCall) -> None:
         """Have a refusal of the HTTP layer recorded and counted at the next step boundary; returns at once.
 
-        The note is dropped when there is no engine, or when very many notes wait for it already.
+        The note is dropped when there is no engine, or when very many commands wait for it already.
         """
-        ...
 
     async def abort(self, request_id: str) -> None:
         """End a request at the next step boundary; its stream gets a terminal update. Unknown ids are ignored."""
-        ...
 
     async def pause(self, request_id: str, by: str | None = None) -> None:
         """Take a request out of the running at the next step boundary, keeping what it has. ``by``: who asked."""
-        ...
 
     async def resume(self, request_id: str, by: str | None = None) -> None:
         """Let a paused request go on."""
-        ...
 
     def controls(self) -> ControlState:
-        """The controls in force, as last told; never waits for the engine."""
-        ...
+        """The controls in force, as the engine reported them last; never waits for the engine."""
 
     async def set_controls(self, change: ControlChange) -> ControlState:
         """Change the controls at the next step boundary; what runs and waits goes on.
@@ -190,4 +187,3 @@ class Engine(Protocol):
         the engine is ready again. Raises :class:`ekiden.state.controls.InvalidControls`, and :class:`EngineDied` when
         the engine ends before it has answered.
         """
-        ...

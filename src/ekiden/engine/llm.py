@@ -1,4 +1,4 @@
-"""The blocking front door: a list of prompts in, a list of completions out, batched continuously in between."""
+"""The blocking engine: it takes a list of prompts, batches them continuously, and returns a list of completions."""
 
 import time
 from collections.abc import Callable, Sequence

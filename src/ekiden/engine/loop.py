@@ -1,4 +1,5 @@
-"""A server's engine on one thread: obey the commands in the inbox, take a step, deliver its updates; wait when idle.
+"""A server's engine on one thread. It obeys the commands in its inbox, takes a step, delivers the updates, and waits
+when it is idle.
 
 The inbox is filled from this process or through a pipe.
 """
@@ -20,7 +21,7 @@ from ekiden.state.request import RefusedCall, Request, RequestUpdate
 from ekiden.state.turn import Pause
 
 HEARTBEAT_SECONDS = 1.0
-"""How often an engine reports whose requests are all paused."""
+"""How often an engine reports while all its requests are paused."""
 
 MAX_QUEUED_NOTES = 10_000
 """A note of a refusal that finds this many commands waiting for the engine is dropped."""
@@ -41,7 +42,7 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 
 
 class SetControls(msgspec.Struct, frozen=True, tag=True):
-    """Change the controls. What comes of the last change is told with ``number``, unless that is 0."""
+    """Change the controls. The outcome of each change is reported with ``number``, unless that is 0."""
 
     changes: list[ControlChange]
     number: int = 0
@@ -91,19 +92,19 @@ class EngineLoop:
         self._preparing = Preparing(grammars, self.inbox.put)
 
     def send(self, command: Command) -> None:
-        """Put a command in the inbox, from any thread. Notes of refusals do not pile up while the engine stands."""
+        """Put a command in the inbox, from any thread. Notes of refusals do not pile up while the engine is stuck."""
         if not isinstance(command, NoteRefusal) or self.inbox.qsize() < MAX_QUEUED_NOTES:
             self.inbox.put(command)
 
     def run(self) -> None:
-        """Until a :class:`Stop` has been obeyed. What is still running then is aborted, and its updates delivered."""
-        if self._stop_at is not None:  # it has run, and stopped, before
+        """Run until a :class:`Stop` has been obeyed. What is running then is aborted, and its updates are delivered."""
+        if self._stop_at is not None:  # this loop has run and stopped before
             self._stop_at = None
             self._drain(self._was_draining, "start")
         self.wait_until(ANY_TIME)
         drive(self._core, self._commands(), self, self._after_step)
         for request in self._preparing.give_up():
-            self._core.add_request(request)  # to be refused
+            self._core.add_request(request)  # the core refuses it, as it is draining
         self._after_step(abort_all(self._core, self._core.request_ids))
 
     def _commands(self) -> Source:

@@ -22,6 +22,10 @@ class EngineParts:
     grammars: GrammarCompiler | None = None
     """None for a model without text: requests with a grammar are then refused."""
 
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        return frozenset() if self.tokenizer is None else self.tokenizer.eos_token_ids
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltEngine:

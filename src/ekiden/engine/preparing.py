@@ -4,11 +4,9 @@ All methods run on the thread that drives the engine; only ``notify`` is called 
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 
-from ekiden.sampling.grammar_limits import GrammarError
-from ekiden.sampling.structured import CompiledGrammar, GrammarCompiler
+from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.request import Request
 
 
@@ -35,11 +33,7 @@ class Preparing:
         if compiling.done():
             return False
         self._held[request.request_id] = request
-
-        def done(_: "Future[CompiledGrammar | GrammarError]") -> None:
-            self._notify(Prepared(request))
-
-        compiling.add_done_callback(done)
+        compiling.add_done_callback(lambda _: self._notify(Prepared(request)))
         return True
 
     def abort(self, request_id: str) -> bool:
@@ -53,10 +47,9 @@ class Preparing:
         """Stop holding the request; True when it was aborted meanwhile."""
         request_id = prepared.request.request_id
         self._held.pop(request_id, None)
-        if request_id in self._aborted:
-            self._aborted.discard(request_id)
-            return True
-        return False
+        aborted = request_id in self._aborted
+        self._aborted.discard(request_id)
+        return aborted
 
     def give_up(self) -> list[Request]:
         """Stop holding all requests, and return them."""

@@ -4,9 +4,10 @@ Parent and child talk in msgpack messages over one pipe, each end with a reader 
 stopped child can block the parent's event loop nor a busy parent a step. The child ends when the pipe does.
 
 The child reports every step. The parent's reader thread hands a report straight to the streams, on the event loop; the
-supervisor only waits for the child's end. It restarts an engine that died, with a growing pause, and one that is
-wedged: no report for ``wedge_timeout`` seconds while requests are in flight. Requests in flight then end with
-:class:`EngineDied`. ``health`` is STALLED from ``stall_timeout`` seconds on, and OK again as soon as tokens move.
+supervisor only waits for the child's end. It restarts an engine that died, with a growing pause. It also restarts one
+that is wedged, which means no report for ``wedge_timeout`` seconds while requests are in flight. Requests in flight
+then end with :class:`EngineDied`. ``health`` is STALLED from ``stall_timeout`` seconds on, and OK again as soon as
+tokens move.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ import msgspec
 
 from ekiden.config import Config, controls_of
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import MAX_QUEUED_NOTES, Command, EngineLoop, Stop
+from ekiden.engine.loop import MAX_QUEUED_NOTES, Command, EngineLoop, SetControls, Stop
 from ekiden.engine.parts import BuiltEngine
 from ekiden.engine.spawn import Spawned, spawn
 from ekiden.engine.streaming import StreamingEngine
@@ -34,7 +35,7 @@ from ekiden.state.controls import ControlChange, ControlState
 from ekiden.state.request import RefusedCall, RequestUpdate
 
 STATS_SECONDS = 0.2
-"""How far apart a busy engine's statistics are: nobody reads them as often as steps are taken."""
+"""Seconds between two reports of a busy engine's statistics, which nobody reads as often as steps are taken."""
 
 SHUTTING_DOWN = "the server is shutting down"
 
@@ -64,7 +65,7 @@ class Stepped(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):
-    """To a :class:`SetControls` of the same number: the controls in force, or why the change was refused."""
+    """Answers the :class:`SetControls` of the same number: the controls in force, or why the change was refused."""
 
     number: int
     answer: ControlState | str
@@ -128,7 +129,7 @@ def _write_all(connection: Connection, outbox: "queue.SimpleQueue[bytes | None]"
         while (message := outbox.get()) is not None:
             connection.send_bytes(message)
     except OSError:
-        return  # the other end is gone; its reader notices
+        return  # the other end is gone; the thread that reads the pipe notices
 
 
 # --- the parent
@@ -163,8 +164,9 @@ class EngineClient(StreamingEngine):
         self._last_report = 0.0
         self._supervisor: asyncio.Task[None] | None = None
         self._failure: str | None = None
-        self._stopping = False
-        self._stopped = asyncio.Event()
+        self._held: list[SetControls] = []
+        """Changes of the controls that were asked for while the engine restarts."""
+        self._stopping = asyncio.Event()
         self.restarts = 0
 
     async def start(self) -> ModelCard:
@@ -175,19 +177,15 @@ class EngineClient(StreamingEngine):
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
         """Let what runs finish for ``drain_seconds``, abort the rest, end the child. Harmless when repeated."""
-        self._stopping = True
-        if self._child is not None:
-            self._send(Stop(drain_seconds))
-            child = self._child
-            try:
-                await asyncio.wait_for(child.gone.wait(), timeout=drain_seconds + 5.0)
-            except TimeoutError:
-                child.process.kill()
+        self._stopping.set()
+        self._send(Stop(drain_seconds))
         if self._supervisor is not None:
-            self._stopped.set()
+            await asyncio.wait([self._supervisor], timeout=drain_seconds + 5.0)
+            if self._child is not None:
+                self._child.process.kill()
             await self._supervisor
             self._supervisor = None
-            self._control_calls.fail_all(SHUTTING_DOWN, held=True)
+            self._fail_all(SHUTTING_DOWN)
 
     @property
     def card(self) -> ModelCard:
@@ -202,7 +200,7 @@ class EngineClient(StreamingEngine):
 
     @property
     def health(self) -> Health:
-        if self._stopping:
+        if self._stopping.is_set():
             return Health.STOPPED
         if self._child is None or not self._child.ready:
             return Health.STARTING if self._card is None else Health.DEAD
@@ -211,7 +209,7 @@ class EngineClient(StreamingEngine):
         return Health.OK
 
     def _check_running(self) -> None:
-        if self._child is None or not self._child.ready or self._stopping:
+        if self._child is None or not self._child.ready or self._stopping.is_set():
             raise EngineDied("the engine is not running; try again shortly")
         if len(self._streams) == 0:
             self._last_report = self._clock()  # an idle engine sends nothing, so its silence is counted from now on
@@ -223,7 +221,7 @@ class EngineClient(StreamingEngine):
 
     async def set_controls(self, change: ControlChange) -> ControlState:
         if self.health is Health.DEAD:  # the next engine is told
-            return await self._control_calls.set(change, hold=True)
+            return await self._ask(change, self._held.append)
         return await super().set_controls(change)
 
     def _silent_for(self) -> float:
@@ -238,7 +236,7 @@ class EngineClient(StreamingEngine):
 
     async def _supervise(self, first: "asyncio.Future[ModelCard]") -> None:
         pause = 0.5
-        while not self._stopping:
+        while not self._stopping.is_set():
             started = self._clock()
             await self._run_child(first)
             if not first.done():
@@ -248,7 +246,7 @@ class EngineClient(StreamingEngine):
             self.restarts += 1
             pause = 0.5 if self._clock() - started > 60.0 else min(pause * 2, 30.0)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), timeout=pause)
+                await asyncio.wait_for(self._stopping.wait(), timeout=pause)
 
     async def _run_child(self, first: "asyncio.Future[ModelCard]") -> None:
         """One child from start to end; every stream it leaves open fails."""
@@ -265,7 +263,7 @@ class EngineClient(StreamingEngine):
             await child.end()
             if not child.failed:
                 self._failure = f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
-            self._fail_all(SHUTTING_DOWN if self._stopping else str(self._failure))
+            self._fail_all(SHUTTING_DOWN if self._stopping.is_set() else str(self._failure), self._held)
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
@@ -274,20 +272,20 @@ class EngineClient(StreamingEngine):
         return spawned
 
     def _take(self, first: "asyncio.Future[ModelCard]", child: "_Child", report: Report) -> None:
-        """A report of the child, on the event loop."""
+        """Handle a report of the child, on the event loop."""
         self._last_report = self._clock()
         match report:
             case Stepped(updates, stats):
-                if stats is not None:
-                    self._stats = stats
-                self._streams.deliver(updates)
+                self._take_step(updates, stats)
             case Answered(number, answer):
-                self._control_calls.answered(number, answer)
+                self._take_answer(number, answer)
             case Ready(card, ledger):
                 child.ready = True
                 self._card = card
-                self._ledger_path = None if ledger is None else Path(ledger)
-                self._control_calls.restarted()
+                self.ledger_path = None if ledger is None else Path(ledger)
+                for command in (SetControls(self.controls().changes), *self._held):
+                    self._send(command)
+                self._held.clear()
                 if not first.done():
                     first.set_result(card)
             case Failed(message, permanent):
@@ -310,7 +308,6 @@ class _Child:
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.closed = asyncio.Event()
         """Set after its last report was taken."""
-        self.gone = asyncio.Event()
         threading.Thread(
             target=_write_all, args=(self._connection, self.outbox), name="ekiden-to-engine", daemon=True
         ).start()
@@ -333,4 +330,3 @@ class _Child:
             self.process.kill()
             await asyncio.to_thread(self.process.join)
         self._connection.close()
-        self.gone.set()

@@ -2,8 +2,8 @@
 
 seconds ~ a + b * decode_rows + c * decode_context + d * prefill_tokens + e * prefill_pairs. No coefficient goes below
 zero: no load makes a step faster. :func:`fitted` makes the model of recorded steps; :class:`StepTimeModel` learns
-while serving, with forgetting, so that it follows a machine whose speed drifts. There the spread of recent ratios
-measured / predicted makes the point a range.
+while serving, with forgetting, so that it follows a machine whose speed drifts. The spread of its recent
+ratios of measured to predicted time turns a prediction into a range.
 """
 
 from collections import deque
@@ -20,13 +20,13 @@ from ekiden.state.policy import StepLoad, TimeRange
 Vector = npt.NDArray[np.float64]
 
 _SCALES: Vector = np.array((1.0, 32.0, 8_000.0, 128.0, 60_000.0))
-"""They bring the features near 1, so that one ridge fits all."""
+"""Divisors that bring the features near 1, so that one ridge suits all."""
 _FORGETTING = 0.99
 _RIDGE = 0.01
-"""How firmly a direction that no recent step showed is held at its last value."""
+"""How strongly coefficients that the recent steps do not determine are held at their last values."""
 _RIDGE_MATRIX = _RIDGE * np.eye(len(_SCALES))
 _SMALL_RIDGE = 1e-9 * np.eye(len(_SCALES))
-"""Of each recorded step: settles what no step showed, and changes nothing else."""
+"""Added for each recorded step: it settles coefficients that no step determines, and hardly changes the others."""
 _LEARNING_STEPS = 12
 """Steps at the beginning whose errors say nothing of how the model errs later."""
 _EAGER_STEPS = 64
@@ -56,7 +56,7 @@ def load_of(plan: BatchPlan) -> StepLoad:
 
 
 class StepCost(NamedTuple):
-    """Seconds for a step, and for each unit of its load. Plain numbers: predicting is on every step's way."""
+    """Seconds for a step, and for each unit of its load. They are plain numbers, because every step is predicted."""
 
     step: float
     decode_row: float
@@ -73,7 +73,7 @@ class StepCost(NamedTuple):
 
 
 _PRIOR = StepCost(0.005, 0.002, 2e-6, 0.002, 1e-7)
-"""Before anything is measured: a slow machine, so that the first chunks are small."""
+"""The costs before anything is measured are those of a slow machine, so that the first chunks are small."""
 
 
 def fitted(loads: Sequence[StepLoad], seconds: Sequence[float]) -> StepCost:
@@ -123,7 +123,7 @@ class StepTimeModel:
         return TimeRange(point * low, point * middle, point * high)
 
     def prefill_share(self, load: StepLoad) -> float:
-        """How much of the predicted time is owed to the prefill chunks, 0 to 1."""
+        """The part of the predicted time that is due to the prefill chunks, 0 to 1."""
         if load.prefill_tokens == 0:
             return 0.0
         return min(1.0, self._cost.prefill_seconds(load) / self._point(load))

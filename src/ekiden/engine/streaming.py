@@ -1,14 +1,16 @@
 """What the two streaming engines share: requests become streams, and controls become commands to the engine's loop."""
 
+import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from itertools import count
 from pathlib import Path
 
-from ekiden.engine.control_calls import ControlCalls
-from ekiden.engine.interface import EngineStats
-from ekiden.engine.loop import Abort, Command, NoteRefusal
+from ekiden.engine.interface import EngineDied, EngineStats
+from ekiden.engine.loop import Abort, Command, NoteRefusal, SetControls
 from ekiden.engine.streams import Stream, Streams
-from ekiden.state.controls import ControlChange, Controls, ControlState
-from ekiden.state.request import RefusedCall, Request
+from ekiden.state.controls import ControlChange, Controls, ControlState, InvalidControls
+from ekiden.state.request import RefusedCall, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import Pause
 
@@ -18,13 +20,12 @@ class StreamingEngine(ABC):
 
     def __init__(self, configured: Controls) -> None:
         self._streams = Streams(self._send)
-        self._control_calls = ControlCalls(self._send, configured)
+        self._controls = ControlState(controls=configured)
+        self._changes: dict[int, asyncio.Future[ControlState]] = {}
+        """Changes of the controls that wait for the engine's answer, by the numbers of their commands."""
+        self._numbers = count(1)
         self._stats = EngineStats()
-        self._ledger_path: Path | None = None
-
-    @property
-    def ledger_path(self) -> Path | None:
-        return self._ledger_path
+        self.ledger_path: Path | None = None
 
     def stats(self) -> EngineStats:
         return self._stats
@@ -54,13 +55,44 @@ class StreamingEngine(ABC):
         self._send(Pause(request_id, PauseReason.OPERATOR, False, by))
 
     def controls(self) -> ControlState:
-        return self._control_calls.state
+        return self._controls
 
     async def set_controls(self, change: ControlChange) -> ControlState:
         self._check_running()
-        return await self._control_calls.set(change)
+        return await self._ask(change, self._send)
 
-    def _fail_all(self, message: str) -> None:
-        """The engine has ended: whoever waits for something of it is told."""
+    async def _ask(self, change: ControlChange, send: Callable[[SetControls], None]) -> ControlState:
+        """Send a change of the controls, and wait for the answer."""
+        command = SetControls([change], next(self._numbers))
+        answer: asyncio.Future[ControlState] = asyncio.get_running_loop().create_future()
+        self._changes[command.number] = answer
+        send(command)
+        try:
+            return await answer
+        finally:
+            self._changes.pop(command.number, None)
+
+    def _take_step(self, updates: list[RequestUpdate], stats: EngineStats | None) -> None:
+        """What a step brought, on the event loop."""
+        self._stats = stats or self._stats
+        self._streams.deliver(updates)
+
+    def _take_answer(self, number: int, answer: ControlState | str) -> None:
+        """The answer to a :class:`SetControls`, on the event loop."""
+        if isinstance(answer, ControlState):
+            self._controls = answer
+        waiting = self._changes.get(number)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(answer, str):
+            waiting.set_exception(InvalidControls(answer))
+        else:
+            waiting.set_result(answer)
+
+    def _fail_all(self, message: str, held: Iterable[SetControls] = ()) -> None:
+        """Tell everyone who waits for the engine that it has ended, but for those whose changes are held."""
         self._streams.fail_all(message)
-        self._control_calls.fail_all(message)
+        kept = {command.number for command in held}
+        for number, waiting in self._changes.items():
+            if number not in kept and not waiting.done():
+                waiting.set_exception(EngineDied(message))

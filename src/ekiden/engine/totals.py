@@ -7,8 +7,9 @@ So the stored ends, added up, give these numbers again (``tests/api/test_metrics
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import add
 
-import msgspec
+from msgspec.structs import asdict, astuple
 
 from ekiden.engine.interface import (
     LATENCIES,
@@ -17,12 +18,15 @@ from ekiden.engine.interface import (
     STEP_TOKEN_BOUNDS,
     TOKEN_TIME_BOUNDS,
     Distribution,
+    EngineCounters,
     EngineStats,
     TenantTotals,
 )
+from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.measure.figures import time_per_output_token
+from ekiden.state.population import Population
 from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
-from ekiden.state.turn import Turn
+from ekiden.state.turn import Turn, WaitReason
 
 _BOUNDS = {"request_time_per_output_token": TOKEN_TIME_BOUNDS}
 
@@ -52,22 +56,20 @@ class LatencyTotals:
 
     def observe(self, finish: Finish) -> None:
         self._snapshot = None
-        arrival, admitted, first = finish.arrival_time, finish.admitted_time, finish.first_token_time
-        self._observe("e2e_request_latency", finish.finish_time - arrival)
-        if admitted is None:
-            return
-        self._observe("request_queue_time", admitted - arrival)
-        if first is None:
-            return
-        self._observe("time_to_first_token", first - arrival)
-        self._observe("request_prefill_time", first - admitted)
-        self._observe("request_decode_time", finish.finish_time - first)
-        per_token = time_per_output_token(first, finish.finish_time, finish.num_output_tokens)
-        if per_token is not None:
-            self._observe("request_time_per_output_token", per_token)
-
-    def _observe(self, name: str, seconds: float) -> None:
-        self._histograms[name].observe(seconds)
+        arrival, admitted, first, end = (
+            finish.arrival_time, finish.admitted_time, finish.first_token_time, finish.finish_time,
+        )  # fmt: skip
+        seconds: dict[str, float | None] = {"e2e_request_latency": end - arrival}
+        if admitted is not None:
+            seconds["request_queue_time"] = admitted - arrival
+            if first is not None:
+                seconds["time_to_first_token"] = first - arrival
+                seconds["request_prefill_time"] = first - admitted
+                seconds["request_decode_time"] = end - first
+                seconds["request_time_per_output_token"] = time_per_output_token(first, end, finish.num_output_tokens)
+        for name, value in seconds.items():
+            if value is not None:
+                self._histograms[name].observe(value)
 
     def snapshot(self) -> tuple[Distribution, ...]:
         """In the order of :data:`LATENCIES`. Made anew only when a request has ended: it is asked for every step."""
@@ -76,96 +78,84 @@ class LatencyTotals:
         return self._snapshot
 
 
-class TenantCounts:
-    """What each configured tenant used; all others together are :data:`OTHER_TENANTS`, so the set is bounded."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, list[int]] = {}
-        self._snapshot: dict[str, TenantTotals] | None = None
-
-    def name(self, tenants: Iterable[str]) -> None:
-        """Count these apart from now on. Those that were named before still are: counters only grow."""
-        for name in sorted(tenants):
-            self._counts.setdefault(name, [0, 0, 0, 0])
-        if self._counts:
-            self._counts.setdefault(OTHER_TENANTS, [0, 0, 0, 0])
-        self._snapshot = None
-
-    def _of(self, tenant: str) -> list[int]:
-        self._snapshot = None
-        return self._counts.get(tenant) or self._counts[OTHER_TENANTS]
-
-    def ended(self, finish: Finish) -> None:
-        if self._counts:
-            counts = self._of(finish.tenant)
-            counts[0] += 1
-            counts[2] += finish.num_prompt_tokens
-            counts[3] += finish.num_output_tokens
-
-    def refused(self, request: Request) -> None:
-        if self._counts:
-            self._of(request.tenant)[1] += 1
-
-    def snapshot(self) -> dict[str, TenantTotals]:
-        if self._snapshot is None:
-            self._snapshot = {name: TenantTotals(*counts) for name, counts in self._counts.items()}
-        return self._snapshot
-
-
 class Totals:
-    """Its numbers have the names that they have in :class:`EngineStats`."""
-
     def __init__(self, tenants: Iterable[str] = ()) -> None:
-        self.steps_total = 0
-        self.prompt_tokens_total = 0
-        self.generation_tokens_total = 0
-        self.preemptions_total = 0
-        self.last_step_tokens = 0
-        self.step_tokens_total = 0
+        self.counters = EngineCounters()
         self.steps_by_tokens = [0] * (len(STEP_TOKEN_BOUNDS) + 1)
-        self.model_seconds_total = self.sampling_seconds_total = self.host_seconds_total = 0.0
-        self.finished_total: Counter[str] = Counter()
-        self.refused_total: Counter[str] = Counter()
-        self.refused_by_door_total: Counter[str] = Counter()
-        self.latency_totals = LatencyTotals()
-        self.tenant_counts = TenantCounts()
-        self.tenant_counts.name(tenants)
+        self.finished: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.refused_by_door: Counter[str] = Counter()
+        self.latencies = LatencyTotals()
+        self.tenants: dict[str, TenantTotals] = {}
+        """Replaced, never changed, as snapshots hold it. All other tenants together are :data:`OTHER_TENANTS`."""
+        self.name_tenants(tenants)
 
-    def snapshot(self) -> EngineStats:
-        stats = msgspec.convert(self, EngineStats, from_attributes=True)
-        latencies, tenants = self.latency_totals.snapshot(), self.tenant_counts.snapshot()
-        return msgspec.structs.replace(stats, latencies=latencies, tenants=tenants)
+    def name_tenants(self, names: Iterable[str]) -> None:
+        """Count these apart from now on. Those that were named before still are: counters only grow."""
+        if named := sorted(names):
+            self.tenants = dict.fromkeys([*named, OTHER_TENANTS], TenantTotals()) | self.tenants
 
     def count_step(self, turn: Turn) -> None:
         """A turn whose step was computed."""
         formed, output = turn.formed, turn.output
         assert formed is not None
         assert output is not None
-        self.steps_total += 1
-        self.prompt_tokens_total += formed.load.prefill_tokens
-        self.generation_tokens_total += sum(len(update.token_ids) for update in turn.updates)
-        self.preemptions_total += len(formed.preempted)
-        tokens = self.last_step_tokens = formed.plan.total_tokens
-        self.step_tokens_total += tokens
+        counters = self.counters
+        counters.steps_total += 1
+        counters.prompt_tokens_total += formed.load.prefill_tokens
+        counters.generation_tokens_total += sum(len(update.token_ids) for update in turn.updates)
+        counters.preemptions_total += len(formed.preempted)
+        tokens = counters.last_step_tokens = formed.plan.total_tokens
+        counters.step_tokens_total += tokens
         self.steps_by_tokens[bisect_left(STEP_TOKEN_BOUNDS, tokens)] += 1
-        self.model_seconds_total += output.timing.model
-        self.sampling_seconds_total += output.timing.sampling
-        self.host_seconds_total += output.timing.host
+        counters.model_seconds_total += output.timing.model
+        counters.sampling_seconds_total += output.timing.sampling
+        counters.host_seconds_total += output.timing.host
         self.count_ends(turn.updates)
 
     def count_failed_step(self, turn: Turn) -> None:
         """A turn whose step the runner failed: nothing was computed, but victims had been chosen."""
         assert turn.formed is not None
-        self.preemptions_total += len(turn.formed.preempted)
+        self.counters.preemptions_total += len(turn.formed.preempted)
         self.count_ends(turn.updates)
 
     def count_ends(self, updates: list[RequestUpdate]) -> None:
         for update in updates:
             if update.finish is not None:
-                self.finished_total[update.finish.reason.value] += 1
-                self.latency_totals.observe(update.finish)
-                self.tenant_counts.ended(update.finish)
+                self.finished[update.finish.reason.value] += 1
+                self.latencies.observe(update.finish)
+                used = TenantTotals(1, 0, update.finish.num_prompt_tokens, update.finish.num_output_tokens)
+                self._add(update.finish.tenant, used)
 
     def count_refusal(self, request: Request, refusal: Refusal) -> None:
-        (self.refused_by_door_total if refusal.by_door else self.refused_total)[refusal.reason.value] += 1
-        self.tenant_counts.refused(request)
+        (self.refused_by_door if refusal.by_door else self.refused)[refusal.reason.value] += 1
+        self._add(request.tenant, TenantTotals(refused=1))
+
+    def snapshot(self, population: Population, kv: KVCacheManager, wait_reason: WaitReason | None) -> EngineStats:
+        """The counters, with where the requests stand now; ``wait_reason`` holds back all that wait."""
+        num_waiting = len(population.queued)
+        return EngineStats(
+            **asdict(self.counters),
+            num_running=len(population.running),
+            num_waiting=num_waiting,
+            num_paused=len(population.paused),
+            num_preempted=len(population.preempted),
+            waiting_by_reason={wait_reason.value: num_waiting} if wait_reason and num_waiting else {},
+            waiting_tokens=population.queue_size.tokens,
+            kv_blocks_total=kv.pool.num_blocks,
+            kv_blocks_used=kv.pool.num_referenced,
+            prefix_cache_queries_total=kv.prefix_queries,
+            prefix_cache_hits_total=kv.prefix_hits,
+            finished_total=dict(self.finished),
+            refused_total=dict(self.refused),
+            refused_by_door_total=dict(self.refused_by_door),
+            steps_by_tokens=tuple(self.steps_by_tokens),
+            latencies=self.latencies.snapshot(),
+            tenants=self.tenants,
+        )
+
+    def _add(self, tenant: str, used: TenantTotals) -> None:
+        if self.tenants:
+            name = tenant if tenant in self.tenants else OTHER_TENANTS
+            sums = map(add, astuple(self.tenants[name]), astuple(used))
+            self.tenants = {**self.tenants, name: TenantTotals(*sums)}

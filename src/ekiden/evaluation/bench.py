@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
-from ekiden.build.core import build_core
+from ekiden.build.core import build_core, fake_core
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.driver import Answer, RealClock, Source, drive, run_batch
-from ekiden.engine.engine_core import EngineCore, StepResult
+from ekiden.engine.engine_core import StepResult
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.trace import StepRecorder
@@ -147,14 +147,7 @@ def _record_of(answer: Answer) -> RequestRecord:
 
 
 def bench_scheduler(
-    make_core: Callable[[Config, StepRecorder], EngineCore],
-    *,
-    rows: int,
-    waiting: int,
-    steps: int,
-    seed: int,
-    order: str = "fcfs",
-    tenants: int = 1,
+    *, rows: int, waiting: int, steps: int, seed: int, order: str = "fcfs", tenants: int = 1
 ) -> Figures:
     """Time of a step when the model costs next to nothing: what our own work costs.
 
@@ -170,7 +163,7 @@ def bench_scheduler(
         cache=CacheConfig(block_size=16),
         limits=LimitsConfig(max_num_queued_reqs=10 * requests, max_num_queued_tokens=1_000 * requests),
     )
-    core, source, clock = make_core(config, recorder), random.Random(seed), RealClock()
+    core, source, clock = fake_core(config, recorder), random.Random(seed), RealClock()
     for index in range(rows + waiting):
         sampling = SamplingParams(temperature=0.0, max_tokens=source.randrange(steps, 3 * steps))
         prompt = [source.randrange(1000) for _ in range(4)]

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ekiden.config import ORDERS
 from ekiden.evidence.causes import Cause
 from ekiden.evidence.reader import Event, LedgerReader
 from ekiden.evidence.timeline import Moment, Phase, Span, Timeline
@@ -35,6 +36,7 @@ _LEFT_OUT_CAUSES = {
 }
 _WHOLE_CAUSES = {Phase.PREEMPTED: Cause.PREEMPTED, Phase.RESUMING: Cause.RESUMING, Phase.RECOMPUTE: Cause.RECOMPUTE}
 _ORDER_CAUSES = {"fair": Cause.TENANT_TURN, "priority": Cause.PRIORITY, "deadline": Cause.EARLIER_DEADLINE}
+assert _ORDER_CAUSES.keys() == set(ORDERS) - {"fcfs"}, "an order that lets later requests join first has no cause"
 _OPERATOR = PAUSE_BITS[PauseReason.OPERATOR]
 
 

@@ -62,7 +62,6 @@ OWN_WORK = frozenset({Cause.OWN_PREFILL, Cause.OWN_DECODE})
 
 _JOINED = "it would have joined that much earlier"
 _ENDED = "it would have ended that much earlier"
-_COMPUTED = "its prompt would have been computed that much earlier"
 _BY_ARRIVAL = ("scheduling_policy", f"in order of arrival (fcfs) {_JOINED}")
 _LARGER_POOL = ("kv_cache_size", "with a larger KV pool: none of it")
 

@@ -94,7 +94,7 @@ class Timeline:
 
     def take(self, event: Event) -> None:
         """Change what one event changes."""
-        before = (self.phase, self.left_out, self.blocked, self.pauses)
+        before = self._state
         self._apply(event)
         moment = None if event.at is None else Moment(event.turn, event.late, event.at)
         ended = event.kind is EventKind.ENDED
@@ -102,9 +102,14 @@ class Timeline:
             self._since = moment
         elif self._since is None or moment is None:  # the turn of its arrival is no longer kept
             return
-        elif ended or before != (self.phase, self.left_out, self.blocked, self.pauses):
+        elif ended or before != self._state:
             self.spans.append(Span(*before, self._since, moment))
             self._since = None if ended else moment
+
+    @property
+    def _state(self) -> tuple[Phase, int, bool, int]:
+        """What a span tells beside its times."""
+        return self.phase, self.left_out, self.blocked, self.pauses
 
     def _apply(self, event: Event) -> None:
         turn, value = event.turn, event.value
@@ -178,7 +183,7 @@ class Timeline:
         """All spans; of a request that has not ended, the one that goes on ends now."""
         if self._since is None:
             return self.spans
-        return [*self.spans, Span(self.phase, self.left_out, self.blocked, self.pauses, self._since, now)]
+        return [*self.spans, Span(*self._state, self._since, now)]
 
     def stretches_until(self, turn: int) -> Iterator[tuple[int, int]]:
         """First and last turns between which every step that decoded gave it a token, up to a turn."""

@@ -22,7 +22,7 @@ from ekiden.state.controls import TenantLimits
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Fills at ``rate`` tokens a second up to ``capacity``; both may change. The clock is the caller's."""
+    """Fills at ``rate`` tokens a second up to ``capacity``; both may change. The caller passes the time."""
 
     level: float
     updated: float | None = None

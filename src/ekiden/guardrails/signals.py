@@ -1,4 +1,7 @@
-"""Measured signals that limits use. Plain arithmetic on times that the caller passes in."""
+"""Measured signals that limits use. Plain arithmetic on times that the caller passes in.
+
+The engine core hands one :class:`Signals` to the stages: some feed a signal, others read it.
+"""
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
@@ -40,7 +43,7 @@ class DrainRate:
     def seconds_for(self, count: int, at_most: float | None = None) -> float | None:
         """How long ``count`` waiting requests will take to join; None while nothing is known.
 
-        ``at_most``: a rate known from elsewhere, which the measured one is not believed to exceed.
+        ``at_most`` is an upper bound of the rate that is known from elsewhere.
         """
         rates = [rate for rate in (self.per_second, at_most) if rate is not None]
         return count / min(rates) if rates else None
@@ -88,3 +91,11 @@ class OutputLengths:
         if tenant in self._seen and tenant not in self._ranges:
             self._ranges[tenant] = whole_range(self._seen[tenant])
         return self._ranges.get(tenant)
+
+
+@dataclass(slots=True)
+class Signals:
+    """All signals of one engine."""
+
+    drain_rate: DrainRate = field(default_factory=DrainRate)
+    output_lengths: OutputLengths = field(default_factory=OutputLengths)

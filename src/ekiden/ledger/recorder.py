@@ -1,4 +1,4 @@
-"""From an engine's turn to the rows that are stored. Runs on the engine's thread, so it must be cheap and never wait.
+"""From an engine's turn to stored rows. It runs on the engine's thread, so it must be cheap and never wait.
 
 What does not change is not written again: rows of one token are written when their list changes, reasons when they
 begin and when they end. The engine's clock must read whole microseconds (:func:`whole_microseconds`), so that a
@@ -93,7 +93,7 @@ class Recorder:
         self._controls: list[ControlRow] = []
 
     def record(self, turn: Turn) -> None:
-        """Turn one turn into rows and hand them on."""
+        """Make the rows of one turn and hand them on."""
         self._turn += 1
         self._events, self._ends, self._requests, self._controls = [], [], [], []
         start, end = self._micros(turn.start), self._micros(turn.end)

@@ -57,7 +57,7 @@ class EventKind(IntEnum):
     PREEMPTED = 8
     """value: blocks moved to the swap space; 0 when their content was dropped."""
     RESUMED = 9
-    """It got a slot again. value: that of a :class:`Resumed`."""
+    """It runs again after a preemption or a pause. value: see :class:`Resumed`."""
     CAUGHT_UP = 10
     """Its dropped KV blocks have been computed again."""
     PAUSED = 11
@@ -109,15 +109,15 @@ class TurnRow(NamedTuple):
     p50: int
     p90: int
     prefill_time: int
-    """How much of ``took`` the prefill chunks cost, by the step-time model."""
+    """The part of ``took`` that the prefill chunks cost, by the step-time model."""
     swapped: int
     """Blocks copied to or from the swap space."""
     tokens: int
-    """Tokens given out."""
+    """Output tokens that the turn gave its requests."""
     inputs: bytes
     decisions: bytes
     epoch: int | None = None
-    """Of the controls in force; None in format 2."""
+    """The epoch of the controls in force; None in format 2."""
 
     @property
     def end(self) -> int:
@@ -169,7 +169,7 @@ class EndRow(NamedTuple):
 
 
 class ControlRow(NamedTuple):
-    """A rule in force from ``turn`` on; ``old`` is what held before. ``expires`` is in microseconds of the run."""
+    """A control's value from ``turn`` on; ``old`` is the value before. ``expires`` is in microseconds of the run."""
 
     turn: int
     at: int

@@ -17,7 +17,7 @@ from ekiden.models.digests import file_digest
 from ekiden.models.errors import ModelError
 from ekiden.models.files import read_json, read_text
 from ekiden.models.gguf import GGUFCheckpoint
-from ekiden.models.resolve import Kind, ModelFiles
+from ekiden.models.resolve import ModelFiles
 from ekiden.models.safetensors import SafetensorsCheckpoint
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.models.tokenizer_gguf import tokenizer_from_metadata
@@ -35,8 +35,7 @@ class ModelDescription:
     ``template``. ``warnings`` tell the operator of things that work but may not be intended.
     """
 
-    name: str
-    kind: Kind
+    files: ModelFiles
     spec: ModelSpec | None
     vocab_size: int
     max_position_embeddings: int
@@ -96,8 +95,7 @@ def describe(
     override = None if chat_template_path is None else read_text(chat_template_path)
     template = _chat_template(str(source), override, templates, tokenizer, warnings)
     return ModelDescription(
-        name=files.name,
-        kind=files.kind,
+        files=files,
         spec=spec,
         vocab_size=vocab_size,
         max_position_embeddings=max_positions,

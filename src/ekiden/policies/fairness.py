@@ -106,7 +106,7 @@ class FairQueue:
             self._last_to_leave = tenant
 
     def may_pass(self, candidate: Sequence, blocked: Sequence) -> bool:
-        """False for a tenant with the larger counter, which small requests would let get further ahead."""
+        """False when the candidate's tenant has the larger counter: its small requests would take it further ahead."""
         return self._tenant(candidate.request.tenant).counter <= self._tenant(blocked.request.tenant).counter
 
     def charge(self, sequence: Sequence, *, prompt: int = 0, cached: int = 0, output: int = 0) -> None:

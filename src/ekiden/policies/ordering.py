@@ -9,31 +9,25 @@
 In the first three a request's place depends on itself alone, so they are one sorted queue with different keys.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final
 
 from sortedcontainers import SortedDict
 
+from ekiden.config import ORDERS
 from ekiden.policies.fairness import FairQueue
 from ekiden.state.controls import Controls
 from ekiden.state.policy import ServiceCounters, WaitingQueue
-from ekiden.state.request import Request
 from ekiden.state.sequence import Sequence
 
-_KEYS: Final[Mapping[str, Callable[[Controls, Request], float]]] = {
-    "fcfs": lambda controls, request: request.arrival_time,
-    "priority": lambda controls, request: request.priority * controls.ageing_seconds + request.arrival_time,
-    "deadline": lambda controls, request: (
-        request.arrival_time + controls.default_deadline_seconds if request.deadline is None else request.deadline
-    ),
-}
+SortKey = Callable[[Sequence], float]
+QueueMaker = Callable[[Controls, ServiceCounters], WaitingQueue]
 
 
 class KeyedQueue:
     """Waiting sequences sorted by a key that never changes; equal keys keep the order in which they were pushed."""
 
-    def __init__(self, key: Callable[[Sequence], float], counters: ServiceCounters) -> None:
+    def __init__(self, key: SortKey, counters: ServiceCounters) -> None:
         self._key = key
         self._counters = counters
         self._sorted: SortedDict[tuple[float, int], Sequence] = SortedDict()
@@ -76,11 +70,7 @@ class KeyedQueue:
 
 def make_waiting_queue(controls: Controls, counters: ServiceCounters | None = None) -> WaitingQueue:
     """An empty queue in the order that is in force. ``counters`` are those of the queue before it."""
-    counters = counters or ServiceCounters()
-    if controls.scheduling_policy == "fair":
-        return FairQueue(controls, counters)
-    key = _KEYS[controls.scheduling_policy]
-    return KeyedQueue(lambda sequence: key(controls, sequence.request), counters)
+    return _QUEUES[controls.scheduling_policy](controls, counters or ServiceCounters())
 
 
 def same_order(one: Controls, other: Controls) -> bool:
@@ -89,6 +79,35 @@ def same_order(one: Controls, other: Controls) -> bool:
 
 
 def _order(controls: Controls) -> tuple[object, ...]:
+    """The order's name and every control that decides a place in the queue."""
     weights = {name: limits.weight for name, limits in controls.tenants.items()}
     fair = (controls.fair_prompt_weight, controls.fair_cached_weight, controls.fair_output_weight, weights)
     return controls.scheduling_policy, controls.ageing_seconds, controls.default_deadline_seconds, fair
+
+
+def _arrival(sequence: Sequence, controls: Controls) -> float:
+    return sequence.request.arrival_time
+
+
+def _aged(sequence: Sequence, controls: Controls) -> float:
+    return sequence.request.priority * controls.ageing_seconds + sequence.request.arrival_time
+
+
+def _due(sequence: Sequence, controls: Controls) -> float:
+    request = sequence.request
+    if request.deadline is not None:
+        return request.deadline
+    return request.arrival_time + controls.default_deadline_seconds
+
+
+def _sorted_by(key: Callable[[Sequence, Controls], float]) -> QueueMaker:
+    return lambda controls, counters: KeyedQueue(lambda sequence: key(sequence, controls), counters)
+
+
+_QUEUES: dict[str, QueueMaker] = {
+    "fcfs": _sorted_by(_arrival),
+    "priority": _sorted_by(_aged),
+    "deadline": _sorted_by(_due),
+    "fair": FairQueue,
+}
+assert _QUEUES.keys() == set(ORDERS), "the orders of config.py are not those that have a queue here"

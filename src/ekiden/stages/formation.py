@@ -1,17 +1,17 @@
-"""Stage 2, formation: which rows the next step computes, within its token budget.
+"""Stage 2, formation: it chooses the rows that the next step computes, within its token budget.
 
 Rules:
 - decodes first (one token each), then prefill chunks in order of admission with what is left of the budget, then the
-  drafts of decode rows: a draft is a guess, so it takes only what nobody else can use, and nobody is preempted for it;
-- where a chunk may end, and how few tokens it may have, is the backend's to say (:class:`ChunkRules`);
+  drafts of decode rows: a draft is a guess, so it takes only what no other sequence can use, and preempts none;
+- where a chunk may end, and how few tokens it may have, is for the backend to say (:class:`ChunkRules`);
 - a decode that needs a block gets one here, so that nothing can fail after the plan is made. When the pool is empty a
   victim is preempted: the newest running sequence, never the oldest, and never one whose blocks are still on their way
   back from the swap space;
 - while sequences decode, prefill chunks shrink until the predicted step (its 90th percentile) keeps the inter-token
   target; the first prompt in line still gets its smallest chunk, so that prefill never starves;
 - at most ``max_concurrent_prefills`` prompts are part-way through at once;
-- with ``prefill_first`` no decode is planned while prompts can be computed: for offline batches, whose streams nobody
-  watches;
+- with ``prefill_first`` no decode is planned while prompts can be computed. Offline batches use it, since nobody
+  watches their streams;
 - a prompt block that is being computed in this step is not computed twice: another prompt with the same beginning waits
   for it and takes it over;
 - output tokens are computed one at a time when a sequence is computed again after its blocks were dropped, as they were
@@ -81,7 +81,7 @@ class Formation:
         for sequence in list(self.population.running):
             if sequence.is_prefilling or sequence.status is not Status.RUNNING:
                 continue
-            if len(rows) == budget:  # it was lowered while more than that ran
+            if len(rows) == budget:  # the budget was lowered while more sequences ran
                 step.outcome.left_out.append((sequence, LeftOutReason.TOKEN_BUDGET))
                 continue
             if needs_block(sequence) and not self._grow(sequence, step, resumed):
@@ -91,7 +91,7 @@ class Formation:
         step.total_tokens = len(rows)
 
     def _grow(self, sequence: Sequence, step: "_Forming", resumed: list[Sequence]) -> bool:
-        """One more block for the sequence, taken from a victim if need be; False when it must sit this step out."""
+        """Give the sequence one more block, from a victim if need be; False when it must sit this step out."""
         while self.kv.num_available == 0:
             if self.padding.give_up_blocks():
                 continue
@@ -106,11 +106,10 @@ class Formation:
         return True
 
     def _victim(self, needy: Sequence, resumed: list[Sequence]) -> tuple[Sequence | None, Sequence | None]:
-        """The newest running sequence that is not behind ``needy`` in line; ``needy`` itself if it is the newest.
+        """The newest running sequence that can give up its blocks, and the runner-up: the one that would come next.
 
-        With it comes the runner-up, who would have been chosen next.
-
-        Rows are planned oldest first, so whoever stands after ``needy`` is not in the plan yet.
+        It is ``needy`` itself when no newer one can. Rows are planned oldest first, so those newer than ``needy`` are
+        not in the plan yet.
         """
         running = self.population.running
         candidates = iter(reversed(running[1:]))
@@ -138,7 +137,7 @@ class Formation:
                 step.outcome.left_out.append((sequence, reason))
 
     def _add_prefill(self, step: "_Forming", sequence: Sequence) -> LeftOutReason | None:
-        """The sequence's next chunk goes into the plan, or the reason why it does not is returned."""
+        """Put the sequence's next chunk into the plan; the reason is returned when it gets none."""
         if step.prompts >= self.controls.now.max_concurrent_prefills:
             return LeftOutReason.CONCURRENT_PREFILLS
         gained = self.kv.take_over_computed(sequence)

@@ -1,7 +1,7 @@
 """Stage 1, intake: a request becomes a waiting sequence, or is refused with its reason.
 
-Owns admission limits and the filling of the waiting queue. What can never run is refused here, at once; nothing
-that is accepted here can block the queue for ever.
+This stage owns the admission limits and fills the waiting queue. A request that could never run is refused at once, so
+no accepted request can block the queue for ever.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from hashlib import blake2b
 from math import inf
 
 from ekiden.guardrails.limits import TokenBucket
-from ekiden.guardrails.signals import DrainRate, OutputLengths, Progress
+from ekiden.guardrails.signals import Progress, Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.controls import ControlsInForce
@@ -29,8 +29,7 @@ class Intake:
     controls: ControlsInForce
     population: Population
     kv: KVCacheManager
-    drain_rate: DrainRate
-    output_lengths: OutputLengths
+    signals: Signals
     vocab_size: int
     max_model_len: int
     eos_token_ids: frozenset[int]
@@ -38,7 +37,7 @@ class Intake:
     make_stop_text: StopTextFactory
     make_rules: RulesFactory | None = None
     buckets: dict[str, TokenBucket] = field(default_factory=dict)
-    """Of the tenants that have a rate."""
+    """The token bucket of each tenant that has a rate."""
 
     def accept(self, request: Request, now: float) -> Sequence | Refusal:
         """Put the request in the waiting queue, or return the refusal. A refused request changes nothing."""
@@ -62,7 +61,7 @@ class Intake:
             stop_token_ids=stops if sampling.ignore_eos else stops | self.eos_token_ids,
             stop_text=self.make_stop_text(request) if sampling.stop else None,
             rules=rules,
-            expected_output=self.output_lengths.expect(request.tenant),
+            expected_output=self.signals.output_lengths.expect(request.tenant),
         )
         self.population.by_id[request.request_id] = sequence
         self.population.enqueue(sequence)
@@ -70,8 +69,8 @@ class Intake:
         return sequence
 
     def _rules_of(self, grammar: Grammar) -> TokenRules | Refusal:
-        """A look-up where `engine/preparing.py` has compiled the grammar; an offline batch compiles it here."""
-        message = "this model writes no text, so a grammar has nothing to hold to; leave it out"
+        """The grammar's matcher. `engine/preparing.py` has compiled the grammar, except for an offline batch."""
+        message = "this model writes no text, so no grammar can apply to it; leave the grammar out"
         if self.make_rules is not None:
             try:
                 return self.make_rules(grammar)
@@ -129,7 +128,8 @@ class Intake:
         """The refusal of a request that comes at a bad moment and may be accepted later."""
         limits, waiting = self.controls.now, self.population.queue_size
         if limits.draining:
-            return Refusal(reason=RefusalReason.DRAINING, message="the server is shutting down; try another or later")
+            message = "no new requests are taken now; try another server, or later"
+            return Refusal(reason=RefusalReason.DRAINING, message=message)
         most = limits.max_queue_seconds
         wait = None if most is None else self._expected_wait(now)
         if waiting.requests >= limits.max_num_queued_reqs:
@@ -152,13 +152,13 @@ class Intake:
         The first requests join because slots are empty, not because others end, so they say nothing about how fast the
         queue drains. Until each slot has been used twice, the rate at which running answers end is an upper bound.
         """
-        population, drain_rate = self.population, self.drain_rate
+        population, drain_rate = self.population, self.signals.drain_rate
         at_most = None
         if drain_rate.joined < 2 * population.max_num_seqs and population.queued:
             progress = Progress()
             for sequence in population.running:
                 expected = sequence.max_total_tokens - sequence.num_prompt_tokens
-                usual = self.output_lengths.expect(sequence.request.tenant)
+                usual = self.signals.output_lengths.expect(sequence.request.tenant)
                 progress.add(
                     made=sequence.num_output_tokens,
                     expected=expected if usual is None else min(expected, max(1, usual[1])),
@@ -180,7 +180,7 @@ class Intake:
                 reason=RefusalReason.TENANT_QUEUE_FULL,
                 message=f"tenant {tenant!r} has {waiting.requests} requests with {waiting.tokens} prompt tokens "
                 f"waiting and its limit is {limit}; try later",
-                retry_after=max(1.0, self.drain_rate.seconds_for(waiting.requests) or 1.0),
+                retry_after=max(1.0, self.signals.drain_rate.seconds_for(waiting.requests) or 1.0),
             )
         rate = limits.tokens_per_second
         if rate is None:

@@ -1,4 +1,4 @@
-"""Stage 5, refill: freed capacity goes to the next requests in order.
+"""Stage 5, refill: it gives freed capacity to the next requests in order.
 
 A request that waits for KV blocks at the head of the queue may be passed by later ones that fit, a bounded number of
 times; then no request passes it until it fits. So a small request is not held up by a large one for long, and a large
@@ -12,7 +12,7 @@ running sequences can grow without a preemption right away; it does not apply wh
 from bisect import insort
 from dataclasses import dataclass
 
-from ekiden.guardrails.signals import DrainRate
+from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.batching import admission_limit
 from ekiden.policies.padding import PaddingRows
@@ -31,7 +31,7 @@ class Refill:
     kv: KVCacheManager
     controls: ControlsInForce
     padding: PaddingRows
-    drain_rate: DrainRate
+    signals: Signals
     num_admitted: int = 0
 
     def admit(self, now: float) -> RefillOutcome:
@@ -42,7 +42,7 @@ class Refill:
             self._admit_waiting(outcome, now)
         elif backlogged:
             outcome.wait_reason = WaitReason.PREEMPTED_FIRST
-        self.drain_rate.observe(joined=len(outcome.admitted), backlogged=backlogged, now=now)
+        self.signals.drain_rate.observe(joined=len(outcome.admitted), backlogged=backlogged, now=now)
         return outcome
 
     def _fits(self, sequence: Sequence) -> bool:

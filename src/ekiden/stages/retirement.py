@@ -1,6 +1,6 @@
-"""Stage 4, retirement: new tokens are applied, stop rules decide who has ended, and memory goes back.
+"""Stage 4, retirement: it appends the new tokens; sequences that a stop rule ends give back their memory.
 
-Owns every end of a sequence: each gets exactly one terminal event, here or as a refusal at intake.
+This stage owns every end of a sequence. Each request gets exactly one terminal event, here or as a refusal at intake.
 A row may bring several tokens; those after the one that ends the sequence are dropped.
 Stop rules in order of precedence: a grammar that failed, end-of-sequence and stop tokens, stop strings, the end of the
 grammar (whatever ``min_tokens`` says, for nothing can follow it), then length.
@@ -8,7 +8,7 @@ grammar (whatever ``min_tokens`` says, for nothing can follow it), then length.
 
 from dataclasses import dataclass
 
-from ekiden.guardrails.signals import OutputLengths
+from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.padding import PaddingRows
 from ekiden.state.plan import BlockCopy, StepOutput
@@ -24,10 +24,10 @@ class Retirement:
     kv: KVCacheManager
     eos_token_ids: frozenset[int]
     padding: PaddingRows
-    output_lengths: OutputLengths
+    signals: Signals
 
     def apply(self, formed: FormationOutcome, output: StepOutput, now: float) -> list[RequestUpdate]:
-        """Append the step's tokens and retire whoever has ended. One update for each row that got a token."""
+        """Append the step's tokens and retire the sequences that ended. Each row that got a token has an update."""
         self.kv.plan_executed()
         updates: list[RequestUpdate] = []
         charge = self.population.waiting.charge
@@ -85,7 +85,7 @@ class Retirement:
         return (FinishReason.LENGTH, None) if len(sequence.token_ids) >= sequence.max_total_tokens else None
 
     def end(self, sequence: Sequence, reason: FinishReason, now: float, message: str | None = None) -> RequestUpdate:
-        """End a live sequence from outside its own tokens: aborted, expired, or lost with a failed step."""
+        """End a live sequence that its tokens did not end: it was aborted, its deadline passed, or its step failed."""
         sequence.finish_reason = reason
         finish = self._retire(sequence, now, message)
         self.padding.end_with_batch()
@@ -94,7 +94,7 @@ class Retirement:
     def pause(self, sequence: Sequence) -> list[BlockCopy]:
         """Take a live sequence out of the running until it is resumed; returns swap-out pairs for the next plan.
 
-        It gives back its slot and its blocks, so that whoever reads it slowly costs nobody else anything.
+        It gives back its slot and its blocks, so that a client that reads slowly costs the others nothing.
         """
         population = self.population
         population.remove(sequence)
@@ -115,7 +115,7 @@ class Retirement:
             self._give_back(sequence)
         assert sequence.finish_reason is not None
         if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
+            self.signals.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
         if message is None and sequence.rules is not None:
             message = sequence.rules.error
         return Finish(

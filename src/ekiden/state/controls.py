@@ -123,7 +123,7 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standing(changes: Iterable[ControlChange], newer: ControlChange) -> list[ControlChange]:
-    """The changes with a newer one; what is replaced for good is left out."""
+    """The changes together with a newer one, without the values that it replaces for good."""
     if newer.expires_at is not None:
         return [*changes, newer]
     kept = [

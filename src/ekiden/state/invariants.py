@@ -1,4 +1,4 @@
-"""What holds between any two steps, by name, and the error that says which of it was broken.
+"""What holds between any two steps, by name, and the error that says which of them was broken.
 
 Owners of state assert their part in `check_integrity`; the simulation in tests/simulation checks the rest from outside.
 """

@@ -1,9 +1,9 @@
 """What one step computes, and what came of it: values that hold no live sequence and can cross a process border.
 
-A :class:`BatchPlan` is a list of rows. A row brings the next tokens of one sequence: a chunk of its prompt, or the one
-token that its answer goes on from, followed by *drafts*, which are guesses of what the model will say next. A draft is
-accepted when the token chosen at its place is the draft itself, so a decode row gives one token for its own and one for
-each draft that was right.
+A :class:`BatchPlan` is a list of rows. A row has the next tokens of one sequence to be computed. That is a chunk of its
+prompt, or its newest token, perhaps followed by *drafts*: guesses of the tokens that come next. A draft is accepted
+when the model chooses the same token at its place, so a decode row gives one token and one more for each accepted
+draft.
 
 Values of a row hold no cycles, so the garbage collector need not walk over them (``gc=False``).
 """
@@ -20,7 +20,7 @@ BlockCopy = tuple[int, int]
 
 
 class RowSampling(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the choice of a row's tokens depends on beside its logits.
+    """Everything beside the logits that the choice of a row's tokens depends on.
 
     The token at position ``p`` of a sequence is drawn with random numbers keyed by ``(seed, p)``.
     """
@@ -31,7 +31,8 @@ class RowSampling(msgspec.Struct, frozen=True, array_like=True, gc=False):
     history: tuple[int, ...] = ()
     """The sequence's tokens up to the row's own, drafts not included. Given only where penalties count them."""
     stop_token_ids: tuple[int, ...] = ()
-    """What may not come before ``params.min_tokens``, beside the model's own end tokens. Given only until then."""
+    """Tokens that may not be chosen before the answer has ``params.min_tokens``, beside the model's own end tokens.
+    Empty once it has."""
     masks: tuple[bytes, ...] = ()
     """For a row with a grammar, which tokens may come at each logit position: one bit for each token id, the lowest
     bit of the first byte being id 0."""
@@ -106,7 +107,7 @@ NO_TOKENS: Final = RowResult()
 
 
 class StepTiming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Seconds of one step by where they went. ``started`` is a reading of the engine's clock, ``total`` is measured
+    """How the seconds of one step were spent. ``started`` is a reading of the engine's clock, ``total`` is measured
     with it; ``model`` (the compiled passes) and ``sampling`` are the runner's own measurements."""
 
     started: float = 0.0
@@ -116,7 +117,7 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def host(self) -> float:
-        """What is left: handling of inputs and results."""
+        """The rest of the time, in which inputs are prepared and results handled."""
         return self.total - self.model - self.sampling
 
 

@@ -11,7 +11,7 @@ from ekiden.state.sequence import Sequence
 class ServiceCounters:
     """The virtual token counters of `fair`, which are kept while another order is in force.
 
-    ``floor`` is the counter to which a tenant is raised that joins an empty queue.
+    A tenant that had no request waiting starts with ``floor``, unless its own counter is larger.
     """
 
     by_tenant: dict[str, float] = field(default_factory=dict)

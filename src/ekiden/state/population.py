@@ -8,8 +8,9 @@
 | `paused`    | PAUSED    | retirement         | intake (resume), retirement     |
 | `padding`   | FINISHED  | retirement         | retirement (batch ends), refill |
 
-`running` is in order of admission, oldest first. A sequence keeps its slot while it runs, is preempted or pads.
-A paused one gives its slot up; resumed, it waits again, or is preempted without a slot until refill finds one.
+`running` is in order of admission, oldest first. A sequence keeps its slot while it runs, while it is preempted, and
+as padding. A paused one gives its slot up. When it is resumed it waits again, or counts as preempted and gets a slot
+from refill.
 """
 
 import heapq

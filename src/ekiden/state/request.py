@@ -1,8 +1,8 @@
 """A request as it enters the engine, and every way in which it can end.
 
 A request is immutable. It ends in exactly one terminal event: a refusal at intake, or a finish.
-These values hold no cycles, so the collector need not walk over them (``gc=False``): with many waiting it would hold up
-a step.
+These values hold no cycles, so the garbage collector need not walk over them (``gc=False``): with many requests
+waiting, that would hold up a step.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class RefusalReason(StrEnum):
     TENANT_QUEUE_FULL = "tenant_queue_full"
     TENANT_RATE = "tenant_rate"
     DRAINING = "draining"
-    # These only the HTTP layer finds.
+    # Only the HTTP layer gives the following reasons.
     INVALID_HTTP = "invalid_http"
     INVALID_JSON = "invalid_json"
     UNSUPPORTED = "unsupported"
@@ -73,7 +73,7 @@ class RefusalReason(StrEnum):
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A refusal with its reason; ``param`` names the request field at fault, where one is.
 
-    ``retry_after`` is the measured or configured number of seconds after which the same request may be accepted.
+    The same request may be accepted after ``retry_after`` seconds.
     """
 
     reason: RefusalReason

@@ -27,7 +27,7 @@ class ChunkRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerInfo:
-    """What the engine must know about a loaded model. ``details`` goes to the lineage as it is."""
+    """What the engine must know about a loaded model. The lineage takes over ``details``."""
 
     backend: str
     vocab_size: int
@@ -40,8 +40,9 @@ class RunnerInfo:
     max_drafts: int = 0
     """The most drafts that a row may hold; 0 for a backend that takes none."""
     most_tokens: int | None = None
-    """Tokens in a step for which it was prepared, and rows that get a token; None: any number."""
+    """The most tokens in a step that it was prepared for; None: any number."""
     most_rows: int | None = None
+    """The most rows that get a token that it was prepared for; None: any number."""
     details: dict[str, str] = field(default_factory=dict)
 
 

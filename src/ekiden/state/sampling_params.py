@@ -1,7 +1,7 @@
-"""What a client asked of sampling and stopping, already validated.
+"""How the tokens of an answer are chosen, and when it stops.
 
-Values here are final: defaults are filled in and limits are resolved, so that nothing below intake ever
-asks "was this given?". Messages are msgspec structs because they cross the process border (docs/decisions).
+The doors fill in the defaults, so no later code needs to know which fields a client gave. The values cross the border
+between the processes, so they are msgspec structs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def edits_logits(self) -> bool:
-        """True when this row's logits must be changed before a token is chosen."""
+        """True when the logits must be changed before a token is chosen."""
         return bool(self.logit_bias) or self.penalises
 
     @property
@@ -110,7 +110,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "logprobs": Bound(0, 20, "between 0 and 20"),
     "prompt_logprobs": Bound(0, 20, "between 0 and 20"),
 }
-"""What each number may be. The doors describe and check their fields with this table too."""
+"""The bounds of each number. The doors describe and check their fields with this table too."""
 BIAS: Final = Bound(-100, 100, "between -100 and 100")
 
 

@@ -1,4 +1,4 @@
-"""A request's life inside the engine, and the table of its legal status changes.
+"""A sequence, which is a request inside the engine, and the table of its legal status changes.
 
 Rules:
 - only the stage that owns a status change makes it, always through :meth:`Sequence.move_to`;
@@ -82,7 +82,8 @@ class Sequence:
     """Present when the request has a grammar."""
     status: Status = Status.WAITING
     slot: int | None = None
-    """Which of the ``max_num_seqs`` places it runs in; None when it does not run."""
+    """Which of the ``max_num_seqs`` slots it has. It keeps its slot while it is preempted; waiting or paused it has
+    none."""
     admission: int = 0
     """Its number in the order of admissions, from 1; 0 before."""
     num_computed_tokens: int = 0
@@ -94,7 +95,7 @@ class Sequence:
     """p10, p50 and p90 of the output tokens of its tenant's finished requests; None while none has finished."""
     num_preemptions: int = 0
     num_overtaken: int = 0
-    """How often a later sequence joined while this one waited for KV blocks at the head of the queue."""
+    """How often a later sequence joined because this one did not fit the KV pool."""
     admitted_time: float | None = None
     first_token_time: float | None = None
     finish_reason: FinishReason | None = None
@@ -139,7 +140,7 @@ class Sequence:
         return Row(self.slot, start, tokens + drafts, self.block_table, sampling, prefill, len(drafts), asked)
 
     def decode_row(self) -> Row:
-        """The row that its answer goes on from; most rows are of this kind."""
+        """A row of its newest token, from which the model makes the next one. Most rows are of this kind."""
         slot, start, sampling = self.slot, self.num_computed_tokens, self.plain_sampling
         if sampling is None or slot is None or start + 1 != len(self.token_ids):
             return self.row(1, (), () if self.rules is None else self.rules.masks())
@@ -162,7 +163,7 @@ class Sequence:
         )
 
     def _prompt_logits(self, end: int) -> PromptLogits | None:
-        """What is still to be reported of the prompt up to a position."""
+        """The prompt log-probabilities up to position ``end`` that have not been reported yet."""
         num_top = self.request.sampling.prompt_logprobs
         first = max(self.num_computed_tokens, len(self.prompt_logprobs))
         last = min(end, self.num_prompt_tokens - 1)

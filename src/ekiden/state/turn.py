@@ -1,7 +1,7 @@
 """What one turn of the engine did, as its stages returned it: the ledger's only source.
 
 A :class:`Turn` is filled in while the turn runs and handed to the recorder at its end, between turns. It refers to
-live sequences; whoever keeps something of it copies what it keeps.
+live sequences, which change later, so a recorder copies the values that it keeps.
 """
 
 from dataclasses import dataclass, field
@@ -118,16 +118,16 @@ class Turn:
     control_changes: list[tuple[int, ControlChange]] = field(default_factory=list)
     """Those that were asked for and accepted, each with the number of arrivals of this turn before it."""
     set_fields: list[SetField] = field(default_factory=list)
-    """What these changes, and others that expired, set."""
+    """The fields that these changes set, and those that the expiry of earlier changes set back."""
     epoch: int = 0
-    """Of the controls that the turn was made under."""
+    """The epoch of the controls that were in force."""
     ended_at_start: list[RequestUpdate] = field(default_factory=list)
     refilled_at_start: RefillOutcome | None = None
     formed: FormationOutcome | None = None
     """None when there was nothing to compute, as are those that follow."""
     predicted: TimeRange | None = None
     prefill_share: float = 0.0
-    """How much of the predicted time is owed to prefill chunks, 0 to 1."""
+    """The part of the predicted time that is due to prefill chunks, 0 to 1."""
     output: StepOutput | None = None
     failure: str | None = None
     updates: list[RequestUpdate] = field(default_factory=list)

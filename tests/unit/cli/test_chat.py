@@ -1,16 +1,15 @@
 """The conversation's turns, and answers over HTTP from a scripted server."""
 
-import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
 from ekiden.cli.chat import HELP, ChatSession
-from ekiden.cli.remote_chat import RemoteAnswerer
+from ekiden.cli.remote_chat import remote_answers
 from ekiden.errors import UserError
 
 
@@ -20,7 +19,7 @@ class Scripted:
     def __init__(self) -> None:
         self.asked: list[list[dict[str, str]]] = []
 
-    async def answer(self, messages: list[dict[str, str]]) -> AsyncIterator[str]:
+    def answer(self, messages: list[dict[str, str]]) -> Generator[str]:
         self.asked.append([dict(message) for message in messages])
         text = messages[-1]["content"]
         if text == "fail":
@@ -47,7 +46,7 @@ def talk(lines: list[str], system: str | None = None) -> tuple[Scripted, ChatSes
         return line
 
     session = ChatSession(answer=answerer.answer, read=read, write=written.append, note=notes.append, system=system)
-    session.talk(asyncio.run)
+    session.talk()
     return answerer, session, "".join(written), notes
 
 
@@ -136,17 +135,12 @@ def chunks(*events: object) -> bytes:
     return "".join(f"data: {line}\n\n" for line in lines).encode()
 
 
-async def ask(url: str, key: str | None = None) -> str:
-    answerer = RemoteAnswerer(url, key, {"max_tokens": 5})
-    try:
-        await answerer.open()
-        pieces = [piece async for piece in answerer.answer([{"role": "user", "content": "hi"}])]
-    finally:
-        await answerer.close()
-    return "".join(pieces)
+def ask(url: str, key: str | None = None) -> str:
+    with remote_answers(url, key, {"max_tokens": 5}) as answer:
+        return "".join(answer([{"role": "user", "content": "hi"}]))
 
 
-async def test_remote_answers_stream_from_the_first_model_listed(server):
+def test_remote_answers_stream_from_the_first_model_listed(server):
     stream = chunks(
         {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
         {"choices": [{"delta": {"content": "He"}}]},
@@ -155,7 +149,7 @@ async def test_remote_answers_stream_from_the_first_model_listed(server):
         "[DONE]",
     )
     url, got = server(MODELS, (200, stream))
-    assert await ask(url, "k") == "Hello"
+    assert ask(url, "k") == "Hello"
     assert got[0] == ("/v1/models", "Bearer k")
     assert got[1] == {
         "model": "m",
@@ -175,8 +169,8 @@ async def test_remote_answers_stream_from_the_first_model_listed(server):
         (MODELS, (200, chunks({"error": {"message": "engine died"}}, "[DONE]")), "engine died"),
     ],
 )
-async def test_what_the_server_says_is_passed_on(server, models, chat, message):
+def test_what_the_server_says_is_passed_on(server, models, chat, message):
     url, _ = server(models, chat)
     with pytest.raises(UserError) as caught:
-        await ask(url)
+        ask(url)
     assert message in str(caught.value)

@@ -22,7 +22,7 @@ def test_without_sources_every_value_is_the_default():
     resolved = resolve({}, {})
     assert resolved.config == Config()
     assert set(resolved.sources.values()) == {"default"}
-    assert len(resolved.values) == len(all_settings())
+    assert len(resolved.sources) == len(all_settings())
 
 
 def test_flag_beats_variable_beats_file_beats_default(toml):

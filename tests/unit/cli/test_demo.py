@@ -40,7 +40,8 @@ def runs() -> list[demo.ArmRun]:
     prompts = demo_prompts()
     token_ids = [[index + 1] * 30 for index in range(len(prompts))]
     parts = make_parts()
-    return [timed(demo.run_arm(parts, scheduled(CONFIG, batching=arm), prompts, token_ids)) for arm in demo.ARMS]
+    arms = [scheduled(CONFIG, batching=arm) for arm in ("static", "continuous")]
+    return [timed(demo.run_arm(parts, arm, prompts, token_ids)) for arm in arms]
 
 
 def timed(run: demo.ArmRun) -> demo.ArmRun:
@@ -91,29 +92,26 @@ def test_the_page_holds_both_charts_and_every_prompt(runs):
 class FakeModel:
     """Stands in for a described model: a token for each character."""
 
-    class Description:
-        class tokenizer:
-            bos_token_id = None
-            adds_bos = False
+    class tokenizer:
+        bos_token_id = None
+        adds_bos = False
 
-            @staticmethod
-            def protect(text: str) -> str:
-                return text
+        @staticmethod
+        def protect(text: str) -> str:
+            return text
 
-            @staticmethod
-            def encode(text: str, *, add_special_tokens: bool, parse_special: bool) -> list[int]:
-                return [ord(character) % 1000 for character in text]
+        @staticmethod
+        def encode(text: str, *, add_special_tokens: bool, parse_special: bool) -> list[int]:
+            return [ord(character) % 1000 for character in text]
 
-            @staticmethod
-            def decode(token_ids: list[int]) -> str:
-                return f"{len(token_ids)} tokens"
+        @staticmethod
+        def decode(token_ids: list[int]) -> str:
+            return f"{len(token_ids)} tokens"
 
-        class chat_template:
-            @staticmethod
-            def render(messages, *, protect):
-                return protect(messages[0]["content"])
-
-    description = Description
+    class chat_template:
+        @staticmethod
+        def render(messages, *, protect):
+            return protect(messages[0]["content"])
 
 
 @pytest.fixture
@@ -129,6 +127,13 @@ def test_the_command_writes_the_page_and_succeeds(fake_model, tmp_path: Path, ca
     assert "The tokens of the two runs are identical." in shown
     assert "160 tokens" in shown
     assert "<svg" in (folder / "demo.html").read_text(encoding="utf-8")
+
+
+def test_every_policy_can_be_shown_against_continuous(fake_model, tmp_path: Path, capsys):
+    for other in demo.OTHERS:
+        assert main(["demo", "--out", str(tmp_path), "--block-size", "16", "--against", other]) == 0
+        assert f"{other}: " in capsys.readouterr().out
+        assert f"{other.capitalize()} against continuous" in (tmp_path / "demo.html").read_text(encoding="utf-8")
 
 
 def test_different_tokens_fail_the_demo(fake_model, tmp_path: Path, capsys, monkeypatch):

@@ -1,7 +1,10 @@
 """``ekiden serve --backend fake``: the whole server, and no model in it."""
 
+import io
+import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,6 +93,19 @@ def test_a_chat_without_a_server_starts_one_of_its_own(reference_dir: Path, tmp_
     assert (said.returncode, said.stderr) == (0, "")
     assert said.stdout.strip()
     assert not state.exists(), "a chat is not recorded"
+
+
+def test_a_chat_shows_what_its_own_server_warned_of(
+    reference_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(reference_dir / "llama", tmp_path / "plain")
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    del settings["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(["chat", str(folder), "--backend", "fake", "--model-cache", str(tmp_path / "cache")]) == 0
+    warning = f"{folder}: has no chat template, so chat is refused; give one with --chat-template\n"
+    assert capsys.readouterr().err == warning
 
 
 COMMAND = """

@@ -16,6 +16,7 @@ from ekiden.config import CacheConfig, Config, EngineConfig, LimitsConfig, Model
 from ekiden.guardrails.limits import load_tenants
 from ekiden.ledger.store import LedgerWriter
 from ekiden.models.load import ModelDescription
+from ekiden.models.resolve import ModelFiles
 from ekiden.state.lineage import Lineage
 from ekiden.state.runner import ChunkRules, RunnerInfo
 from tests.api.scripted import make_tokenizer
@@ -34,9 +35,9 @@ INFO = RunnerInfo(
 
 
 def description(weights: str = "w") -> ModelDescription:
+    folder = Path("models")
     return ModelDescription(
-        name="tiny",
-        kind="gguf",
+        files=ModelFiles(kind="gguf", name="tiny", root=folder, weights=(folder / "tiny.gguf",), cache_dir=folder),
         spec=None,
         vocab_size=300,
         max_position_embeddings=64,

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from ekiden.backends.fake import FakeRunner
-from ekiden.build.core import fake_core
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
@@ -130,7 +129,7 @@ def test_rows_that_do_not_fit_the_pool_are_refused_with_the_way_out(parts):
 
 
 def test_the_scheduler_bench_measures_full_steps():
-    figures = bench_scheduler(fake_core, rows=8, waiting=50, steps=5, seed=0, order="fair", tenants=3)
+    figures = bench_scheduler(rows=8, waiting=50, steps=5, seed=0, order="fair", tenants=3)
     assert (figures["running"], figures["waiting"], figures["steps"], figures["tenants"]) == (8, 50, 5, 3)
     step = figures["step_seconds"]
     assert isinstance(step, dict)

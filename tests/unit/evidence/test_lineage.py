@@ -83,7 +83,7 @@ def test_a_checkout_tells_its_commit_and_whether_it_was_changed(
     (package / "core.py").write_text("x = 2\n")
     assert code_section()["dirty"] is True
     assert dependency_section()["lock"] is not None
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
     without_git = code_section()
     assert (without_git["commit"], without_git["dirty"]) == (None, None)
 

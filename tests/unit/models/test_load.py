@@ -93,7 +93,7 @@ class TestResolve:
 class TestDescribe:
     def test_a_folder(self, folder):
         description = loaded(folder)
-        assert description.name == "my-model"
+        assert description.files.name == "my-model"
         assert description.spec is not None
         assert description.spec.family == "llama"
         assert description.tokenizer.eos_token_ids == {258}

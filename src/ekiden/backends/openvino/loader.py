@@ -147,7 +147,7 @@ def _compile(
     try:
         return core.compile_model(graph, config.engine.device, properties)
     except RuntimeError as error:
-        raise ModelError(f"{description.name}: OpenVINO cannot compile it: {error}") from error
+        raise ModelError(f"{description.files.name}: OpenVINO cannot compile it: {error}") from error
 
 
 def _self_test(test: SelfTest, cache_dir: Path, settings: dict[str, str | int], strict: bool) -> SelfTestResult:
