@@ -310,7 +310,7 @@ class EngineCore:
         self._swap_out, self._just_paused = [], []
         live = {s.request_id: s for s in lost if self.population.by_id.get(s.request_id) is s}
         turn.updates = [self.retirement.end(s, FinishReason.ERROR, now, message) for s in live.values()]
-        self._totals.count_failed_step(turn)
+        self._totals.count_step(turn)
         self._refilled = turn.refilled = self.refill.admit(now)
         return turn.updates
 

@@ -47,12 +47,7 @@ def load_of(plan: BatchPlan) -> StepLoad:
         else:
             decode_rows += count
             decode_context += sum(range(row.start, row.end))
-    return StepLoad(
-        decode_rows=decode_rows,
-        decode_context=decode_context,
-        prefill_tokens=prefill_tokens,
-        prefill_pairs=prefill_pairs,
-    )
+    return StepLoad(decode_rows, decode_context, prefill_tokens, prefill_pairs)
 
 
 class StepCost(NamedTuple):

@@ -96,28 +96,22 @@ class Totals:
             self.tenants = dict.fromkeys([*named, OTHER_TENANTS], TenantTotals()) | self.tenants
 
     def count_step(self, turn: Turn) -> None:
-        """A turn whose step was computed."""
-        formed, output = turn.formed, turn.output
+        """A turn that had a step. Where the runner failed nothing was computed, but victims had been chosen."""
+        formed, output, counters = turn.formed, turn.output, self.counters
         assert formed is not None
-        assert output is not None
-        counters = self.counters
+        counters.preemptions_total += len(formed.preempted)
+        self.count_ends(turn.updates)
+        if output is None:
+            return
         counters.steps_total += 1
         counters.prompt_tokens_total += formed.load.prefill_tokens
         counters.generation_tokens_total += sum(len(update.token_ids) for update in turn.updates)
-        counters.preemptions_total += len(formed.preempted)
         tokens = counters.last_step_tokens = formed.plan.total_tokens
         counters.step_tokens_total += tokens
         self.steps_by_tokens[bisect_left(STEP_TOKEN_BOUNDS, tokens)] += 1
         counters.model_seconds_total += output.timing.model
         counters.sampling_seconds_total += output.timing.sampling
         counters.host_seconds_total += output.timing.host
-        self.count_ends(turn.updates)
-
-    def count_failed_step(self, turn: Turn) -> None:
-        """A turn whose step the runner failed: nothing was computed, but victims had been chosen."""
-        assert turn.formed is not None
-        self.counters.preemptions_total += len(turn.formed.preempted)
-        self.count_ends(turn.updates)
 
     def count_ends(self, updates: list[RequestUpdate]) -> None:
         for update in updates:

@@ -62,7 +62,7 @@ class TimeRange:
     p90: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StepLoad:
     """What drives the time of a step. ``decode_rows`` counts the tokens of decode rows, drafts included;
     ``prefill_pairs`` counts (new token, earlier token) pairs of prefill chunks."""
