@@ -51,7 +51,9 @@ class Retirement:
                 # The drafts that were right are tokens now, with their keys and values; the others are forgotten.
                 sequence.num_computed_tokens += len(kept) - 1
                 self.kv.trim(sequence, sequence.num_computed_tokens)
-            finish = None if sequence.finish_reason is None else self._retire(sequence, now)
+            finish = None
+            if sequence.finish_reason is not None:
+                finish = self._retire(sequence, now, None if sequence.rules is None else sequence.rules.error)
             logprobs = None if result.logprobs is None else result.logprobs[: len(kept)]
             asked = first and sequence.request.sampling.prompt_logprobs is not None
             prompt = tuple(sequence.prompt_logprobs) if asked else None
@@ -105,7 +107,7 @@ class Retirement:
         self.padding.end_with_batch()
         return pairs
 
-    def _retire(self, sequence: Sequence, now: float, message: str | None = None) -> Finish:
+    def _retire(self, sequence: Sequence, now: float, message: str | None) -> Finish:
         population, was = self.population, sequence.status
         num_blocks = len(sequence.block_table)
         population.remove(sequence)
@@ -116,8 +118,6 @@ class Retirement:
         assert sequence.finish_reason is not None
         if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.signals.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
-        if message is None and sequence.rules is not None:
-            message = sequence.rules.error
         return Finish(
             reason=sequence.finish_reason,
             stop_reason=sequence.stop_reason,
