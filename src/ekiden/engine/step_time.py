@@ -100,12 +100,12 @@ def _cost(weights: Vector) -> StepCost:
 
 
 class StepTimeModel:
-    def __init__(self, prior: StepCost = _PRIOR, history: int = 128) -> None:
-        self._weights: Vector = np.array(prior) * _SCALES
+    def __init__(self) -> None:
+        self._weights: Vector = np.array(_PRIOR) * _SCALES
         self._cost = _cost(self._weights)
         self._gram: Vector = np.zeros((len(_SCALES), len(_SCALES)))
         self._moment: Vector = np.zeros(len(_SCALES))
-        self._ratios: deque[float] = deque(maxlen=history)
+        self._ratios: deque[float] = deque(maxlen=128)
         self._spread = (0.5, 1.0, 2.0)
         self.observed = 0
 

@@ -52,10 +52,8 @@ class LatencyTotals:
 
     def __init__(self) -> None:
         self._histograms = {name: _Histogram(_BOUNDS.get(name, LATENCY_BOUNDS)) for name in LATENCIES}
-        self._snapshot: tuple[Distribution, ...] | None = None
 
     def observe(self, finish: Finish) -> None:
-        self._snapshot = None
         arrival, admitted, first, end = (
             finish.arrival_time, finish.admitted_time, finish.first_token_time, finish.finish_time,
         )  # fmt: skip
@@ -72,10 +70,8 @@ class LatencyTotals:
                 self._histograms[name].observe(value)
 
     def snapshot(self) -> tuple[Distribution, ...]:
-        """In the order of :data:`LATENCIES`. Made anew only when a request has ended: it is asked for every step."""
-        if self._snapshot is None:
-            self._snapshot = tuple(histogram.snapshot() for histogram in self._histograms.values())
-        return self._snapshot
+        """In the order of :data:`LATENCIES`."""
+        return tuple(histogram.snapshot() for histogram in self._histograms.values())
 
 
 class Totals:
