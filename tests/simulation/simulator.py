@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from ekiden.backends.fake import FakeRunner
 from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.driver import ANY_TIME, Source, drive
-from ekiden.engine.engine_core import EngineCore, StepResult, StepView
+from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.state.controls import ControlChange, ControlState, ControlValue, SetBy, TenantLimits
 from ekiden.state.invariants import Invariant, InvariantBreach, checking
 from ekiden.state.request import FinishReason, Request, RequestUpdate
 from ekiden.state.runner import RunnerError
 from ekiden.state.sampling_params import SamplingParams
 from tests.fake_answers import answer_to, next_token
+from tests.steps import StepView, StepWatcher
 
 VOCAB = 50
 TENANTS = {
@@ -103,7 +104,7 @@ class Guesser:
         return drafts
 
 
-class Simulation:
+class Simulation(StepWatcher):
     def __init__(self, seed: int, num_requests: int | None = None, change_rate: float = 0.0) -> None:
         self.rng = random.Random(seed)
         self.change_rate = change_rate
@@ -156,7 +157,7 @@ class Simulation:
             cache=self.config.cache,
             clock=self._clock,
             eos_token_ids=frozenset({0}),
-            observer=self,
+            recorder=self,
             drafter=guesser,
         )
         self.answers: list[ControlState | str] = []

@@ -12,11 +12,11 @@ import pytest
 
 from ekiden.engine.engine_core import EngineCore
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.policies.batching import BatchView, Continuous
 from ekiden.stages import formation, retirement
 from ekiden.stages.formation import Formation
 from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
+from ekiden.state.controls import Controls
 from ekiden.state.invariants import Invariant, InvariantBreach
 from ekiden.state.population import Population
 from ekiden.state.runner import ChunkRules, Drafter
@@ -45,7 +45,7 @@ def admission_ignores_the_pool(patch: Patch) -> None:
 @breaks(Invariant.BUDGET)
 def the_oldest_is_the_victim(patch: Patch) -> None:
     def oldest(self: Formation, needy: Sequence, resumed: list[Sequence]) -> tuple[Sequence | None, Sequence | None]:
-        running = self._population.running
+        running = self.population.running
         return next((s for s in running if s is not needy and s not in resumed and s.block_table), needy), None
 
     patch.setattr(Formation, "_victim", oldest)
@@ -57,8 +57,8 @@ def blocks_of_aborted_requests_are_kept(patch: Patch) -> None:
 
     def forget(self: Retirement, sequence: Sequence) -> None:
         if sequence.finish_reason == "abort":
-            self._kv._tables.pop(sequence.request_id, None)
-            self._population.free_slot(sequence)
+            self.kv._tables.pop(sequence.request_id, None)
+            self.population.free_slot(sequence)
         else:
             give_back(self, sequence)
 
@@ -127,23 +127,23 @@ def prefill_ignores_what_decodes_took_of_the_budget(patch: Patch) -> None:
 
 @breaks(Invariant.WORK_CONSERVATION)
 def continuous_batching_does_not_refill(patch: Patch) -> None:
-    def lazy(self: Continuous, view: BatchView) -> int:
-        return view.max_num_seqs if view.in_batch == 0 else 0
+    def lazy(controls: Controls, population: Population, now: float) -> int:
+        return population.max_num_seqs if population.num_in_batch == 0 else 0
 
-    patch.setattr(Continuous, "admission_limit", lazy)
+    patch.setattr("ekiden.stages.refill.admission_limit", lazy)
 
 
 @breaks(Invariant.RIGHT_END)
 def one_token_too_many(patch: Patch) -> None:
-    ends = Retirement._ends
+    end = Retirement._end
 
-    def late(self: Retirement, sequence: Sequence, token: int) -> bool:
+    def late(self: Retirement, sequence: Sequence, token: int) -> Any:
         sequence.max_total_tokens += 1
-        ended = ends(self, sequence, token)
+        ended = end(self, sequence, token)
         sequence.max_total_tokens -= 1
         return ended
 
-    patch.setattr(retirement.Retirement, "_ends", late)
+    patch.setattr(retirement.Retirement, "_end", late)
 
 
 @breaks(Invariant.PROGRESS)
@@ -151,10 +151,10 @@ def nobody_counts_who_is_overtaken(patch: Patch) -> None:
     look_past = Refill._look_past_the_blocked
 
     def impatient(self: Refill, *arguments: Any) -> None:
-        controls = self._controls.now
-        self._controls.now = msgspec.structs.replace(controls, max_overtakes=10**9)
+        controls = self.controls.now
+        self.controls.now = msgspec.structs.replace(controls, max_overtakes=10**9)
         look_past(self, *arguments)
-        self._controls.now = controls
+        self.controls.now = controls
 
     patch.setattr(Refill, "_look_past_the_blocked", impatient)
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from ekiden.backends.fake import FakeRunner
 from ekiden.config import Config, controls_of
-from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
+from ekiden.engine.engine_core import Clock, EngineCore
 from ekiden.engine.parts import EngineParts
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
@@ -19,10 +19,9 @@ def build_core(
     config: Config,
     *,
     clock: Clock = time.monotonic,
-    observer: StepObserver | None = None,
     recorder: TurnRecorder | None = None,
 ) -> EngineCore:
-    """With a recorder the clock must read whole microseconds (:mod:`ekiden.build.recording`)."""
+    """With a ledger's recorder the clock must read whole microseconds (:mod:`ekiden.build.recording`)."""
     grammars = parts.grammars
     return EngineCore(
         runner=parts.runner,
@@ -34,19 +33,18 @@ def build_core(
         make_rules=None if grammars is None else lambda grammar: grammars.compile(grammar).start(),
         seed=config.engine.seed,
         max_model_len=parts.card.max_model_len,
-        observer=observer,
         recorder=recorder,
     )
 
 
-def fake_core(config: Config, observer: StepObserver) -> EngineCore:
+def fake_core(config: Config, recorder: TurnRecorder) -> EngineCore:
     """An engine core over the model without weights, for the bench of the scheduler."""
     return EngineCore(
         runner=FakeRunner(num_blocks=config.scheduler.max_num_seqs * 64, block_size=config.cache.block_size),
         controls=controls_of(config),
         cache=config.cache,
         clock=time.monotonic,
-        observer=observer,
+        recorder=recorder,
     )
 
 
@@ -58,4 +56,4 @@ def _stop_text(tokenizer: Tokenizer | None, request: Request) -> StopText | None
     text = IncrementalText(
         tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
     )
-    return StopText(lambda token: text.feed(token).stopped)
+    return lambda token: text.feed(token).stopped

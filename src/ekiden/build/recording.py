@@ -10,7 +10,7 @@ import msgspec
 
 from ekiden.build.core import build_core
 from ekiden.config import Config, controls_of, parse_size
-from ekiden.engine.engine_core import Clock, EngineCore, StepObserver
+from ekiden.engine.engine_core import Clock, EngineCore
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
@@ -67,7 +67,6 @@ def recorded_core(
     config: Config,
     *,
     clock: Clock = time.monotonic,
-    observer: StepObserver | None = None,
     run_id: str | None = None,
 ) -> tuple[EngineCore, LedgerWriter]:
     """An engine core whose turns are recorded, and the writer, which its owner closes at the end.
@@ -106,4 +105,4 @@ def recorded_core(
         keep_prompts=settings.ledger_keep_prompts,
         controls=controls_of(config),
     )
-    return build_core(parts, config, clock=clock, observer=observer, recorder=recorder), writer
+    return build_core(parts, config, clock=clock, recorder=recorder), writer

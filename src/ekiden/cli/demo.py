@@ -112,16 +112,15 @@ def run_arm(
 ) -> ArmRun:
     """All prompts through a fresh engine under the policy of ``config``."""
     recorder = StepRecorder()
-    core = build_core(parts, config, observer=recorder)
+    core = build_core(parts, config, recorder=recorder)
     start = time.monotonic()
     requests = [
         plain_request(prompt.id, tokens, SamplingParams(temperature=0.0, max_tokens=prompt.max_tokens), start)
         for prompt, tokens in zip(prompts, token_ids, strict=True)
     ]
     with progress(config.scheduler.batching, len(requests)) as advance:
-        answers = run_batch(core, requests, on_finish=lambda request, answer: advance())
-    lost = [request.request_id for request, a in zip(requests, answers, strict=True) if a.finish is None]
-    if lost:
+        answers = run_batch(core, requests, on_finish=lambda answer: advance())
+    if lost := [answer.request.request_id for answer in answers if answer.finish is None]:
         raise UserError(f"the engine refused {', '.join(lost)}; give it more memory with --kv-cache-size")
     return ArmRun(
         batching=config.scheduler.batching,

@@ -1,4 +1,5 @@
-"""Real prompts and real text that the demo, the benchmarks and the tests use; see LICENSES.md for their sources."""
+"""Real prompts and real text that the demo, the benchmarks and the tests use, and the demo's page; see LICENSES.md for
+the sources."""
 
 import json
 from dataclasses import dataclass

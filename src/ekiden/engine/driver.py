@@ -121,6 +121,7 @@ NO_LIMITS = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)
 class Answer:
     """Tokens of one request and how it ended: one of ``finish`` and ``refusal`` is set."""
 
+    request: Request
     token_ids: list[int] = field(default_factory=list)
     finish: Finish | None = None
     refusal: Refusal | None = None
@@ -131,14 +132,13 @@ def run_batch(
     requests: Sequence[Request],
     *,
     concurrency: int | None = None,
-    on_finish: Callable[[Request, Answer], None] = lambda request, answer: None,
+    on_finish: Callable[[Answer], None] = lambda answer: None,
 ) -> list[Answer]:
     """Answer requests in real time on this thread; answers come back in the order of the requests.
 
     ``concurrency``: see :func:`arrivals`. ``on_finish`` is called with each answer as it is ready.
     """
-    answers = {request.request_id: Answer() for request in requests}
-    by_id = {request.request_id: request for request in requests}
+    answers = {request.request_id: Answer(request) for request in requests}
 
     def collect(result: StepResult) -> None:
         for update in result.updates:
@@ -146,7 +146,7 @@ def run_batch(
             answer.token_ids.extend(update.token_ids)
             if update.terminal:
                 answer.finish, answer.refusal = update.finish, update.refusal
-                on_finish(by_id[update.request_id], answer)
+                on_finish(answer)
 
     clock = RealClock()
     drive(core, arrivals(core, clock, requests, concurrency=concurrency), clock, collect)

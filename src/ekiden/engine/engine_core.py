@@ -7,7 +7,7 @@ boundary between steps. Every request ends in exactly one terminal update.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from ekiden.config import CacheConfig, ConfigError, check_controls
 from ekiden.engine.interface import EngineStats
@@ -15,6 +15,7 @@ from ekiden.engine.step_time import StepTimeModel
 from ekiden.engine.totals import Totals
 from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.policies.batching import next_change
 from ekiden.policies.ordering import make_waiting_queue, same_order
 from ekiden.policies.padding import PaddingRows
 from ekiden.stages.advance import Advance
@@ -30,12 +31,12 @@ from ekiden.state.controls import (
     InvalidControls,
     SetField,
 )
-from ekiden.state.plan import BlockCopy, StepOutput
+from ekiden.state.plan import BlockCopy
 from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, RefusedCall, Request, RequestUpdate
 from ekiden.state.runner import Drafter, ModelRunner, RunnerError
 from ekiden.state.sequence import PauseReason, Sequence
-from ekiden.state.turn import Arrival, FormationOutcome, PauseChange, RefillOutcome, Turn, TurnRecorder
+from ekiden.state.turn import Arrival, FormationOutcome, Pause, RefillOutcome, Turn, TurnRecorder
 
 Clock = Callable[[], float]
 ControlsAnswer = Callable[[ControlState | str], None]
@@ -49,25 +50,6 @@ class _AskedChange(NamedTuple):
 
 MAX_NOTED_REFUSALS: Final = 32
 """Most refusals of the HTTP layer that one turn records; more than that are counted and not recorded."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepView:
-    """What an observer sees of a step, after the fact. ``index`` counts steps that computed something."""
-
-    index: int
-    start: float
-    end: float
-    formed: FormationOutcome
-    """A sequence that ended in this step has given its slot back by now; the plan's row names it."""
-    output: StepOutput
-    updates: list[RequestUpdate]
-
-
-class StepObserver(Protocol):
-    def on_step(self, view: StepView) -> None:
-        """Called once a step, between steps. It must not change what it is shown."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +74,6 @@ class EngineCore:
         make_rules: RulesFactory | None = None,
         seed: int = 0,
         max_model_len: int | None = None,
-        observer: StepObserver | None = None,
         recorder: TurnRecorder | None = None,
         drafter: Drafter | None = None,
     ) -> None:
@@ -147,14 +128,13 @@ class EngineCore:
             signals=signals,
         )
         self._clock = clock
-        self._observer = observer
         self.recorder = recorder
         self._arrivals: deque[Request | RefusedCall | _AskedChange] = deque()
         """In the order in which they came, so that a request that came before a drain is accepted."""
         self._num_noted = 0
-        self._aborts: deque[str] = deque()
-        self._pauses: list[PauseChange] = []
-        self._held_pauses: list[PauseChange] = []
+        self._aborts: list[str] = []
+        self._pauses: list[Pause] = []
+        self._held_pauses: list[Pause] = []
         """Pauses that could not be applied at the last boundary."""
         self._swap_out: list[BlockCopy] = []
         self._just_paused: list[Sequence] = []
@@ -180,13 +160,13 @@ class EngineCore:
 
     def pause(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR, by: str | None = None) -> None:
         """Take a request out of the running, keeping what it has, until it is resumed; unknown ids are ignored."""
-        self._pauses.append(PauseChange(request_id, reason, True, by))
+        self._pauses.append(Pause(request_id, reason, True, by))
 
     def resume(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR, by: str | None = None) -> None:
         """Withdraw a pause; the request goes on when no other reason holds it."""
-        self._pauses.append(PauseChange(request_id, reason, False, by))
+        self._pauses.append(Pause(request_id, reason, False, by))
 
-    def set_controls(self, change: ControlChange, answer: "ControlsAnswer | None" = None) -> None:
+    def set_controls(self, change: ControlChange, answer: ControlsAnswer | None = None) -> None:
         """Change the controls. At the boundary ``answer`` gets the new state, or why the change was refused."""
         self._arrivals.append(_AskedChange(change, answer))
 
@@ -214,13 +194,13 @@ class EngineCore:
         updates = self._apply_inbox(turn)
         if not self.population.running:  # an idle engine starts newcomers in the same turn
             self._refilled = turn.refilled_at_start = self.refill.admit(turn.start)
-        formed = turn.formed = self.formation.form(
+        formed = self.formation.form(
             swap_out=self._swap_out, swap_in=self._refilled.swap_in, resumed=self._refilled.resumed
         )
         plan = formed.plan
         if plan.empty and not plan.swap_out:
-            return self._end_turn(turn, StepResult(updates, False, self._next_change(turn.start)))
-        load = turn.load = formed.load
+            return self._end_turn(turn, StepResult(updates, False, self._next_change()))
+        turn.formed, load = formed, formed.load
         turn.predicted, turn.prefill_share = self.step_time.predict(load), self.step_time.prefill_share(load)
         try:
             output = turn.output = self.advance.run(plan)
@@ -233,19 +213,14 @@ class EngineCore:
         turn.updates = self.retirement.apply(formed, output, turn.end)
         self._refilled = turn.refilled = self.refill.admit(turn.end)
         self._totals.count_step(turn)
-        updates = updates + turn.updates
-        if self._observer is not None:
-            index, start, end = self._totals.counters.steps_total, turn.start, turn.end
-            view = StepView(index=index, start=start, end=end, formed=formed, output=output, updates=updates)
-            self._observer.on_step(view)
-        return self._end_turn(turn, StepResult(updates, True, None))
+        return self._end_turn(turn, StepResult(updates + turn.updates, True, None))
 
     def _end_turn(self, turn: Turn, result: StepResult) -> StepResult:
-        """Show the turn to the ledger."""
+        """Show the turn to the recorder."""
         if self.recorder is not None:
             turn.end = turn.end or turn.start
             turn.epoch = self.controls.now.epoch
-            turn.num_waiting, turn.num_running = len(self.population.waiting), len(self.population.running)
+            turn.num_waiting, turn.num_running = len(self.population.queued), len(self.population.running)
             turn.num_free_blocks = self.kv.num_available
             self.recorder.record(turn)
         return result
@@ -260,7 +235,7 @@ class EngineCore:
             if isinstance(request, _AskedChange):
                 self._apply_change(request, turn)
                 continue
-            found = len(self.population.waiting), self.population.waiting.num_tokens
+            found = self.population.queue_size.requests, self.population.queue_size.tokens
             if isinstance(request, RefusedCall):  # its client has its answer, so nobody waits for an update
                 turn.arrivals.append(Arrival(request.request, request.refusal, *found))
                 self._totals.count_refusal(request.request, request.refusal)
@@ -271,10 +246,9 @@ class EngineCore:
                 self._totals.count_refusal(request, accepted)
                 updates.append(RequestUpdate(request.request_id, (), None, accepted))
         self._num_noted = 0
-        while self._aborts:
-            turn.aborts.append(self._aborts.popleft())
-            sequence = self.population.by_id.get(turn.aborts[-1])
-            if sequence is not None:
+        turn.aborts, self._aborts = self._aborts, []
+        for request_id in turn.aborts:
+            if sequence := self.population.by_id.get(request_id):
                 updates.append(self.retirement.end(sequence, FinishReason.ABORT, now))
         turn.pauses, self._pauses = self._pauses, []
         held, self._held_pauses = self._held_pauses, []
@@ -287,7 +261,7 @@ class EngineCore:
         self._totals.count_ends(updates)
         return updates
 
-    def _apply_change(self, asked: "_AskedChange", turn: Turn) -> None:
+    def _apply_change(self, asked: _AskedChange, turn: Turn) -> None:
         before = self.controls.now
         answer: ControlState | str
         try:
@@ -311,7 +285,7 @@ class EngineCore:
         self._padding.end_with_batch()
         self._totals.name_tenants(now.tenants)
 
-    def _apply_pause(self, change: PauseChange, turn: Turn) -> None:
+    def _apply_pause(self, change: Pause, turn: Turn) -> None:
         sequence = self.population.by_id.get(change.request_id)
         if sequence is None:
             return
@@ -319,10 +293,7 @@ class EngineCore:
             self._held_pauses.append(change)  # its blocks are on their way back; next boundary
             return
         was_paused = bool(sequence.paused_by)
-        if change.paused:
-            sequence.paused_by.add(change.reason)
-        else:
-            sequence.paused_by.discard(change.reason)
+        (sequence.paused_by.add if change.paused else sequence.paused_by.discard)(change.reason)
         if sequence.paused_by and not was_paused:
             self._swap_out += self.retirement.pause(sequence)
             self._just_paused.append(sequence)
@@ -339,14 +310,14 @@ class EngineCore:
         self._swap_out, self._just_paused = [], []
         live = {s.request_id: s for s in lost if self.population.by_id.get(s.request_id) is s}
         turn.updates = [self.retirement.end(s, FinishReason.ERROR, now, message) for s in live.values()]
-        self._totals.count_failed_step(turn)
+        self._totals.count_step(turn)
         self._refilled = turn.refilled = self.refill.admit(now)
         return turn.updates
 
-    def _next_change(self, now: float) -> float | None:
+    def _next_change(self) -> float | None:
         times = [self.controls.next_expiry]
         if self.population.by_id:  # the deadline may be of a request that has ended
-            times += [self.population.next_deadline, self.refill.next_change(now)]
+            times += [self.population.next_deadline, next_change(self.controls.now, self.population)]
         return min((time for time in times if time is not None), default=None)
 
     def _check_controls(self, controls: Controls) -> None:

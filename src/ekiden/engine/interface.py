@@ -183,6 +183,7 @@ class Engine(Protocol):
     async def set_controls(self, change: ControlChange) -> ControlState:
         """Change the controls at the next step boundary; what runs and waits goes on.
 
-        A change outlives a restart of the engine until it expires. Raises
-        :class:`ekiden.state.controls.InvalidControls`, and :class:`EngineDied` when there is no engine.
+        A change outlives a restart of the engine until it expires; one that is asked for during a restart is made when
+        the engine is ready again. Raises :class:`ekiden.state.controls.InvalidControls`, and :class:`EngineDied` when
+        the engine ends before it has answered.
         """

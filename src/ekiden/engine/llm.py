@@ -45,7 +45,7 @@ class LLM:
         prompts: Sequence[Prompt],
         sampling: SamplingParams | Sequence[SamplingParams] = _DEFAULT_SAMPLING,
         *,
-        on_finish: Callable[[Completion], None] | None = None,
+        on_finish: Callable[[Completion], None] = lambda completion: None,
     ) -> list[Completion]:
         """Completions in the order of the prompts.
 
@@ -60,11 +60,10 @@ class LLM:
         index_of = {request.request_id: index for index, request in enumerate(requests)}
         done: dict[int, Completion] = {}
 
-        def ended(request: Request, answer: Answer) -> None:
-            index = index_of[request.request_id]
-            done[index] = self._completion(index, request, answer)
-            if on_finish is not None:
-                on_finish(done[index])
+        def ended(answer: Answer) -> None:
+            index = index_of[answer.request.request_id]
+            done[index] = self._completion(index, answer)
+            on_finish(done[index])
 
         try:
             run_batch(self.core, requests, on_finish=ended)
@@ -95,10 +94,10 @@ class LLM:
             arrival_time=time.monotonic(),
         )
 
-    def _completion(self, index: int, request: Request, answer: Answer) -> Completion:
+    def _completion(self, index: int, answer: Answer) -> Completion:
         text, tokens = None, tuple(answer.token_ids)
         if self._tokenizer is not None:
-            sampling = request.sampling
+            sampling = answer.request.sampling
             pieces = IncrementalText(
                 self._tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
             )

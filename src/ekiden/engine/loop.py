@@ -18,7 +18,7 @@ from ekiden.engine.preparing import Prepared, Preparing
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.controls import ControlChange, ControlState, SetBy
 from ekiden.state.request import RefusedCall, Request, RequestUpdate
-from ekiden.state.sequence import PauseReason
+from ekiden.state.turn import Pause
 
 HEARTBEAT_SECONDS = 1.0
 """How often an engine reports while all its requests are paused."""
@@ -39,15 +39,6 @@ class NoteRefusal(msgspec.Struct, frozen=True, tag=True):
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
     request_id: str
-
-
-class Pause(msgspec.Struct, frozen=True, tag=True):
-    """Hold a request back for a reason, or (``paused`` False) withdraw that reason. ``by``: the person who asked."""
-
-    request_id: str
-    reason: PauseReason
-    paused: bool
-    by: str | None = None
 
 
 class SetControls(msgspec.Struct, frozen=True, tag=True):

@@ -31,11 +31,13 @@ from ekiden.engine.spawn import Spawned, spawn
 from ekiden.engine.streaming import StreamingEngine
 from ekiden.errors import UserError
 from ekiden.models.errors import ModelError
-from ekiden.state.controls import ControlState
+from ekiden.state.controls import ControlChange, ControlState
 from ekiden.state.request import RefusedCall, RequestUpdate
 
 STATS_SECONDS = 0.2
 """Seconds between two reports of a busy engine's statistics, which nobody reads as often as steps are taken."""
+
+SHUTTING_DOWN = "the server is shutting down"
 
 MakeEngine = Callable[[Config], BuiltEngine]
 """Loads the model and builds the engine inside the engine's process; must be importable by name there."""
@@ -162,6 +164,8 @@ class EngineClient(StreamingEngine):
         self._last_report = 0.0
         self._supervisor: asyncio.Task[None] | None = None
         self._failure: str | None = None
+        self._held: list[SetControls] = []
+        """Changes of the controls that were asked for while the engine restarts."""
         self._stopping = asyncio.Event()
         self.restarts = 0
 
@@ -181,6 +185,7 @@ class EngineClient(StreamingEngine):
                 self._child.process.kill()
             await self._supervisor
             self._supervisor = None
+            self._fail_all(SHUTTING_DOWN)
 
     @property
     def card(self) -> ModelCard:
@@ -213,6 +218,11 @@ class EngineClient(StreamingEngine):
         child = self._child
         if child is not None and child.ready and child.outbox.qsize() < MAX_QUEUED_NOTES:
             super().note_refusal(refused)
+
+    async def set_controls(self, change: ControlChange) -> ControlState:
+        if self.health is Health.DEAD:  # the next engine is told
+            return await self._ask(change, self._held.append)
+        return await super().set_controls(change)
 
     def _silent_for(self) -> float:
         """Seconds without a report while there is work."""
@@ -253,7 +263,7 @@ class EngineClient(StreamingEngine):
             await child.end()
             if not child.failed:
                 self._failure = f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
-            self._fail_all("the server is shutting down" if self._stopping.is_set() else str(self._failure))
+            self._fail_all(SHUTTING_DOWN if self._stopping.is_set() else str(self._failure), self._held)
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
@@ -273,7 +283,9 @@ class EngineClient(StreamingEngine):
                 child.ready = True
                 self._card = card
                 self.ledger_path = None if ledger is None else Path(ledger)
-                self._send(SetControls(self.controls().changes))  # a restarted engine does not know these changes
+                for command in (SetControls(self.controls().changes), *self._held):
+                    self._send(command)
+                self._held.clear()
                 if not first.done():
                     first.set_result(card)
             case Failed(message, permanent):

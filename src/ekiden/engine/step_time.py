@@ -47,12 +47,7 @@ def load_of(plan: BatchPlan) -> StepLoad:
         else:
             decode_rows += count
             decode_context += sum(range(row.start, row.end))
-    return StepLoad(
-        decode_rows=decode_rows,
-        decode_context=decode_context,
-        prefill_tokens=prefill_tokens,
-        prefill_pairs=prefill_pairs,
-    )
+    return StepLoad(decode_rows, decode_context, prefill_tokens, prefill_pairs)
 
 
 class StepCost(NamedTuple):
@@ -105,12 +100,12 @@ def _cost(weights: Vector) -> StepCost:
 
 
 class StepTimeModel:
-    def __init__(self, prior: StepCost = _PRIOR, history: int = 128) -> None:
-        self._weights: Vector = np.array(prior) * _SCALES
+    def __init__(self) -> None:
+        self._weights: Vector = np.array(_PRIOR) * _SCALES
         self._cost = _cost(self._weights)
         self._gram: Vector = np.zeros((len(_SCALES), len(_SCALES)))
         self._moment: Vector = np.zeros(len(_SCALES))
-        self._ratios: deque[float] = deque(maxlen=history)
+        self._ratios: deque[float] = deque(maxlen=128)
         self._spread = (0.5, 1.0, 2.0)
         self.observed = 0
 

@@ -2,15 +2,17 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 
 from ekiden.engine.interface import EngineDied, EngineStats
-from ekiden.engine.loop import Abort, Command, NoteRefusal, Pause, SetControls
+from ekiden.engine.loop import Abort, Command, NoteRefusal, SetControls
 from ekiden.engine.streams import Stream, Streams
 from ekiden.state.controls import ControlChange, Controls, ControlState, InvalidControls
 from ekiden.state.request import RefusedCall, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
+from ekiden.state.turn import Pause
 
 
 class StreamingEngine(ABC):
@@ -57,14 +59,18 @@ class StreamingEngine(ABC):
 
     async def set_controls(self, change: ControlChange) -> ControlState:
         self._check_running()
-        number = next(self._numbers)
+        return await self._ask(change, self._send)
+
+    async def _ask(self, change: ControlChange, send: Callable[[SetControls], None]) -> ControlState:
+        """Send a change of the controls, and wait for the answer."""
+        command = SetControls([change], next(self._numbers))
         answer: asyncio.Future[ControlState] = asyncio.get_running_loop().create_future()
-        self._changes[number] = answer
-        self._send(SetControls([change], number))
+        self._changes[command.number] = answer
+        send(command)
         try:
             return await answer
         finally:
-            self._changes.pop(number, None)
+            self._changes.pop(command.number, None)
 
     def _take_step(self, updates: list[RequestUpdate], stats: EngineStats | None) -> None:
         """What a step brought, on the event loop."""
@@ -83,9 +89,10 @@ class StreamingEngine(ABC):
         else:
             waiting.set_result(answer)
 
-    def _fail_all(self, message: str) -> None:
-        """Tell everyone who waits for the engine that it has ended."""
+    def _fail_all(self, message: str, held: Iterable[SetControls] = ()) -> None:
+        """Tell everyone who waits for the engine that it has ended, but for those whose changes are held."""
         self._streams.fail_all(message)
-        for waiting in self._changes.values():
-            if not waiting.done():
+        kept = {command.number for command in held}
+        for number, waiting in self._changes.items():
+            if number not in kept and not waiting.done():
                 waiting.set_exception(EngineDied(message))

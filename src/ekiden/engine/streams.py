@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from ekiden.engine.interface import EngineDied
-from ekiden.engine.loop import Abort, Command, Pause, Submit
+from ekiden.engine.loop import Abort, Command, Submit
 from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
+from ekiden.state.turn import Pause
 
 HIGH_WATER = 256
 LOW_WATER = 64

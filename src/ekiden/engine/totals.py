@@ -52,10 +52,8 @@ class LatencyTotals:
 
     def __init__(self) -> None:
         self._histograms = {name: _Histogram(_BOUNDS.get(name, LATENCY_BOUNDS)) for name in LATENCIES}
-        self._snapshot: tuple[Distribution, ...] | None = None
 
     def observe(self, finish: Finish) -> None:
-        self._snapshot = None
         arrival, admitted, first, end = (
             finish.arrival_time, finish.admitted_time, finish.first_token_time, finish.finish_time,
         )  # fmt: skip
@@ -72,10 +70,8 @@ class LatencyTotals:
                 self._histograms[name].observe(value)
 
     def snapshot(self) -> tuple[Distribution, ...]:
-        """In the order of :data:`LATENCIES`. Made anew only when a request has ended: it is asked for every step."""
-        if self._snapshot is None:
-            self._snapshot = tuple(histogram.snapshot() for histogram in self._histograms.values())
-        return self._snapshot
+        """In the order of :data:`LATENCIES`."""
+        return tuple(histogram.snapshot() for histogram in self._histograms.values())
 
 
 class Totals:
@@ -96,29 +92,22 @@ class Totals:
             self.tenants = dict.fromkeys([*named, OTHER_TENANTS], TenantTotals()) | self.tenants
 
     def count_step(self, turn: Turn) -> None:
-        """A turn whose step was computed."""
-        formed, output, load = turn.formed, turn.output, turn.load
+        """A turn that had a step. Where the runner failed nothing was computed, but victims had been chosen."""
+        formed, output, counters = turn.formed, turn.output, self.counters
         assert formed is not None
-        assert output is not None
-        assert load is not None
-        counters = self.counters
-        counters.steps_total += 1
-        counters.prompt_tokens_total += load.prefill_tokens
-        counters.generation_tokens_total += sum(len(update.token_ids) for update in turn.updates)
         counters.preemptions_total += len(formed.preempted)
+        self.count_ends(turn.updates)
+        if output is None:
+            return
+        counters.steps_total += 1
+        counters.prompt_tokens_total += formed.load.prefill_tokens
+        counters.generation_tokens_total += sum(len(update.token_ids) for update in turn.updates)
         tokens = counters.last_step_tokens = formed.plan.total_tokens
         counters.step_tokens_total += tokens
         self.steps_by_tokens[bisect_left(STEP_TOKEN_BOUNDS, tokens)] += 1
         counters.model_seconds_total += output.timing.model
         counters.sampling_seconds_total += output.timing.sampling
         counters.host_seconds_total += output.timing.host
-        self.count_ends(turn.updates)
-
-    def count_failed_step(self, turn: Turn) -> None:
-        """A turn whose step the runner failed: nothing was computed, but victims had been chosen."""
-        assert turn.formed is not None
-        self.counters.preemptions_total += len(turn.formed.preempted)
-        self.count_ends(turn.updates)
 
     def count_ends(self, updates: list[RequestUpdate]) -> None:
         for update in updates:
@@ -134,7 +123,7 @@ class Totals:
 
     def snapshot(self, population: Population, kv: KVCacheManager, wait_reason: WaitReason | None) -> EngineStats:
         """The counters, with where the requests stand now; ``wait_reason`` holds back all that wait."""
-        num_waiting = len(population.waiting)
+        num_waiting = len(population.queued)
         return EngineStats(
             **asdict(self.counters),
             num_running=len(population.running),
@@ -142,7 +131,7 @@ class Totals:
             num_paused=len(population.paused),
             num_preempted=len(population.preempted),
             waiting_by_reason={wait_reason.value: num_waiting} if wait_reason and num_waiting else {},
-            waiting_tokens=population.waiting.num_tokens,
+            waiting_tokens=population.queue_size.tokens,
             kv_blocks_total=kv.pool.num_blocks,
             kv_blocks_used=kv.pool.num_referenced,
             prefix_cache_queries_total=kv.prefix_queries,

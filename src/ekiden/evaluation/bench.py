@@ -112,7 +112,7 @@ def bench_engine(
     if shape.rate is None and shape.concurrency is None:
         config = scheduled(config, prefill_first=True)
     recorder = StepRecorder()
-    core = build_core(parts, config, observer=recorder)
+    core = build_core(parts, config, recorder=recorder)
     warm_up = replace(
         shape, requests=min(shape.rows, shape.requests), output_tokens=WARM_UP_TOKENS, seed=shape.seed + 1
     )
@@ -121,7 +121,7 @@ def bench_engine(
     recorder.clear()
     start = time.monotonic()
     requests = requests_for(shape, vocab_size=vocab_size, start=start)
-    answers = run_batch(core, requests, concurrency=shape.concurrency, on_finish=lambda request, answer: on_finish())
+    answers = run_batch(core, requests, concurrency=shape.concurrency, on_finish=lambda answer: on_finish())
     return {
         **answer_figures(answers, time.monotonic() - start),
         **step_figures(recorder.samples()),

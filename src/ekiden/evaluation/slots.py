@@ -9,7 +9,7 @@ from ekiden.evaluation.trace import SlotStep, Work
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Stay:
     """One request in one slot. Steps count from 0 in the record; both ends are included. Times are seconds."""
 
@@ -44,14 +44,7 @@ def stays(steps: Sequence[SlotStep]) -> list[Stay]:
         for row in step.rows:
             stay = latest.get(row.slot)
             if stay is None or stay.request_id != row.request_id or stay.last_step < position - 1:
-                stay = latest[row.slot] = Stay(
-                    slot=row.slot,
-                    request_id=row.request_id,
-                    first_step=position,
-                    last_step=position,
-                    start=step.start,
-                    end=step.end,
-                )
+                stay = latest[row.slot] = Stay(row.slot, row.request_id, position, position, step.start, step.end)
                 found.append(stay)
             stay.last_step, stay.end = position, step.end
             stay.output_tokens += row.made

@@ -1,15 +1,15 @@
 """Records what each step did, as plain data: who held which slot, and where the time went.
 
-A :class:`StepRecorder` is a step observer (see :class:`ekiden.engine.engine_core.StepObserver`). It copies what it is
-shown, because sequences go on changing after a step.
+A :class:`StepRecorder` records turns as the ledger's recorder does (:class:`ekiden.state.turn.TurnRecorder`). It copies
+what it is shown, because sequences go on changing after a step.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from ekiden.engine.engine_core import StepView
 from ekiden.measure.figures import StepSample
+from ekiden.state.turn import FormationOutcome, Turn
 
 
 class Work(StrEnum):
@@ -45,14 +45,15 @@ class SlotStep:
 
 
 class StepRecorder:
-    """Keeps every step it is shown."""
+    """Keeps every step that was computed."""
 
     def __init__(self) -> None:
         self.steps: list[SlotStep] = []
 
-    def on_step(self, view: StepView) -> None:
-        timing = view.output.timing
-        self.steps.append(SlotStep(view.start, view.end, tuple(_rows(view)), timing.model, timing.sampling))
+    def record(self, turn: Turn) -> None:
+        if turn.formed is not None and turn.output is not None:
+            timing, rows = turn.output.timing, tuple(_rows(turn.formed, turn))
+            self.steps.append(SlotStep(turn.start, turn.end, rows, timing.model, timing.sampling))
 
     def clear(self) -> None:
         self.steps.clear()
@@ -72,11 +73,11 @@ class StepRecorder:
         ]
 
 
-def _rows(view: StepView) -> list[SlotRow]:
+def _rows(formed: FormationOutcome, turn: Turn) -> list[SlotRow]:
     # What a row gave and the answer did not take, such as tokens after a stop, does not count.
-    made = {update.request_id: len(update.token_ids) for update in view.updates}
+    made = {update.request_id: len(update.token_ids) for update in turn.updates}
     rows = []
-    for sequence, row in zip(view.formed.sequences, view.formed.plan.rows, strict=True):
+    for sequence, row in zip(formed.sequences, formed.plan.rows, strict=True):
         tokens = made.get(sequence.request_id, 0)
         work = Work.PREFILL if row.prefill else Work.DECODE
         # A row that ended in this very step is marked as padding by now, but it did advance.

@@ -125,7 +125,7 @@ class _World:
 
     def make_stop_text(self, request: Request) -> StopText:
         number = self.number_of[request.request_id]
-        return StopText(lambda token: STOP_STRING if self.ended_by(number, token) == STOP_STRING else None)
+        return lambda token: STOP_STRING if self.ended_by(number, token) == STOP_STRING else None
 
     def make_rules(self, grammar: Grammar) -> "_Rules":
         number = int(grammar.source)

@@ -34,8 +34,6 @@ from ekiden.state.request import FinishReason, Refusal, RequestUpdate
 from ekiden.state.sequence import PauseReason, Sequence, Status
 from ekiden.state.turn import Arrival, FormationOutcome, RefillOutcome, Turn
 
-_NO_LOAD = StepLoad(decode_rows=0, decode_context=0, prefill_tokens=0, prefill_pairs=0)
-
 
 def control_text(value: ControlValue) -> str:
     """A control's value as the ledger shows it."""
@@ -190,7 +188,7 @@ class Recorder:
         at_start, at_end = turn.refilled_at_start, turn.refilled
         made = TurnDecisions(admitted_start=self._admitted(at_start, late=0))
         made.resumed_start = self._resumed(at_start, late=0)
-        if formed is not None and turn.load is not None:
+        if formed is not None:
             rows = formed.plan.rows
             made.decodes, made.prefills = self._rows(formed)
             made.left_out = self._left_out_changes(formed)
@@ -343,7 +341,7 @@ class Recorder:
         )
 
     def _turn_row(self, turn: Turn, start: int, end: int, inputs: TurnInputs, decisions: TurnDecisions) -> TurnRow:
-        load, predicted = turn.load or _NO_LOAD, turn.predicted
+        load, predicted = turn.formed.load if turn.formed else StepLoad(), turn.predicted
         at_start, last = turn.refilled_at_start, turn.refilled or turn.refilled_at_start
         wait, head = (self._wait, self._head) if last is None else self._held_back(last)
         wait_start, head_start = (None, None) if at_start is None else self._held_back(at_start)

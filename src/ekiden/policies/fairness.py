@@ -13,9 +13,8 @@ Bound: while two tenants stay backlogged, the service they receive (over their w
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import chain
 
 from ekiden.state.controls import Controls
 from ekiden.state.policy import ServiceCounters
@@ -40,8 +39,6 @@ class FairQueue:
         self._output_weight = controls.fair_output_weight
         self._tenants = {name: _Tenant(self._weight(name), counter) for name, counter in counters.by_tenant.items()}
         self._backlogged: dict[str, _Tenant] = {}
-        self._length = 0
-        self._num_tokens = 0
         self._last_to_leave = _Tenant(1.0, counters.floor)
 
     def push(self, sequence: Sequence) -> None:
@@ -52,8 +49,6 @@ class FairQueue:
             tenant.counter = max(tenant.counter, self._floor())
             self._backlogged[name] = tenant
         tenant.waiting[sequence.request_id] = sequence
-        self._length += 1
-        self._num_tokens += sequence.num_prompt_tokens
 
     def take_over(self, sequences: Iterable[Sequence]) -> None:
         """All these tenants have been waiting, so none is raised to the counter of another: only to the floor."""
@@ -109,8 +104,6 @@ class FairQueue:
         if not tenant.waiting:
             del self._backlogged[name]
             self._last_to_leave = tenant
-        self._length -= 1
-        self._num_tokens -= sequence.num_prompt_tokens
 
     def may_pass(self, candidate: Sequence, blocked: Sequence) -> bool:
         """False when the candidate's tenant has the larger counter: its small requests would take it further ahead."""
@@ -124,25 +117,12 @@ class FairQueue:
 
     def standing(self, sequence: Sequence) -> float:
         """Its tenant's virtual counter."""
-        tenant = self._tenants.get(sequence.request.tenant)
-        return 0.0 if tenant is None else tenant.counter
+        return self._tenants[sequence.request.tenant].counter
 
     def counters(self) -> ServiceCounters:
         """Each known tenant's virtual counter, and the one to which a newcomer would be raised now."""
         return ServiceCounters({name: tenant.counter for name, tenant in self._tenants.items()}, self._floor())
 
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return chain.from_iterable(tenant.waiting.values() for tenant in self._backlogged.values())
-
-    @property
-    def num_tokens(self) -> int:
-        return self._num_tokens
-
     def check_integrity(self) -> None:
-        assert self._length == sum(1 for _ in self), "waiting sequences miscounted"
-        assert self._num_tokens == sum(s.num_prompt_tokens for s in self), "waiting tokens miscounted"
         for name, tenant in self._tenants.items():
             assert (name in self._backlogged) == bool(tenant.waiting), f"{name} is backlogged without a request"

@@ -9,7 +9,7 @@
 In the first three a request's place depends on itself alone, so they are one sorted queue with different keys.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from sortedcontainers import SortedDict
@@ -33,14 +33,12 @@ class KeyedQueue:
         self._sorted: SortedDict[tuple[float, int], Sequence] = SortedDict()
         self._place: dict[str, tuple[float, int]] = {}
         self._pushed = 0
-        self._num_tokens = 0
 
     def push(self, sequence: Sequence) -> None:
         self._pushed += 1
         place = (self._key(sequence), self._pushed)
         self._place[sequence.request_id] = place
         self._sorted[place] = sequence
-        self._num_tokens += sequence.num_prompt_tokens
 
     def take_over(self, sequences: Iterable[Sequence]) -> None:
         for sequence in sequences:
@@ -51,7 +49,6 @@ class KeyedQueue:
 
     def remove(self, sequence: Sequence) -> None:
         del self._sorted[self._place.pop(sequence.request_id)]
-        self._num_tokens -= sequence.num_prompt_tokens
 
     def may_pass(self, candidate: Sequence, blocked: Sequence) -> bool:
         return True
@@ -67,19 +64,8 @@ class KeyedQueue:
         """The key it is sorted by."""
         return self._key(sequence)
 
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._sorted.values())
-
-    @property
-    def num_tokens(self) -> int:
-        return self._num_tokens
-
     def check_integrity(self) -> None:
-        assert self._num_tokens == sum(s.num_prompt_tokens for s in self), "waiting tokens miscounted"
-        assert {s.request_id for s in self} == self._place.keys(), "a waiting sequence lost its place"
+        assert self._place == {s.request_id: place for place, s in self._sorted.items()}, "a place is lost or doubled"
 
 
 def make_waiting_queue(controls: Controls, counters: ServiceCounters | None = None) -> WaitingQueue:

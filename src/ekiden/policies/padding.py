@@ -6,53 +6,53 @@ into force, all of them end at once.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.policies.batching import batching_policy
 from ekiden.state.controls import ControlsInForce
 from ekiden.state.population import Population
 from ekiden.state.sequence import Sequence
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class PaddingRows:
-    def __init__(self, *, population: Population, kv: KVCacheManager, controls: ControlsInForce) -> None:
-        self._population = population
-        self._kv = kv
-        self._controls = controls
+    population: Population
+    kv: KVCacheManager
+    controls: ControlsInForce
 
     @property
     def _kept(self) -> bool:
-        return batching_policy(self._controls.now).keeps_finished_rows
+        return self.controls.now.batching == "static-padded"
 
     def __iter__(self) -> Iterator[Sequence]:
         """The rows that can still be computed, because they have their blocks."""
-        return (sequence for sequence in self._population.padding if sequence.block_table)
+        return (sequence for sequence in self.population.padding if sequence.block_table)
 
     def take(self, finished: Sequence) -> bool:
         """Keep the row of a sequence that has just ended; False where the policy in force keeps none."""
         if not self._kept:
             return False
         finished.padding = True
-        last = len(finished.block_table) * self._kv.block_size - 1
+        last = len(finished.block_table) * self.kv.block_size - 1
         finished.num_computed_tokens = min(finished.num_computed_tokens, last)
-        self._population.padding.append(finished)
+        self.population.padding.append(finished)
         return True
 
     def give_up_blocks(self) -> bool:
         """Release the blocks of one row; False when there is none with blocks."""
         row = next(iter(self), None)
         if row is not None:
-            self._kv.release(row)
+            self.kv.release(row)
         return row is not None
 
     def end_with_batch(self) -> None:
         """End all rows when their batch has ended, or when the policy in force keeps none."""
-        population = self._population
+        population = self.population
         if population.padding and not (self._kept and (population.running or population.preempted)):
             self.end()
 
     def end(self) -> None:
-        for row in self._population.padding:
-            self._kv.release(row)
-            self._population.free_slot(row)
-        self._population.padding.clear()
+        for row in self.population.padding:
+            self.kv.release(row)
+            self.population.free_slot(row)
+        self.population.padding.clear()

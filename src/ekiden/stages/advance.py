@@ -4,6 +4,7 @@ The runner computes the rows and chooses their tokens; time is read from the inj
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -11,14 +12,14 @@ from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.runner import ModelRunner
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Advance:
-    def __init__(self, *, runner: ModelRunner, clock: Callable[[], float]) -> None:
-        self._runner = runner
-        self._clock = clock
+    runner: ModelRunner
+    clock: Callable[[], float]
 
     def run(self, plan: BatchPlan) -> StepOutput:
         """Raises :class:`ekiden.state.runner.RunnerError`; nothing of a failed step may be used."""
-        started = self._clock()
-        output = self._runner.execute(plan)
-        timing = msgspec.structs.replace(output.timing, started=started, total=self._clock() - started)
+        started = self.clock()
+        output = self.runner.execute(plan)
+        timing = msgspec.structs.replace(output.timing, started=started, total=self.clock() - started)
         return msgspec.structs.replace(output, timing=timing)

@@ -42,27 +42,16 @@ def chunk_size(*, computed: int, prompt: int, budget: int, rules: ChunkRules) ->
     return max(0, end - computed)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Formation:
-    def __init__(
-        self,
-        *,
-        population: Population,
-        kv: KVCacheManager,
-        controls: ControlsInForce,
-        padding: PaddingRows,
-        step_time: StepTimePredictor,
-        chunks: ChunkRules,
-        drafter: Drafter | None = None,
-        max_drafts: int = 0,
-    ) -> None:
-        self._population = population
-        self._kv = kv
-        self._controls = controls
-        self._padding = padding
-        self._step_time = step_time
-        self._chunks = chunks
-        self._drafter = drafter
-        self._max_drafts = max_drafts
+    population: Population
+    kv: KVCacheManager
+    controls: ControlsInForce
+    padding: PaddingRows
+    step_time: StepTimePredictor
+    chunks: ChunkRules
+    drafter: Drafter | None = None
+    max_drafts: int = 0
 
     def form(self, *, swap_out: list[BlockCopy], swap_in: list[BlockCopy], resumed: list[Sequence]) -> FormationOutcome:
         """Plan the next step.
@@ -70,27 +59,26 @@ class Formation:
         ``swap_in`` and ``resumed`` are what refill brought back since the last one; ``swap_out`` belongs to sequences
         that were paused.
         """
-        budget = self._controls.now.max_num_batched_tokens
-        step = _Forming(FormationOutcome(budget), list(swap_out))
-        if self._controls.now.prefill_first:
+        outcome = FormationOutcome(self.controls.now.max_num_batched_tokens, BatchPlan([], list(swap_out), swap_in))
+        step = _Forming(outcome, outcome.plan.rows)
+        if self.controls.now.prefill_first:
             self._add_prefills(step)
         if not step.rows:
             self._add_decodes(step, resumed)
-            for sequence in self._padding:
-                if step.total_tokens < budget:
+            for sequence in self.padding:
+                if step.total_tokens < outcome.token_budget:
                     step.add(sequence, sequence.row(1))
-            step.decodes = _decode_load(step.rows)
+            # So far each row is of one token.
+            outcome.load = StepLoad(decode_rows=len(step.rows), decode_context=sum([row.start for row in step.rows]))
             self._add_prefills(step)
-            if self._drafter is not None and self._max_drafts:
-                self._add_drafts(step, self._drafter)
-        step.outcome.plan = BatchPlan(step.rows, step.swap_out, swap_in)
-        step.outcome.load = step.load
-        return step.outcome
+            if self.drafter is not None and self.max_drafts:
+                self._add_drafts(step, self.drafter)
+        return outcome
 
     def _add_decodes(self, step: "_Forming", resumed: list[Sequence]) -> None:
-        needs_block, sequences, rows = self._kv.needs_block, step.outcome.sequences, step.rows
+        needs_block, sequences, rows = self.kv.needs_block, step.outcome.sequences, step.rows
         budget = step.outcome.token_budget
-        for sequence in list(self._population.running):
+        for sequence in list(self.population.running):
             if sequence.is_prefilling or sequence.status is not Status.RUNNING:
                 continue
             if len(rows) == budget:  # the budget was lowered while more sequences ran
@@ -104,8 +92,8 @@ class Formation:
 
     def _grow(self, sequence: Sequence, step: "_Forming", resumed: list[Sequence]) -> bool:
         """Give the sequence one more block, from a victim if need be; False when it must sit this step out."""
-        while self._kv.num_available == 0:
-            if self._padding.give_up_blocks():
+        while self.kv.num_available == 0:
+            if self.padding.give_up_blocks():
                 continue
             victim, runner_up = self._victim(sequence, resumed)
             if victim is None:
@@ -114,7 +102,7 @@ class Formation:
             self._preempt(victim, runner_up, step)
             if victim is sequence:
                 return False
-        self._kv.grow(sequence)
+        self.kv.grow(sequence)
         return True
 
     def _victim(self, needy: Sequence, resumed: list[Sequence]) -> tuple[Sequence | None, Sequence | None]:
@@ -123,7 +111,7 @@ class Formation:
         It is ``needy`` itself when no newer one can. Rows are planned oldest first, so those newer than ``needy`` are
         not in the plan yet.
         """
-        running = self._population.running
+        running = self.population.running
         candidates = iter(reversed(running[1:]))
         for candidate in candidates:
             if candidate is needy or (candidate not in resumed and candidate.block_table):
@@ -134,35 +122,35 @@ class Formation:
         return None, None
 
     def _preempt(self, victim: Sequence, runner_up: Sequence | None, step: "_Forming") -> None:
-        self._population.running.remove(victim)
-        self._population.preempted.append(victim)
+        self.population.running.remove(victim)
+        self.population.preempted.append(victim)
         victim.move_to(Status.PREEMPTED)
         victim.num_preemptions += 1
-        step.swap_out += self._kv.swap_out(victim)
+        step.outcome.plan.swap_out.extend(self.kv.swap_out(victim))
         step.outcome.preempted.append(victim)
         step.outcome.runners_up.append(runner_up)
 
     def _add_prefills(self, step: "_Forming") -> None:
-        for sequence in [s for s in self._population.running if s.is_prefilling]:
+        for sequence in [s for s in self.population.running if s.is_prefilling]:
             reason = self._add_prefill(step, sequence)
             if reason is not None:
                 step.outcome.left_out.append((sequence, reason))
 
     def _add_prefill(self, step: "_Forming", sequence: Sequence) -> LeftOutReason | None:
         """Put the sequence's next chunk into the plan; the reason is returned when it gets none."""
-        if step.prompts >= self._controls.now.max_concurrent_prefills:
+        if step.prompts >= self.controls.now.max_concurrent_prefills:
             return LeftOutReason.CONCURRENT_PREFILLS
-        gained = self._kv.take_over_computed(sequence)
+        gained = self.kv.take_over_computed(sequence)
         if gained:
-            self._population.waiting.charge(sequence, prompt=-gained, cached=gained)
-        if not step.being_computed.isdisjoint(self._kv.keys_to_compute(sequence, 1)):
+            self.population.waiting.charge(sequence, prompt=-gained, cached=gained)
+        if not step.being_computed.isdisjoint(self.kv.keys_to_compute(sequence, 1)):
             return LeftOutReason.PREFIX_IN_FLIGHT
         computed, prompt = sequence.num_computed_tokens, sequence.num_prompt_tokens
-        left = self._controls.now.max_num_batched_tokens - step.total_tokens
-        chunk = chunk_size(computed=computed, prompt=prompt, budget=left, rules=self._chunks)
+        left = step.outcome.token_budget - step.total_tokens
+        chunk = chunk_size(computed=computed, prompt=prompt, budget=left, rules=self.chunks)
         reason = LeftOutReason.TOKEN_BUDGET
-        while chunk and step.decodes.decode_rows and not self._keeps_target(step.load_with(computed, chunk)):
-            smaller = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, rules=self._chunks)
+        while chunk and step.outcome.load.decode_rows and not self._keeps_target(step.load_with(computed, chunk)):
+            smaller = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, rules=self.chunks)
             if smaller == 0 and step.prompts == 0:
                 break  # the smallest chunk there is: prefill must not starve
             chunk, reason = smaller, LeftOutReason.INTER_TOKEN_TARGET
@@ -170,13 +158,15 @@ class Formation:
             return reason
         last = sequence.rules is not None and computed + chunk == len(sequence.token_ids)
         masks = sequence.rules.masks() if last and sequence.rules is not None else ()
-        step.take_chunk(computed, chunk, self._kv.keys_to_compute(sequence, chunk))
+        step.prompts += 1
+        step.outcome.load = step.load_with(computed, chunk)
+        step.being_computed.update(self.kv.keys_to_compute(sequence, chunk))
         step.add(sequence, sequence.row(chunk, (), masks))
         return None
 
     def _keeps_target(self, load: StepLoad) -> bool:
-        target = self._controls.now.target_seconds
-        return target is None or self._step_time.predict(load).p90 <= target
+        target = self.controls.now.target_seconds
+        return target is None or self.step_time.predict(load).p90 <= target
 
     def _add_drafts(self, step: "_Forming", drafter: Drafter) -> None:
         """Lengthen decode rows by what the drafter guesses, oldest first, as far as budget, blocks and target allow."""
@@ -184,9 +174,9 @@ class Formation:
             row = step.rows[index]
             if row.prefill or row.sampling is None or sequence.padding:
                 continue
-            budget = self._controls.now.max_num_batched_tokens - step.total_tokens
+            budget = step.outcome.token_budget - step.total_tokens
             room = sequence.max_total_tokens - len(sequence.token_ids) - 1
-            limit = min(self._max_drafts, budget, room)
+            limit = min(self.max_drafts, budget, room)
             drafts = tuple(drafter.propose(sequence.request_id, sequence.token_ids, limit)[:limit]) if limit > 0 else ()
             masks: tuple[bytes, ...] = ()
             if sequence.rules is not None and drafts:
@@ -195,39 +185,25 @@ class Formation:
             if not drafts:
                 continue
             step.outcome.proposed[index] = len(drafts)
-            drafts = drafts[: self._kv.grow_for_drafts(sequence, len(drafts))]
+            drafts = drafts[: self.kv.grow_for_drafts(sequence, len(drafts))]
             while drafts and not self._keeps_target(step.load_with_drafts(row, len(drafts))):
                 drafts = drafts[:-1]
-            self._kv.trim(sequence, row.end + len(drafts))
-            step.decodes = step.load_with_drafts(row, len(drafts))
+            self.kv.trim(sequence, row.end + len(drafts))
+            step.outcome.load = step.load_with_drafts(row, len(drafts))
             step.rows[index] = sequence.row(1, drafts, masks[: len(drafts) + 1])
             step.total_tokens += len(drafts)
 
 
-def _decode_load(rows: list[Row]) -> StepLoad:
-    """The load of decode rows of one token each."""
-    context = sum([row.start for row in rows])
-    return StepLoad(decode_rows=len(rows), decode_context=context)
-
-
 @dataclass(slots=True)
 class _Forming:
-    """A plan in the making, and what its prefill chunks have taken so far."""
+    """A plan in the making. ``rows`` are the plan's own; ``prompts`` counts its prefill chunks."""
 
     outcome: FormationOutcome
-    swap_out: list[BlockCopy]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Row]
     total_tokens: int = 0
-    decodes: StepLoad = field(default_factory=StepLoad)
-    """The load of the decode rows."""
     prompts: int = 0
-    prefill_tokens: int = 0
-    prefill_pairs: int = 0
     being_computed: set[bytes] = field(default_factory=set)
-
-    @property
-    def load(self) -> StepLoad:
-        return replace(self.decodes, prefill_tokens=self.prefill_tokens, prefill_pairs=self.prefill_pairs)
+    """The prefix keys of the prompt blocks that the chunks complete."""
 
     def add(self, sequence: Sequence, row: Row) -> None:
         self.outcome.sequences.append(sequence)
@@ -236,20 +212,10 @@ class _Forming:
 
     def load_with(self, computed: int, chunk: int) -> StepLoad:
         """The load with one more chunk."""
-        return replace(
-            self.decodes,
-            prefill_tokens=self.prefill_tokens + chunk,
-            prefill_pairs=self.prefill_pairs + chunk * (computed + chunk // 2),
-        )
+        load, pairs = self.outcome.load, chunk * (computed + chunk // 2)
+        return replace(load, prefill_tokens=load.prefill_tokens + chunk, prefill_pairs=load.prefill_pairs + pairs)
 
     def load_with_drafts(self, row: Row, num_drafts: int) -> StepLoad:
         """The load with ``num_drafts`` drafts after a decode row."""
-        context = sum(range(row.end, row.end + num_drafts))
-        load = self.load
+        load, context = self.outcome.load, sum(range(row.end, row.end + num_drafts))
         return replace(load, decode_rows=load.decode_rows + num_drafts, decode_context=load.decode_context + context)
-
-    def take_chunk(self, computed: int, chunk: int, keys: list[bytes]) -> None:
-        self.prompts += 1
-        self.prefill_tokens += chunk
-        self.prefill_pairs += chunk * (computed + chunk // 2)
-        self.being_computed.update(keys)

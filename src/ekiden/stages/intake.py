@@ -5,6 +5,7 @@ no accepted request can block the queue for ever.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import inf
 
@@ -23,37 +24,24 @@ RulesFactory = Callable[[Grammar], TokenRules]
 """Raises :class:`GrammarError` for a grammar that cannot be used."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Intake:
-    def __init__(
-        self,
-        *,
-        controls: ControlsInForce,
-        vocab_size: int,
-        max_model_len: int,
-        population: Population,
-        kv: KVCacheManager,
-        eos_token_ids: frozenset[int],
-        make_stop_text: StopTextFactory,
-        make_rules: RulesFactory | None = None,
-        seed: int,
-        signals: Signals,
-    ) -> None:
-        self._controls = controls
-        self._vocab_size = vocab_size
-        self._max_model_len = max_model_len
-        self._population = population
-        self._kv = kv
-        self._eos_token_ids = eos_token_ids
-        self._make_stop_text = make_stop_text
-        self._make_rules = make_rules
-        self._seed = seed
-        self._signals = signals
-        self._buckets: dict[str, TokenBucket] = {}
+    controls: ControlsInForce
+    population: Population
+    kv: KVCacheManager
+    signals: Signals
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: frozenset[int]
+    seed: int
+    make_stop_text: StopTextFactory
+    make_rules: RulesFactory | None = None
+    buckets: dict[str, TokenBucket] = field(default_factory=dict)
+    """The token bucket of each tenant that has a rate."""
 
     def accept(self, request: Request, now: float) -> Sequence | Refusal:
         """Put the request in the waiting queue, or return the refusal. A refused request changes nothing."""
-        refusal = self._impossible(request) or self._no_room(request, now) or self._over_tenant_limit(request, now)
-        if refusal is not None:
+        if refusal := self._impossible(request) or self._no_room(request, now) or self._over_tenant_limit(request, now):
             return refusal
         sampling = request.sampling
         rules = None if sampling.grammar is None else self._rules_of(sampling.grammar)
@@ -61,7 +49,7 @@ class Intake:
             return rules
         num_prompt = len(request.prompt_token_ids)
         # Without max_tokens an answer may fill the context, or the whole KV pool if that is smaller.
-        room = min(self._max_model_len, self._kv.max_tokens)
+        room = min(self.max_model_len, self.kv.max_tokens)
         total = room if sampling.max_tokens is None else num_prompt + sampling.max_tokens
         stops = frozenset(sampling.stop_token_ids)
         sequence = Sequence(
@@ -70,36 +58,34 @@ class Intake:
             token_ids=list(request.prompt_token_ids),
             num_prompt_tokens=num_prompt,
             max_total_tokens=min(total, room),
-            stop_token_ids=stops if sampling.ignore_eos else stops | self._eos_token_ids,
-            stop_text=self._make_stop_text(request) if sampling.stop else None,
+            stop_token_ids=stops if sampling.ignore_eos else stops | self.eos_token_ids,
+            stop_text=self.make_stop_text(request) if sampling.stop else None,
             rules=rules,
-            expected_output=self._signals.output_lengths.expect(request.tenant),
+            expected_output=self.signals.output_lengths.expect(request.tenant),
         )
-        self._population.by_id[request.request_id] = sequence
-        self._population.enqueue(sequence)
-        self._population.watch_deadline(sequence)
+        self.population.by_id[request.request_id] = sequence
+        self.population.enqueue(sequence)
+        self.population.watch_deadline(sequence)
         return sequence
 
     def _rules_of(self, grammar: Grammar) -> TokenRules | Refusal:
         """The grammar's matcher. `engine/preparing.py` has compiled the grammar, except for an offline batch."""
-        if self._make_rules is None:
-            message = "this model writes no text, so no grammar can apply to it; leave the grammar out"
-            return Refusal(reason=RefusalReason.INVALID, message=message, param="grammar")
-        try:
-            return self._make_rules(grammar)
-        except GrammarError as error:
-            return Refusal(
-                reason=RefusalReason.INVALID, message=f"the grammar cannot be used: {error}", param="grammar"
-            )
+        message = "this model writes no text, so no grammar can apply to it; leave the grammar out"
+        if self.make_rules is not None:
+            try:
+                return self.make_rules(grammar)
+            except GrammarError as error:
+                message = f"the grammar cannot be used: {error}"
+        return Refusal(reason=RefusalReason.INVALID, message=message, param="grammar")
 
     def _draw_seed(self, request_id: str) -> int:
         """A seed from the engine's seed and the request's id, which does not depend on the order of arrival."""
-        text = f"{self._seed}:{request_id}".encode()
+        text = f"{self.seed}:{request_id}".encode()
         return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
     def resume(self, sequence: Sequence) -> None:
         """Let a paused sequence go on: it waits again, or as a preempted one once it has been admitted."""
-        population = self._population
+        population = self.population
         del population.paused[sequence.request_id]
         if sequence.admission:
             sequence.move_to(Status.PREEMPTED)
@@ -110,54 +96,48 @@ class Intake:
 
     def _impossible(self, request: Request) -> Refusal | None:
         """The refusal of a request that could never run."""
-        sampling = request.sampling
-        num_prompt = len(request.prompt_token_ids)
-        if request.request_id in self._population.by_id:
-            return Refusal(
-                reason=RefusalReason.DUPLICATE_ID,
-                message=f"a request with the id {request.request_id!r} is still in the engine",
-            )
-        if refusal := check_prompt(
-            request.prompt_token_ids, vocab_size=self._vocab_size, max_model_len=self._max_model_len
-        ):
+        sampling, prompt = request.sampling, request.prompt_token_ids
+        num_prompt = len(prompt)
+        if request.request_id in self.population.by_id:
+            message = f"a request with the id {request.request_id!r} is still in the engine"
+            return Refusal(reason=RefusalReason.DUPLICATE_ID, message=message)
+        if refusal := check_prompt(prompt, vocab_size=self.vocab_size, max_model_len=self.max_model_len):
             return refusal
         try:
-            validate(sampling, vocab_size=self._vocab_size)
+            validate(sampling, vocab_size=self.vocab_size)
         except InvalidSamplingParams as error:
             return Refusal(reason=RefusalReason.INVALID, message=str(error), param=error.param)
         wanted = num_prompt + (sampling.max_tokens if sampling.max_tokens is not None else 1)
-        if wanted > self._max_model_len:
+        if wanted > self.max_model_len:
             return Refusal(
                 reason=RefusalReason.CONTEXT_LENGTH_EXCEEDED,
-                message=f"the context holds {self._max_model_len} tokens; the prompt has {num_prompt} and "
+                message=f"the context holds {self.max_model_len} tokens; the prompt has {num_prompt} and "
                 f"{wanted - num_prompt} more were asked for. Shorten the prompt or lower max_tokens",
                 param="max_tokens",
             )
-        if wanted > self._kv.max_tokens:
+        if wanted > self.kv.max_tokens:
             return Refusal(
                 reason=RefusalReason.EXCEEDS_KV_CACHE,
                 message=f"the request may need {wanted} tokens of KV cache and the whole pool holds "
-                f"{self._kv.max_tokens}. Shorten the prompt, lower max_tokens, or start with a larger --kv-cache-size",
-                param="max_tokens" if num_prompt < self._kv.max_tokens else "prompt",
+                f"{self.kv.max_tokens}. Shorten the prompt, lower max_tokens, or start with a larger --kv-cache-size",
+                param="max_tokens" if num_prompt < self.kv.max_tokens else "prompt",
             )
         return None
 
     def _no_room(self, request: Request, now: float) -> Refusal | None:
         """The refusal of a request that comes at a bad moment and may be accepted later."""
-        limits, waiting = self._controls.now, self._population.waiting
+        limits, waiting = self.controls.now, self.population.queue_size
         if limits.draining:
-            return Refusal(
-                reason=RefusalReason.DRAINING, message="no new requests are taken now; try another server, or later"
-            )
-        wait, most = None, limits.max_queue_seconds
-        if most is not None:
-            wait = self._expected_wait(now)
-        if len(waiting) >= limits.max_num_queued_reqs:
+            message = "no new requests are taken now; try another server, or later"
+            return Refusal(reason=RefusalReason.DRAINING, message=message)
+        most = limits.max_queue_seconds
+        wait = None if most is None else self._expected_wait(now)
+        if waiting.requests >= limits.max_num_queued_reqs:
             reason = RefusalReason.QUEUE_FULL_REQUESTS
-            message = f"{len(waiting)} requests are waiting and the limit is {limits.max_num_queued_reqs}"
-        elif waiting.num_tokens + len(request.prompt_token_ids) > limits.max_num_queued_tokens:
+            message = f"{waiting.requests} requests are waiting and the limit is {limits.max_num_queued_reqs}"
+        elif waiting.tokens + len(request.prompt_token_ids) > limits.max_num_queued_tokens:
             reason = RefusalReason.QUEUE_FULL_TOKENS
-            message = f"{waiting.num_tokens} prompt tokens are waiting and the limit is {limits.max_num_queued_tokens}"
+            message = f"{waiting.tokens} prompt tokens are waiting and the limit is {limits.max_num_queued_tokens}"
         elif most is not None and wait is not None and wait > most:
             reason = RefusalReason.QUEUE_TOO_SLOW
             message = f"the wait in the queue would be about {wait:.1f} s and the limit is {most:g} s"
@@ -172,25 +152,25 @@ class Intake:
         The first requests join because slots are empty, not because others end, so they say nothing about how fast the
         queue drains. Until each slot has been used twice, the rate at which running answers end is an upper bound.
         """
-        population, drain_rate = self._population, self._signals.drain_rate
+        population, drain_rate = self.population, self.signals.drain_rate
         at_most = None
-        if drain_rate.joined < 2 * population.max_num_seqs and len(population.waiting):
+        if drain_rate.joined < 2 * population.max_num_seqs and population.queued:
             progress = Progress()
             for sequence in population.running:
                 expected = sequence.max_total_tokens - sequence.num_prompt_tokens
-                usual = self._signals.output_lengths.expect(sequence.request.tenant)
+                usual = self.signals.output_lengths.expect(sequence.request.tenant)
                 progress.add(
                     made=sequence.num_output_tokens,
                     expected=expected if usual is None else min(expected, max(1, usual[1])),
                     seconds=now - (sequence.admitted_time or now),
                 )
             at_most = progress.ends_per_second(len(population.running))
-        return drain_rate.seconds_for(len(population.waiting), at_most)
+        return drain_rate.seconds_for(len(population.queued), at_most)
 
     def _over_tenant_limit(self, request: Request, now: float) -> Refusal | None:
         """The refusal for a limit of this tenant. It must be the last check, since it takes tokens from the bucket."""
-        tenant, waiting = request.tenant, self._population.waiting_of(request.tenant)
-        limits = self._controls.now.limits_of(tenant)
+        tenant, waiting = request.tenant, self.population.queue_size_of(request.tenant)
+        limits = self.controls.now.limits_of(tenant)
         num_prompt = len(request.prompt_token_ids)
         most_requests, most_tokens = limits.max_num_queued_reqs or inf, limits.max_num_queued_tokens or inf
         over_requests = waiting.requests >= most_requests
@@ -200,18 +180,13 @@ class Intake:
                 reason=RefusalReason.TENANT_QUEUE_FULL,
                 message=f"tenant {tenant!r} has {waiting.requests} requests with {waiting.tokens} prompt tokens "
                 f"waiting and its limit is {limit}; try later",
-                retry_after=max(1.0, self._signals.drain_rate.seconds_for(waiting.requests) or 1.0),
+                retry_after=max(1.0, self.signals.drain_rate.seconds_for(waiting.requests) or 1.0),
             )
         rate = limits.tokens_per_second
         if rate is None:
             return None
         burst = limits.burst_tokens or 10 * rate
-        bucket = self._buckets.setdefault(tenant, TokenBucket(burst))
+        bucket = self.buckets.setdefault(tenant, TokenBucket(burst))
         wait = bucket.take(num_prompt + (request.sampling.max_tokens or 0), now, rate=rate, capacity=burst)
-        if wait > 0.0:
-            return Refusal(
-                reason=RefusalReason.TENANT_RATE,
-                message=f"tenant {tenant!r} may ask for {rate:g} tokens a second on average; try again in {wait:.1f} s",
-                retry_after=wait,
-            )
-        return None
+        message = f"tenant {tenant!r} may ask for {rate:g} tokens a second on average; try again in {wait:.1f} s"
+        return Refusal(reason=RefusalReason.TENANT_RATE, message=message, retry_after=wait) if wait > 0.0 else None

@@ -10,10 +10,11 @@ running sequences can grow without a preemption right away; it does not apply wh
 """
 
 from bisect import insort
+from dataclasses import dataclass
 
 from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
-from ekiden.policies.batching import BatchView, batching_policy
+from ekiden.policies.batching import admission_limit
 from ekiden.policies.padding import PaddingRows
 from ekiden.state.controls import ControlsInForce
 from ekiden.state.population import Population
@@ -24,77 +25,54 @@ _LOOKAHEAD = 8
 """How many waiting requests behind a blocked one are looked at in one refill."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Refill:
-    def __init__(
-        self,
-        *,
-        population: Population,
-        kv: KVCacheManager,
-        controls: ControlsInForce,
-        padding: PaddingRows,
-        signals: Signals,
-    ) -> None:
-        self._population = population
-        self._kv = kv
-        self._controls = controls
-        self._padding = padding
-        self._signals = signals
-        self._base_watermark = kv.pool.num_blocks // 100
-        self._next_admission = 0
+    population: Population
+    kv: KVCacheManager
+    controls: ControlsInForce
+    padding: PaddingRows
+    signals: Signals
+    num_admitted: int = 0
 
     def admit(self, now: float) -> RefillOutcome:
         outcome = RefillOutcome()
-        backlogged = len(self._population.waiting) > 0
+        backlogged = len(self.population.queued) > 0
         self._resume_preempted(outcome)
-        if not self._population.preempted:
+        if not self.population.preempted:
             self._admit_waiting(outcome, now)
         elif backlogged:
             outcome.wait_reason = WaitReason.PREEMPTED_FIRST
-        self._signals.drain_rate.observe(joined=len(outcome.admitted), backlogged=backlogged, now=now)
+        self.signals.drain_rate.observe(joined=len(outcome.admitted), backlogged=backlogged, now=now)
         return outcome
 
-    def next_change(self, now: float) -> float | None:
-        """When a waiting request may join although none arrives or ends; None for never."""
-        return batching_policy(self._controls.now).next_change(self._view(now))
-
-    def _view(self, now: float) -> BatchView:
-        population = self._population
-        return BatchView(
-            now=now,
-            in_batch=population.num_in_batch,
-            waiting=len(population.waiting),
-            oldest_arrival=population.oldest_arrival,
-            max_num_seqs=population.max_num_seqs,
-        )
-
     def _fits(self, sequence: Sequence) -> bool:
-        running = len(self._population.running)
-        watermark = self._base_watermark + running if running else 0
-        return self._kv.blocks_to_admit(sequence) + watermark <= self._kv.num_available
+        running = len(self.population.running)
+        watermark = self.kv.pool.num_blocks // 100 + running if running else 0
+        return self.kv.blocks_to_admit(sequence) + watermark <= self.kv.num_available
 
     def _resume_preempted(self, outcome: RefillOutcome) -> None:
-        preempted = self._population.preempted
+        preempted = self.population.preempted
         # The oldest admission comes back first, since the newest was preempted first.
         preempted.sort(key=lambda sequence: sequence.admission)
-        if preempted and not self._population.running:
-            self._padding.end()
-            if self._population.num_free_slots == 0:
+        if preempted and not self.population.running:
+            self.padding.end()
+            if self.population.num_free_slots == 0:
                 # There are fewer slots than before; only those that kept one can go on.
                 preempted.sort(key=lambda sequence: sequence.slot is None)
         while preempted and self._fits(preempted[0]):
             sequence = preempted[0]
             if sequence.slot is None:  # it was paused meanwhile
-                if self._population.num_free_slots == 0:
+                if self.population.num_free_slots == 0:
                     return
-                sequence.slot = self._population.take_slot()
+                sequence.slot = self.population.take_slot()
             preempted.pop(0)
-            outcome.swap_in += self._kv.admit(sequence)
+            outcome.swap_in += self.kv.admit(sequence)
             self._start(sequence)
             outcome.resumed.append(sequence)
 
     def _admit_waiting(self, outcome: RefillOutcome, now: float) -> None:
-        limit = batching_policy(self._controls.now).admission_limit(self._view(now))
-        while head := self._population.waiting.first(1):
+        limit = admission_limit(self.controls.now, self.population, now)
+        while head := self.population.waiting.first(1):
             if not self._may_join(outcome, limit):
                 outcome.head = head[0]
                 return
@@ -106,7 +84,7 @@ class Refill:
     def _look_past_the_blocked(self, outcome: RefillOutcome, limit: int, now: float) -> None:
         """Let a few requests join that wait behind one that does not fit; each counts as an overtaking."""
         blocked: list[Sequence] = []
-        waiting = self._population.waiting
+        waiting = self.population.waiting
         for candidate in waiting.first(_LOOKAHEAD + 1):
             if blocked and not waiting.may_pass(candidate, blocked[0]):
                 continue
@@ -116,7 +94,7 @@ class Refill:
                 self._admit(candidate, outcome, now)
             else:
                 blocked.append(candidate)
-            patient = all(sequence.num_overtaken < self._controls.now.max_overtakes for sequence in blocked)
+            patient = all(sequence.num_overtaken < self.controls.now.max_overtakes for sequence in blocked)
             if not patient or not self._may_join(outcome, limit):
                 break
         outcome.wait_reason = outcome.wait_reason or WaitReason.KV_BLOCKS
@@ -124,21 +102,21 @@ class Refill:
 
     def _may_join(self, outcome: RefillOutcome, limit: int) -> bool:
         """Whether a slot is free and the batching policy allows one more; sets ``wait_reason`` when not."""
-        if self._population.num_free_slots == 0:
+        if self.population.num_free_slots == 0:
             outcome.wait_reason = WaitReason.SLOTS
         elif len(outcome.admitted) >= limit:
             outcome.wait_reason = WaitReason.BATCHING
         return outcome.wait_reason is None
 
     def _admit(self, sequence: Sequence, outcome: RefillOutcome, now: float) -> None:
-        population = self._population
+        population = self.population
         standing = population.waiting.standing(sequence)
         population.dequeue(sequence)
-        self._kv.admit(sequence)
+        self.kv.admit(sequence)
         cached = sequence.num_cached_tokens
         population.waiting.charge(sequence, prompt=sequence.num_prompt_tokens - cached, cached=cached)
         slot = sequence.slot = population.take_slot()
-        sequence.admission = self._next_admission = self._next_admission + 1
+        sequence.admission = self.num_admitted = self.num_admitted + 1
         sequence.admitted_time = now
         self._start(sequence)
         outcome.admitted.append(sequence)
@@ -146,4 +124,4 @@ class Refill:
 
     def _start(self, sequence: Sequence) -> None:
         sequence.move_to(Status.RUNNING)
-        insort(self._population.running, sequence, key=lambda other: other.admission)
+        insort(self.population.running, sequence, key=lambda other: other.admission)

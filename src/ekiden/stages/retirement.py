@@ -6,6 +6,8 @@ Stop rules in order of precedence: a grammar that failed, end-of-sequence and st
 grammar (whatever ``min_tokens`` says, for nothing can follow it), then length.
 """
 
+from dataclasses import dataclass
+
 from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.padding import PaddingRows
@@ -16,32 +18,24 @@ from ekiden.state.sequence import Sequence, Status
 from ekiden.state.turn import FormationOutcome
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Retirement:
-    def __init__(
-        self,
-        *,
-        population: Population,
-        kv: KVCacheManager,
-        eos_token_ids: frozenset[int],
-        padding: PaddingRows,
-        signals: Signals,
-    ) -> None:
-        self._population = population
-        self._kv = kv
-        self._eos_token_ids = eos_token_ids
-        self._padding = padding
-        self._signals = signals
+    population: Population
+    kv: KVCacheManager
+    eos_token_ids: frozenset[int]
+    padding: PaddingRows
+    signals: Signals
 
     def apply(self, formed: FormationOutcome, output: StepOutput, now: float) -> list[RequestUpdate]:
         """Append the step's tokens and retire the sequences that ended. Each row that got a token has an update."""
-        self._kv.plan_executed()
+        self.kv.plan_executed()
         updates: list[RequestUpdate] = []
-        charge = self._population.waiting.charge
+        charge = self.population.waiting.charge
         for sequence, row, result in zip(formed.sequences, formed.plan.rows, output.rows, strict=True):
             if sequence.padding:
                 continue
             if row.prefill:
-                self._kv.note_computed(sequence, row.start, row.end)
+                self.kv.note_computed(sequence, row.start, row.end)
                 sequence.prompt_logprobs += result.prompt_logprobs
                 sequence.num_computed_tokens = row.end
             else:
@@ -49,62 +43,54 @@ class Retirement:
             tokens = result.tokens
             if not tokens:
                 continue
-            first = sequence.first_token_time is None
-            if sequence.first_token_time is None:
+            if first := sequence.first_token_time is None:
                 sequence.first_token_time = now
             kept = self._append(sequence, tokens)
             charge(sequence, output=len(kept))
             if row.num_drafts:
                 # The drafts that were right are tokens now, with their keys and values; the others are forgotten.
                 sequence.num_computed_tokens += len(kept) - 1
-                self._kv.trim(sequence, sequence.num_computed_tokens)
+                self.kv.trim(sequence, sequence.num_computed_tokens)
             finish = None
             if sequence.finish_reason is not None:
                 finish = self._retire(sequence, now, None if sequence.rules is None else sequence.rules.error)
             logprobs = None if result.logprobs is None else result.logprobs[: len(kept)]
-            prompt = None
-            if first and sequence.request.sampling.prompt_logprobs is not None:
-                prompt = tuple(sequence.prompt_logprobs)
+            asked = first and sequence.request.sampling.prompt_logprobs is not None
+            prompt = tuple(sequence.prompt_logprobs) if asked else None
             updates.append(RequestUpdate(sequence.request.request_id, kept, finish, None, logprobs, prompt))
-        self._padding.end_with_batch()
+        self.padding.end_with_batch()
         return updates
 
     def _append(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Append tokens up to the one that ends the sequence; returns those that were kept."""
         for count, token in enumerate(tokens, 1):
             sequence.token_ids.append(token)
-            if self._ends(sequence, token):
+            if end := self._end(sequence, token):
+                sequence.finish_reason, sequence.stop_reason = end
                 return tokens[:count]
         return tokens
 
-    def _ends(self, sequence: Sequence, token: int) -> bool:
-        matched = sequence.stop_text.feed(token) if sequence.stop_text is not None else None
+    def _end(self, sequence: Sequence, token: int) -> tuple[FinishReason, str | int | None] | None:
+        """Why the sequence ends with its newest token, and with which stop token or stop string; None if it goes on."""
+        matched = sequence.stop_text(token) if sequence.stop_text is not None else None
         complete = sequence.rules is not None and sequence.rules.advance(token)
         if sequence.rules is not None and sequence.rules.error is not None:
-            sequence.finish_reason = FinishReason.ERROR
-            return True
+            return FinishReason.ERROR, None
         if sequence.num_output_tokens >= sequence.request.sampling.min_tokens:
             if token in sequence.stop_token_ids:
-                sequence.finish_reason = FinishReason.STOP
                 # A natural end needs no explanation; a stop token that the client chose is named.
-                sequence.stop_reason = None if token in self._eos_token_ids else token
-                return True
+                return FinishReason.STOP, None if token in self.eos_token_ids else token
             if matched is not None:
-                sequence.finish_reason, sequence.stop_reason = FinishReason.STOP, matched
-                return True
+                return FinishReason.STOP, matched
         if complete:
-            sequence.finish_reason = FinishReason.STOP
-            return True
-        if len(sequence.token_ids) >= sequence.max_total_tokens:
-            sequence.finish_reason = FinishReason.LENGTH
-            return True
-        return False
+            return FinishReason.STOP, None
+        return (FinishReason.LENGTH, None) if len(sequence.token_ids) >= sequence.max_total_tokens else None
 
     def end(self, sequence: Sequence, reason: FinishReason, now: float, message: str | None = None) -> RequestUpdate:
         """End a live sequence that its tokens did not end: it was aborted, its deadline passed, or its step failed."""
         sequence.finish_reason = reason
         finish = self._retire(sequence, now, message)
-        self._padding.end_with_batch()
+        self.padding.end_with_batch()
         return RequestUpdate(sequence.request.request_id, (), finish)
 
     def pause(self, sequence: Sequence) -> list[BlockCopy]:
@@ -112,39 +98,26 @@ class Retirement:
 
         It gives back its slot and its blocks, so that a client that reads slowly costs the others nothing.
         """
-        population, pairs = self._population, []
-        match sequence.status:
-            case Status.WAITING:
-                population.dequeue(sequence)
-            case Status.RUNNING:
-                population.running.remove(sequence)
-                pairs = self._kv.swap_out(sequence)
-            case _:
-                population.preempted.remove(sequence)
+        population = self.population
+        population.remove(sequence)
+        pairs = self.kv.swap_out(sequence) if sequence.status is Status.RUNNING else []
         population.free_slot(sequence)
         sequence.move_to(Status.PAUSED)
         population.paused[sequence.request_id] = sequence
-        self._padding.end_with_batch()
+        self.padding.end_with_batch()
         return pairs
 
-    def _retire(self, sequence: Sequence, now: float, message: str | None = None) -> Finish:
-        population, was = self._population, sequence.status
+    def _retire(self, sequence: Sequence, now: float, message: str | None) -> Finish:
+        population, was = self.population, sequence.status
         num_blocks = len(sequence.block_table)
-        if was is Status.WAITING:
-            population.dequeue(sequence)
-        elif was is Status.RUNNING:
-            population.running.remove(sequence)
-        elif was is Status.PAUSED:
-            del population.paused[sequence.request_id]
-        else:
-            population.preempted.remove(sequence)
+        population.remove(sequence)
         del population.by_id[sequence.request_id]
         sequence.move_to(Status.FINISHED)
-        if was is not Status.RUNNING or not self._padding.take(sequence):
+        if was is not Status.RUNNING or not self.padding.take(sequence):
             self._give_back(sequence)
         assert sequence.finish_reason is not None
         if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self._signals.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
+            self.signals.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
         return Finish(
             reason=sequence.finish_reason,
             stop_reason=sequence.stop_reason,
@@ -162,5 +135,5 @@ class Retirement:
         )
 
     def _give_back(self, sequence: Sequence) -> None:
-        self._kv.release(sequence)
-        self._population.free_slot(sequence)
+        self.kv.release(sequence)
+        self.population.free_slot(sequence)

@@ -171,14 +171,13 @@ class ControlsInForce:
         if len(left) == len(self._changes):
             return []
         before, after = self.now, self._with(left)
-        gone = [change for change in self._changes if change not in left]
+        newest = {name: change for change in self._changes if change not in left for name in change.values}
         self._changes = left
         fields: list[SetField] = []
-        for name in sorted({name for change in gone for name in change.values}):
+        for name in sorted(newest):
             old, new = getattr(before, name), getattr(after, name)
             if old != new:
-                last = next(change for change in reversed(gone) if name in change.values)
-                why = f"what {last.who} had set was to hold until now"
+                why = f"what {newest[name].who} had set was to hold until now"
                 expired = ControlChange(values={name: new}, set_by=SetBy.SOFTWARE_RULE, who="expired", why=why)
                 fields.append(SetField(name, old, new, expired))
         if fields:

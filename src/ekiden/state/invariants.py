@@ -3,9 +3,9 @@
 Owners of state assert their part in `check_integrity`; the simulation in tests/simulation checks the rest from outside.
 """
 
-from contextlib import ContextDecorator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
-from types import TracebackType
 
 
 class Invariant(Enum):
@@ -28,17 +28,12 @@ class InvariantBreach(AssertionError):
         self.invariant = invariant
 
 
-class checking(ContextDecorator):
+@contextmanager
+def checking(invariant: Invariant) -> Iterator[None]:
     """An assertion that fails inside is a breach of ``invariant``."""
-
-    def __init__(self, invariant: Invariant) -> None:
-        self._invariant = invariant
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, AssertionError) and not isinstance(error, InvariantBreach):
-            raise InvariantBreach(self._invariant, str(error)) from error
+    try:
+        yield
+    except InvariantBreach:
+        raise
+    except AssertionError as error:
+        raise InvariantBreach(invariant, str(error)) from error

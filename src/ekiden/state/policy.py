@@ -1,6 +1,6 @@
 """Ports of the scheduling policies: the order of the waiting queue, and the predicted time of a step."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +19,8 @@ class ServiceCounters:
 
 
 class WaitingQueue(Protocol):
-    """Waiting sequences in the order in which they are to join. Only :class:`Population` pushes and removes."""
+    """Waiting sequences in the order in which they are to join. Only :class:`Population` pushes and removes, and it
+    counts them."""
 
     def push(self, sequence: Sequence) -> None: ...
 
@@ -49,15 +50,6 @@ class WaitingQueue(Protocol):
         """The number that the queue orders the sequence by: lower joins earlier. The ledger records it."""
         ...
 
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Sequence]: ...
-
-    @property
-    def num_tokens(self) -> int:
-        """Prompt tokens of all waiting sequences."""
-        ...
-
     def check_integrity(self) -> None: ...
 
 
@@ -70,7 +62,7 @@ class TimeRange:
     p90: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StepLoad:
     """What drives the time of a step. ``decode_rows`` counts the tokens of decode rows, drafts included;
     ``prefill_pairs`` counts (new token, earlier token) pairs of prefill chunks."""

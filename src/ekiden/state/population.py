@@ -23,8 +23,8 @@ from ekiden.state.sequence import Sequence, Status
 
 
 @dataclass(slots=True)
-class TenantQueue:
-    """One tenant's part of the waiting queue."""
+class QueueSize:
+    """How many requests wait, and with how many prompt tokens."""
 
     requests: int = 0
     tokens: int = 0
@@ -44,8 +44,10 @@ class Population:
         self._num_slots = 0
         self._free_slots: list[int] = []
         """A heap of the free slots among all ``_num_slots`` that have been numbered so far."""
-        self._arrivals: OrderedDict[str, float] = OrderedDict()
-        self._by_tenant: dict[str, TenantQueue] = {}
+        self.queued: OrderedDict[str, Sequence] = OrderedDict()
+        """What is in ``waiting``, in the order in which it came."""
+        self.queue_size = QueueSize()
+        self._queue_sizes: dict[str, QueueSize] = {}
         self._deadlines: list[tuple[float, str]] = []
         self.resize(max_num_seqs)
 
@@ -61,27 +63,42 @@ class Population:
     @property
     def oldest_arrival(self) -> float | None:
         """When the sequence that has waited longest arrived."""
-        return next(iter(self._arrivals.values()), None)
+        return next((sequence.request.arrival_time for sequence in self.queued.values()), None)
 
-    def waiting_of(self, tenant: str) -> TenantQueue:
+    def queue_size_of(self, tenant: str) -> QueueSize:
         """The tenant's part of the waiting queue."""
-        return self._by_tenant.get(tenant, TenantQueue())
+        return self._queue_sizes.get(tenant, QueueSize())
 
     def enqueue(self, sequence: Sequence) -> None:
         self.waiting.push(sequence)
-        self._arrivals[sequence.request_id] = sequence.request.arrival_time
-        share = self._by_tenant.setdefault(sequence.request.tenant, TenantQueue())
-        share.requests += 1
-        share.tokens += sequence.num_prompt_tokens
+        self.queued[sequence.request_id] = sequence
+        self._count(sequence, 1)
 
     def dequeue(self, sequence: Sequence) -> None:
         self.waiting.remove(sequence)
-        del self._arrivals[sequence.request_id]
-        share = self._by_tenant[sequence.request.tenant]
-        share.requests -= 1
-        share.tokens -= sequence.num_prompt_tokens
-        if share.requests == 0:
-            del self._by_tenant[sequence.request.tenant]
+        del self.queued[sequence.request_id]
+        self._count(sequence, -1)
+
+    def _count(self, sequence: Sequence, change: int) -> None:
+        tenant = sequence.request.tenant
+        of_tenant = self._queue_sizes.setdefault(tenant, QueueSize())
+        for size in (self.queue_size, of_tenant):
+            size.requests += change
+            size.tokens += change * sequence.num_prompt_tokens
+        if of_tenant.requests == 0:
+            del self._queue_sizes[tenant]
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a live sequence out of the container that its status names."""
+        match sequence.status:
+            case Status.WAITING:
+                self.dequeue(sequence)
+            case Status.RUNNING:
+                self.running.remove(sequence)
+            case Status.PAUSED:
+                del self.paused[sequence.request_id]
+            case _:
+                self.preempted.remove(sequence)
 
     def take_slot(self) -> int:
         """The lowest free slot. There must be one."""
@@ -102,7 +119,7 @@ class Population:
 
     def reorder(self, queue: WaitingQueue) -> None:
         """Move the waiting sequences to another, empty queue."""
-        queue.take_over([self.by_id[request_id] for request_id in self._arrivals])
+        queue.take_over(list(self.queued.values()))
         self.waiting = queue
 
     def watch_deadline(self, sequence: Sequence) -> None:
@@ -127,8 +144,9 @@ class Population:
     def check_integrity(self) -> None:
         """Assert that every sequence is in one place, and that each slot is free or held by one that may hold it."""
         self.waiting.check_integrity()
+        waiting = self.queued.values()
         placed = [
-            *((s, Status.WAITING) for s in self.waiting),
+            *((s, Status.WAITING) for s in waiting),
             *((s, Status.RUNNING) for s in self.running),
             *((s, Status.PREEMPTED) for s in self.preempted),
             *((s, Status.PAUSED) for s in self.paused.values()),
@@ -142,9 +160,11 @@ class Population:
         assert all(s.slot is not None for s in (*self.running, *self.padding)), "one that is computed has no slot"
         slots += self._free_slots
         assert sorted(slots) == list(range(self._num_slots)), f"slots are lost or doubled: {sorted(slots)}"
-        assert all(s.slot is None for s in (*self.waiting, *self.paused.values())), "a waiting or paused one has a slot"
-        assert sum(share.requests for share in self._by_tenant.values()) == len(self.waiting), (
-            "a tenant's waiting requests are miscounted"
-        )
-        assert self._arrivals.keys() == {s.request_id for s in self.waiting}, "an arrival is lost"
+        assert all(s.slot is None for s in (*waiting, *self.paused.values())), "a waiting or paused one has a slot"
+        ordered = self.waiting.first(len(waiting) + 1)
+        assert sorted(s.request_id for s in ordered) == sorted(self.queued), "the queue's order lost or doubled one"
+        sizes = list(self._queue_sizes.values())
+        assert self.queue_size.requests == sum(size.requests for size in sizes) == len(waiting), "requests miscounted"
+        tokens = sum(s.num_prompt_tokens for s in waiting)
+        assert self.queue_size.tokens == sum(size.tokens for size in sizes) == tokens, "waiting tokens miscounted"
         assert all(s.status is Status.FINISHED and s.padding for s in self.padding)

@@ -45,14 +45,8 @@ class IllegalTransition(InvariantBreach):
     """A status change that is not in :data:`TRANSITIONS`; the message lists the statuses that the sequence had."""
 
 
-@dataclass(slots=True)
-class StopText:
-    """Finds stop strings in the text of one sequence as its tokens arrive.
-
-    ``feed`` takes one token id and returns the stop string it completed, if any.
-    """
-
-    feed: Callable[[int], str | None]
+StopText = Callable[[int], str | None]
+"""Finds stop strings in the text of one sequence: takes the next token id, returns the stop string it completed."""
 
 
 class TokenRules(Protocol):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from ekiden.state.controls import ControlChange, SetField
 from ekiden.state.plan import BatchPlan, BlockCopy, StepOutput
 from ekiden.state.policy import StepLoad, TimeRange
@@ -88,9 +90,8 @@ class Arrival:
     waiting_tokens: int
 
 
-@dataclass(slots=True)
-class PauseChange:
-    """A pause of one request begins (``paused``) or is withdrawn; ``by`` is the person who asked, if one did."""
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Hold a request back for a reason, or (``paused`` False) withdraw that reason. ``by``: the person who asked."""
 
     request_id: str
     reason: PauseReason
@@ -111,8 +112,8 @@ class Turn:
     end: float = 0.0
     arrivals: list[Arrival] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
-    pauses: list[PauseChange] = field(default_factory=list)
-    pauses_applied: list[tuple[str, frozenset[PauseReason], PauseChange]] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
+    pauses_applied: list[tuple[str, frozenset[PauseReason], Pause]] = field(default_factory=list)
     """Each with the request's pauses after it; one that must wait a turn is applied later than it came."""
     control_changes: list[tuple[int, ControlChange]] = field(default_factory=list)
     """Those that were asked for and accepted, each with the number of arrivals of this turn before it."""
@@ -123,7 +124,7 @@ class Turn:
     ended_at_start: list[RequestUpdate] = field(default_factory=list)
     refilled_at_start: RefillOutcome | None = None
     formed: FormationOutcome | None = None
-    load: StepLoad | None = None
+    """None when there was nothing to compute, as are those that follow."""
     predicted: TimeRange | None = None
     prefill_share: float = 0.0
     """The part of the predicted time that is due to prefill chunks, 0 to 1."""

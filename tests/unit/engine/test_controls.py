@@ -4,15 +4,16 @@ from dataclasses import replace
 
 from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
-from ekiden.engine.engine_core import EngineCore, StepView
+from ekiden.engine.engine_core import EngineCore
 from ekiden.state.controls import ControlChange, ControlState, ControlValue, SetBy
 from ekiden.state.turn import LeftOutReason
+from tests.steps import StepView, StepWatcher
 from tests.unit.engine.fake_parts import make_request
 
 BLOCK = 4
 
 
-class Watched:
+class Watched(StepWatcher):
     """A core over the fake model, its last step and the answers to changes."""
 
     def __init__(self, most_tokens: int | None = None, **scheduler: object) -> None:
@@ -21,7 +22,7 @@ class Watched:
         cache = CacheConfig(block_size=BLOCK)
         config = Config(scheduler=SchedulerConfig(**scheduler), cache=cache)  # type: ignore[arg-type]
         self.core = EngineCore(
-            runner=runner, controls=controls_of(config), cache=cache, clock=lambda: 0.0, observer=self
+            runner=runner, controls=controls_of(config), cache=cache, clock=lambda: 0.0, recorder=self
         )  # fmt: skip
         self.answers: list[ControlState | str] = []
         self.view: StepView | None = None

@@ -8,14 +8,16 @@ import pytest
 
 from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
-from ekiden.engine.engine_core import EngineCore, StepView
+from ekiden.engine.engine_core import EngineCore
 from ekiden.evaluation.trace import StepRecorder, Work
 from ekiden.sampling.sampler import Sampler
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.request import FinishReason, Request, TokenLogprobs
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
+from ekiden.state.turn import Turn
 from tests.api.scripted import VOCAB_SIZE, make_tokenizer
 from tests.fake_answers import next_token
+from tests.steps import StepView, StepWatcher
 
 BLOCK = 4
 PROMPT = (5, 6, 7, 8, 9, 10)
@@ -38,7 +40,7 @@ class Recital:
 
 
 @dataclass
-class Run:
+class Run(StepWatcher):
     tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
     reasons: dict[str, FinishReason] = field(default_factory=dict)
     logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
@@ -80,7 +82,7 @@ def make_core(
         )),
         cache=CacheConfig(block_size=BLOCK),
         clock=lambda: 0.0,
-        observer=run,
+        recorder=run,
         drafter=drafter,
         **core,
     )  # fmt: skip
@@ -250,12 +252,12 @@ def test_whatever_counts_tokens_counts_tokens() -> None:
     run, recorder = Run(), StepRecorder()
 
     class Both:
-        def on_step(self, view: StepView) -> None:
-            run.on_step(view)
-            recorder.on_step(view)
+        def record(self, turn: Turn) -> None:
+            run.record(turn)
+            recorder.record(turn)
 
     core = make_core(run, Recital({"a": greedy(20)}, wrong=frozenset({6})))
-    core._observer = Both()
+    core.recorder = Both()
     drive(core, run, [request()])
     stats = core.stats()
     assert stats.generation_tokens_total == 20

@@ -16,9 +16,10 @@ from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.interface import Engine, EngineDied, EngineStats, Health
 from ekiden.engine.process import EngineClient
 from ekiden.models.errors import ModelError
-from ekiden.state.controls import ControlChange, InvalidControls, SetBy
+from ekiden.state.controls import ControlChange, ControlState, InvalidControls, SetBy
 from ekiden.state.request import FinishReason, RefusalReason, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
+from ekiden.state.turn import Pause
 from tests.fake_answers import answer_to
 from tests.unit.engine.fake_parts import (
     VOCAB,
@@ -104,7 +105,7 @@ async def test_abort_ends_the_stream_with_its_terminal_update(engine: Engine) ->
 
 
 async def test_a_slow_reader_is_paused_and_holds_up_nobody(engine: Engine) -> None:
-    slow_request = make_request("slow", max_tokens=5000)
+    slow_request = make_request("slow", max_tokens=200_000)  # more than a quick engine makes before the pause comes
     slow = engine.generate(slow_request)
     tokens = list((await anext(slow)).token_ids)
     await until(lambda: engine.stats().num_paused == 1)
@@ -113,7 +114,10 @@ async def test_a_slow_reader_is_paused_and_holds_up_nobody(engine: Engine) -> No
     assert await collect(engine, quick) == expected(quick, 30)
     async for update in slow:
         tokens += update.token_ids
-    assert tokens == expected(slow_request, 5000)
+        if len(tokens) >= 5000:
+            break
+    await slow.aclose()
+    assert tokens == expected(slow_request, len(tokens))
 
 
 async def test_pausing_and_resuming_changes_no_token(engine: Engine) -> None:
@@ -192,6 +196,46 @@ async def test_an_engine_that_is_restarted_keeps_its_door_closed() -> None:
         await client.stop()
 
 
+async def test_what_is_set_while_an_engine_restarts_is_in_force_in_the_next() -> None:
+    client = EngineClient(make_fake_engine, make_config())
+    await client.start()
+    try:
+        await client.set_controls(drain(True))
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        await until(lambda: client.health is Health.DEAD)
+        few, none = (ControlChange(values={"max_num_seqs": value}, set_by=SetBy.PERSON, who="ben") for value in (3, 0))
+        fewer, wrong, opened = await asyncio.gather(
+            client.set_controls(few),
+            client.set_controls(none),
+            client.set_controls(drain(False)),
+            return_exceptions=True,
+        )
+        assert isinstance(wrong, InvalidControls)
+        assert isinstance(fewer, ControlState)
+        assert (fewer.controls.draining, fewer.controls.max_num_seqs) == (True, 3), "the older drain came first"
+        assert isinstance(opened, ControlState)
+        assert opened == client.controls()
+        assert (opened.controls.draining, opened.controls.max_num_seqs) == (False, 3)
+        assert client.restarts == 1
+        assert len(await collect(client, make_request("inside", max_tokens=5))) == 5
+    finally:
+        await client.stop()
+
+
+async def test_what_is_set_while_an_engine_restarts_fails_when_the_server_stops() -> None:
+    client = EngineClient(make_fake_engine, make_config())
+    await client.start()
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGKILL)
+    await until(lambda: client.health is Health.DEAD)
+    waiting = asyncio.create_task(client.set_controls(drain(True)))
+    await asyncio.sleep(0)
+    await client.stop()
+    with pytest.raises(EngineDied, match="shutting down"):
+        await waiting
+
+
 async def test_an_engine_whose_requests_are_all_paused_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing moves and nobody should wonder: it is neither stalled nor replaced."""
     monkeypatch.setattr(loop, "HEARTBEAT_SECONDS", 0.01)
@@ -207,7 +251,7 @@ async def test_an_engine_whose_requests_are_all_paused_is_alive(monkeypatch: pyt
     config = make_config()
     running = loop.EngineLoop(build_core(make_fake_parts(config), config), deliver, answer=lambda number, answer: None)
     running.inbox.put(loop.Submit(make_request("held", max_tokens=50)))
-    running.inbox.put(loop.Pause("held", PauseReason.OPERATOR, True))
+    running.inbox.put(Pause("held", PauseReason.OPERATOR, True))
     thread = threading.Thread(target=running.run)
     thread.start()
     told = await asyncio.to_thread(enough.wait, 10)

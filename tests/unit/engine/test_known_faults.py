@@ -9,14 +9,15 @@ from ekiden.backends.fake import FakeRunner
 from ekiden.build.engines import build_engine
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.async_engine import AsyncEngine
-from ekiden.engine.engine_core import EngineCore, StepView
+from ekiden.engine.engine_core import EngineCore
 from ekiden.state.request import FinishReason, Request, RequestUpdate
 from ekiden.state.sampling_params import SamplingParams
 from tests.fake_answers import next_token
+from tests.steps import StepView, StepWatcher
 from tests.unit.engine.fake_parts import VOCAB, make_config, make_fake_parts, make_request
 
 
-class Watch:
+class Watch(StepWatcher):
     """Which requests had a row in each step."""
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ def make_core(watch: Watch, *, num_blocks: int = 400, max_num_seqs: int = 4, bud
         ),
         cache=CacheConfig(block_size=16),
         clock=lambda: 0.0,
-        observer=watch,
+        recorder=watch,
     )
 
 

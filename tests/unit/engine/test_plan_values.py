@@ -21,7 +21,7 @@ def test_another_process_gives_the_same_from_the_plans_alone() -> None:
     known = greedy(20)
     runner = Recorded(make_runner())
     core = make_core(run, Recital({"a": known}, wrong=frozenset({4})), num_blocks=12, sampler=Sampler())
-    core.advance._runner = runner
+    core.advance.runner = runner
     requests = [
         request("a"),
         request("b", (3, 4, 5, 6, 7), temperature=1.0, frequency_penalty=0.4, logprobs=3),

@@ -11,7 +11,7 @@ from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.engine_core import EngineCore
 from ekiden.evaluation.slot_chart import EMPTY, PADDED, axis, chart_rows, coloured, colours
-from ekiden.evaluation.slot_html import ChartData, TableData, chart_svg, page
+from ekiden.evaluation.slot_html import ChartData, TableData, page
 from ekiden.evaluation.slots import letters, slot_figures, stays
 from ekiden.evaluation.trace import SlotRow, SlotStep, StepRecorder, Work
 from ekiden.state.request import FinishReason, RefusalReason, Request
@@ -44,7 +44,7 @@ def record(batching: str, *, slots: int = 2, lengths: list[int] = LENGTHS) -> tu
         ),
         cache=CacheConfig(block_size=16),
         clock=Ticks(),
-        observer=recorder,
+        recorder=recorder,
     )
     requests = [
         Request(
@@ -78,7 +78,7 @@ def test_a_refused_request_comes_back_with_its_reason():
         ),
         cache=CacheConfig(block_size=16),
         clock=Ticks(),
-        observer=recorder,
+        recorder=recorder,
     )
     request = Request(request_id="r", prompt_token_ids=(1,) * 9, sampling=SamplingParams(), arrival_time=0.0)
     (answer,) = run_batch(core, [request])
@@ -226,7 +226,9 @@ def test_the_page_is_whole_and_needs_nothing_else():
 
 def test_the_svg_is_well_formed_and_places_each_stay():
     data = ChartData(title="t", steps=steps(["AAAA", "BB·C"]), num_slots=2)
-    root = ElementTree.fromstring(chart_svg(data, NAMES, {}, seconds=8.0))
+    longer = ChartData(title="u", steps=steps(["AAAAAAAA"]), num_slots=1)
+    html = page("Demo", "why", [data, longer], [], names=NAMES, about={})
+    root = ElementTree.fromstring(html[html.index("<svg") : html.index("</svg>") + len("</svg>")])
     space = "{http://www.w3.org/2000/svg}"
     groups = root.findall(f"{space}g")
     places = {}

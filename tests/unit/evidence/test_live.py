@@ -64,8 +64,8 @@ def check_agrees(view: LiveView, core: EngineCore, *, prompts_exact: bool) -> No
                 assert slot.computed_tokens == min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
     assert len(view.slots) == population.max_num_seqs
     assert view.running == len(population.running)
-    assert view.queue.waiting == len(population.waiting)
-    assert {w.request_id for w in view.queue.first} == {s.request_id for s in population.waiting}
+    assert view.queue.waiting == len(population.queued)
+    assert {w.request_id for w in view.queue.first} == {s.request_id for s in population.queued.values()}
     assert view.paused == len(population.paused)
     without_slot = {s.request_id: s for s in population.preempted if s.slot is None} | population.paused
     assert {a.request_id: a.output_tokens for a in view.away} == {
@@ -77,7 +77,7 @@ def check_agrees(view: LiveView, core: EngineCore, *, prompts_exact: bool) -> No
     assert (view.memory.used, view.memory.free) == (kv.pool.num_referenced, kv.num_available)
     assert view.memory.preempted == len(population.preempted)
     wait = core._refilled
-    if population.waiting and wait.head is not None and wait.head.status == "waiting":
+    if population.queued and wait.head is not None and wait.head.status == "waiting":
         assert view.queue.first[0].request_id == wait.head.request_id
         blocked = {w.request_id for w in view.queue.first if w.passed_over}
         assert blocked == {s.request_id for s in wait.passed_over}

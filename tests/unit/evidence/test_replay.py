@@ -120,7 +120,7 @@ def test_every_way_to_stop(tmp_path: Path) -> None:
             left[0] -= 1
             return "stop" if left[0] == 0 else None
 
-        return StopText(feed)
+        return feed
 
     world = Directed(make_stop_text=make)
     for number in range(12):
@@ -172,7 +172,7 @@ def test_answers_that_end_within_a_row_of_several_tokens_end_there_again(tmp_pat
             left[0] -= 1
             return "stop" if left[0] == 0 else None
 
-        return StopText(feed)
+        return feed
 
     world = Directed(make_stop_text=make, make_rules=CountedRules, drafter=Oracle(), max_num_seqs=8)
     for count in range(5, 10):

@@ -69,18 +69,18 @@ def test_the_order_is_that_of_a_queue_that_had_it_from_the_start(requests, moves
     for number in removed & set(range(len(requests))):
         for population in (moved, plain):
             population.dequeue(population.by_id.pop(f"r{number}"))
-    tokens, oldest = moved.waiting.num_tokens, moved.oldest_arrival
+    tokens, oldest = moved.queue_size.tokens, moved.oldest_arrival
     for order in moves:
         moved.reorder(make_waiting_queue(controls(order), moved.waiting.counters()))
         moved.check_integrity()
-        assert sorted(s.request_id for s in moved.waiting) == sorted(s.request_id for s in plain.waiting)
-        assert (moved.waiting.num_tokens, moved.oldest_arrival) == (tokens, oldest)
+        assert sorted(moved.queued) == sorted(plain.queued)
+        assert (moved.queue_size.tokens, moved.oldest_arrival) == (tokens, oldest)
     assert in_order(moved) == in_order(plain)
     for number, drawn in enumerate(late, len(requests)):
         for population in (moved, plain):
             enqueue(population, waiting(number, *drawn))
     assert in_order(moved) == in_order(plain)
-    assert {t: moved.waiting_of(t) for t in "abc"} == {t: plain.waiting_of(t) for t in "abc"}
+    assert {t: moved.queue_size_of(t) for t in "abc"} == {t: plain.queue_size_of(t) for t in "abc"}
     assert moved.next_deadline == plain.next_deadline
 
 
@@ -93,8 +93,8 @@ def test_service_under_fair_is_remembered_through_other_orders() -> None:
     counters = queue.counters()
     assert counters.by_tenant == {"a": 100.0, "b": 0.0}
     for order in ("fcfs", "priority", "fair"):
-        queue, old = make_waiting_queue(controls(order), queue.counters()), queue
-        queue.take_over(list(old))
+        queue = make_waiting_queue(controls(order), queue.counters())
+        queue.take_over(first)
         assert queue.counters() == counters
     assert [s.request.tenant for s in queue.first(4)] == ["b", "b", "a", "a"]
 

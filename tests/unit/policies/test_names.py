@@ -1,20 +1,41 @@
 """What can be configured exists, and what exists can be configured."""
 
+from types import SimpleNamespace
+from typing import Any
+
 from ekiden.config import BATCHING, ORDERS, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.policies import batching, ordering
 from ekiden.policies.fairness import FairQueue
 from ekiden.state.controls import Controls
+from ekiden.state.population import QueueSize
 
 
-def test_each_batching_policy_that_can_be_configured_is_one_class_of_its_own():
-    made = {name: batching.batching_policy(controls(batching=name)) for name in BATCHING}
-    assert len({type(policy) for policy in made.values()}) == len(BATCHING)
+def test_each_batching_policy_that_can_be_configured_lets_in_as_many_as_it_should():
+    """Of one that waits since 0: into an empty batch of four slots at once and later, and into a batch of one."""
+    limits = {
+        name: tuple(
+            batching.admission_limit(controls(batching=name), population(in_batch), now)
+            for in_batch, now in ((0, 0.0), (0, 60.0), (1, 60.0))
+        )
+        for name in BATCHING
+    }
+    assert limits == {
+        "continuous": (4, 4, 3),
+        "static": (4, 4, 0),
+        "static-padded": (4, 4, 0),
+        "window": (0, 4, 0),
+        "sequential": (1, 1, 0),
+    }
+
+
+def population(in_batch: int) -> Any:
+    return SimpleNamespace(max_num_seqs=4, num_in_batch=in_batch, oldest_arrival=0.0, queue_size=QueueSize(1, 3))
 
 
 def test_each_order_that_can_be_configured_has_a_queue():
     for order in ORDERS:
         queue = ordering.make_waiting_queue(controls(scheduling_policy=order))
-        assert len(queue) == 0
+        assert queue.first(1) == []
         assert isinstance(queue, FairQueue) == (order == "fair")
 
 

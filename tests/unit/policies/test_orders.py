@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 
 from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
-from ekiden.engine.engine_core import EngineCore, StepView
+from ekiden.engine.engine_core import EngineCore
 from ekiden.state.controls import TenantLimits
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
+from tests.steps import StepView, StepWatcher
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 
 
-class Recorder:
+class Recorder(StepWatcher):
     """Order of admission, and how it looked after each step."""
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ def make_core(
         ),
         cache=CacheConfig(block_size=4, enable_prefix_caching=False),
         clock=lambda: next(now) * 0.001,
-        observer=recorder,
+        recorder=recorder,
     )
 
 
@@ -151,7 +152,7 @@ def test_service_of_backlogged_tenants_differs_by_at_most_the_bound(
 
     def count(view: StepView) -> None:
         nonlocal looks
-        waiting = {s.request.tenant for s in core.population.waiting}
+        waiting = {s.request.tenant for s in core.population.queued.values()}
         for sequence in view.formed.sequences:
             if sequence.num_output_tokens == 1:
                 service[sequence.request.tenant] += PROMPT_WEIGHT * sequence.num_prompt_tokens

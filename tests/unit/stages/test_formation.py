@@ -5,12 +5,13 @@ from hypothesis import strategies as st
 
 from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
-from ekiden.engine.engine_core import EngineCore, StepView
+from ekiden.engine.engine_core import EngineCore
 from ekiden.stages.formation import chunk_size
 from ekiden.state.request import Request
 from ekiden.state.runner import ChunkRules
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.turn import LeftOutReason
+from tests.steps import StepView, StepWatcher
 
 
 @given(
@@ -52,7 +53,7 @@ def test_a_burst_with_one_long_beginning_computes_it_once() -> None:
     runner = FakeRunner(vocab_size=50, num_blocks=500, block_size=16, max_model_len=2048)
     seen: set[LeftOutReason] = set()
 
-    class Watch:
+    class Watch(StepWatcher):
         def on_step(self, view: StepView) -> None:
             seen.update(reason for _, reason in view.formed.left_out)
 
@@ -65,7 +66,7 @@ def test_a_burst_with_one_long_beginning_computes_it_once() -> None:
         ),
         cache=CacheConfig(block_size=16),
         clock=lambda: 0.0,
-        observer=Watch(),
+        recorder=Watch(),
     )
     for index in range(64):
         core.add_request(
