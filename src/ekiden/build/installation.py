@@ -14,6 +14,13 @@ from ekiden.version import __version__
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _GIT_SECONDS = 5.0
+Installed = tuple[Section, Section]
+"""The code section and the dependency section."""
+
+
+def read_installed() -> Installed:
+    """Read both from the disk, which takes a tenth of a second."""
+    return code_section(), dependency_section()
 
 
 def code_section() -> Section:

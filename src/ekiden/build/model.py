@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ekiden.backends.registry import import_backend
-from ekiden.build.provenance import Installed, make_lineage, read_installed
+from ekiden.build.installation import Installed, read_installed
+from ekiden.build.provenance import make_lineage
 from ekiden.config import Config, ConfigError
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts

@@ -4,10 +4,9 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import NamedTuple
 
 from ekiden.build.config_sources import all_settings
-from ekiden.build.installation import code_section, dependency_section, settings_digest
+from ekiden.build.installation import Installed, read_installed, settings_digest
 from ekiden.config import Config
 from ekiden.models.load import ModelDescription
 from ekiden.state.lineage import Lineage, Section
@@ -18,17 +17,6 @@ _APART = frozenset(
     # The content of these files is in other sections, and the backend's section has the threads in use.
     {"model", "served_model_name", "model_cache", "chat_template", "generation_config", "tenants_file", "threads"}
 )
-
-
-class Installed(NamedTuple):
-    """The sections that are read from the disk alone, which takes a tenth of a second."""
-
-    code: Section
-    dependencies: Section
-
-
-def read_installed() -> Installed:
-    return Installed(code_section(), dependency_section())
 
 
 def make_lineage(

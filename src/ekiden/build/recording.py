@@ -10,7 +10,7 @@ import msgspec
 
 from ekiden.build.core import build_core
 from ekiden.config import Config, controls_of, parse_size
-from ekiden.engine.engine_core import Clock, EngineCore
+from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
@@ -62,18 +62,12 @@ def make_header(
     )
 
 
-def recorded_core(
-    parts: EngineParts,
-    config: Config,
-    *,
-    clock: Clock = time.monotonic,
-    run_id: str | None = None,
-) -> tuple[EngineCore, LedgerWriter]:
+def recorded_core(parts: EngineParts, config: Config, *, run_id: str | None = None) -> tuple[EngineCore, LedgerWriter]:
     """An engine core whose turns are recorded, and the writer, which its owner closes at the end.
 
     Raises :class:`LedgerError` when the ledger's folder cannot be written.
     """
-    clock = whole_microseconds(clock)
+    clock = whole_microseconds(time.monotonic)
     clock_base = round(clock() * 1e6)
     settings = config.ledger
     run_id = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"  # sorts by time and is unique

@@ -149,14 +149,12 @@ class EngineClient(StreamingEngine):
         spawned: Spawned | None = None,
         stall_timeout: float = 10.0,
         wedge_timeout: float = 120.0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(controls_of(config))
         self._make_engine = make_engine
         self._config = config
         self._stall_timeout = stall_timeout
         self._wedge_timeout = wedge_timeout
-        self._clock = clock
         self._encode = msgspec.msgpack.Encoder().encode
         self._spawned = None if spawned is None else self._begin(spawned)
         self._child: _Child | None = None
@@ -211,8 +209,8 @@ class EngineClient(StreamingEngine):
     def _check_running(self) -> None:
         if self._child is None or not self._child.ready or self._stopping.is_set():
             raise EngineDied("the engine is not running; try again shortly")
-        if len(self._streams) == 0:
-            self._last_report = self._clock()  # an idle engine sends nothing, so its silence is counted from now on
+        if not self._streams:
+            self._last_report = time.monotonic()  # an idle engine sends nothing, so its silence is counted from now on
 
     def note_refusal(self, refused: RefusedCall) -> None:
         child = self._child
@@ -226,7 +224,7 @@ class EngineClient(StreamingEngine):
 
     def _silent_for(self) -> float:
         """Seconds without a report while there is work."""
-        return self._clock() - self._last_report if len(self._streams) else 0.0
+        return time.monotonic() - self._last_report if self._streams else 0.0
 
     def _send(self, command: Command) -> None:
         if self._child is not None:
@@ -237,14 +235,14 @@ class EngineClient(StreamingEngine):
     async def _supervise(self, first: "asyncio.Future[ModelCard]") -> None:
         pause = 0.5
         while not self._stopping.is_set():
-            started = self._clock()
+            started = time.monotonic()
             await self._run_child(first)
             if not first.done():
                 first.set_exception(EngineDied(str(self._failure)))
             if first.exception() is not None:
                 return
             self.restarts += 1
-            pause = 0.5 if self._clock() - started > 60.0 else min(pause * 2, 30.0)
+            pause = 0.5 if time.monotonic() - started > 60.0 else min(pause * 2, 30.0)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), timeout=pause)
 
@@ -273,7 +271,7 @@ class EngineClient(StreamingEngine):
 
     def _take(self, first: "asyncio.Future[ModelCard]", child: "_Child", report: Report) -> None:
         """Handle a report of the child, on the event loop."""
-        self._last_report = self._clock()
+        self._last_report = time.monotonic()
         match report:
             case Stepped(updates, stats):
                 self._take_step(updates, stats)

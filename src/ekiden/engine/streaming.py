@@ -7,8 +7,8 @@ from itertools import count
 from pathlib import Path
 
 from ekiden.engine.interface import EngineDied, EngineStats
-from ekiden.engine.loop import Abort, Command, NoteRefusal, SetControls
-from ekiden.engine.streams import Stream, Streams
+from ekiden.engine.loop import Abort, Command, NoteRefusal, SetControls, Submit
+from ekiden.engine.streams import Stream
 from ekiden.state.controls import ControlChange, Controls, ControlState, InvalidControls
 from ekiden.state.request import RefusedCall, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
@@ -19,7 +19,8 @@ class StreamingEngine(ABC):
     """All of :class:`ekiden.engine.interface.Engine` but ``card`` and ``health``."""
 
     def __init__(self, configured: Controls) -> None:
-        self._streams = Streams(self._send)
+        self._streams: dict[str, Stream] = {}
+        """The requests in flight, by their ids."""
         self._controls = ControlState(controls=configured)
         self._changes: dict[int, asyncio.Future[ControlState]] = {}
         """Changes of the controls that wait for the engine's answer, by the numbers of their commands."""
@@ -32,7 +33,11 @@ class StreamingEngine(ABC):
 
     def generate(self, request: Request) -> Stream:
         self._check_running()
-        return self._streams.open(request)
+        if request.request_id in self._streams:
+            raise ValueError(f"a request with the id {request.request_id!r} is in flight already")
+        stream = self._streams[request.request_id] = Stream(request.request_id, self._streams, self._send)
+        self._send(Submit(request))
+        return stream
 
     @abstractmethod
     def _check_running(self) -> None:
@@ -75,7 +80,9 @@ class StreamingEngine(ABC):
     def _take_step(self, updates: list[RequestUpdate], stats: EngineStats | None) -> None:
         """What a step brought, on the event loop."""
         self._stats = stats or self._stats
-        self._streams.deliver(updates)
+        for update in updates:
+            if stream := self._streams.get(update.request_id):  # it may have been closed meanwhile
+                stream.put(update)
 
     def _take_answer(self, number: int, answer: ControlState | str) -> None:
         """The answer to a :class:`SetControls`, on the event loop."""
@@ -91,7 +98,9 @@ class StreamingEngine(ABC):
 
     def _fail_all(self, message: str, held: Iterable[SetControls] = ()) -> None:
         """Tell everyone who waits for the engine that it has ended, but for those whose changes are held."""
-        self._streams.fail_all(message)
+        for stream in self._streams.values():
+            stream.fail(message)
+        self._streams.clear()
         kept = {command.number for command in held}
         for number, waiting in self._changes.items():
             if number not in kept and not waiting.done():

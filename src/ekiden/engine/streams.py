@@ -1,4 +1,5 @@
-"""The open streams of one event loop: the engine delivers updates after each step, readers take them one by one.
+"""The updates of one request, from the engine, which puts them in after each step, to a reader that takes them one by
+one.
 
 A stream's buffer is bounded: when a reader falls ``HIGH_WATER`` updates behind, its sequence, not the engine, is paused
 until the reader is down to ``LOW_WATER``.
@@ -9,8 +10,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from ekiden.engine.interface import EngineDied
-from ekiden.engine.loop import Abort, Command, Submit
-from ekiden.state.request import Request, RequestUpdate
+from ekiden.engine.loop import Abort, Command
+from ekiden.state.request import RequestUpdate
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import Pause
 
@@ -19,96 +20,66 @@ LOW_WATER = 64
 
 
 class Stream:
-    """The updates of one request; see :class:`ekiden.engine.interface.UpdateIterator`."""
+    """Implements :class:`ekiden.engine.interface.UpdateIterator`. All methods run on the event loop's thread.
 
-    __slots__ = ("_streams", "buffer", "error", "lagging", "request_id", "waiter")
+    ``streams`` holds the open streams of the engine, by their requests' ids; ``send`` puts a command into its inbox.
+    """
 
-    def __init__(self, request_id: str, streams: "Streams") -> None:
-        self.request_id = request_id
-        self.buffer: deque[RequestUpdate] = deque()
-        self.waiter: asyncio.Future[None] | None = None
-        self.error: str | None = None
-        self.lagging = False
+    __slots__ = ("_buffer", "_error", "_lagging", "_request_id", "_send", "_streams", "_waiter")
+
+    def __init__(self, request_id: str, streams: "dict[str, Stream]", send: Callable[[Command], None]) -> None:
+        self._request_id = request_id
         self._streams = streams
+        self._send = send
+        self._buffer: deque[RequestUpdate] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: str | None = None
+        self._lagging = False
 
     def __aiter__(self) -> AsyncIterator[RequestUpdate]:
         return self
 
     async def __anext__(self) -> RequestUpdate:
-        while not self.buffer:
-            if self.error is not None:
-                raise EngineDied(self.error)
-            if not self._streams.is_open(self):
+        while not self._buffer:
+            if self._error is not None:
+                raise EngineDied(self._error)
+            if not self._open:
                 raise StopAsyncIteration
-            self.waiter = asyncio.get_running_loop().create_future()
-            await self.waiter
-        update = self.buffer.popleft()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        update = self._buffer.popleft()
         if update.terminal:
-            self.error = None  # the request has ended; that the engine ended after it is no failure
-            self._streams.forget(self)
-        elif self.lagging and len(self.buffer) <= LOW_WATER:
-            self._streams.caught_up(self)
+            self._error = None  # the request has ended; that the engine ended after it is no failure
+            self._streams.pop(self._request_id, None)
+        elif self._lagging and len(self._buffer) <= LOW_WATER:
+            self._lagging = False
+            if self._open:
+                self._send(Pause(self._request_id, PauseReason.SLOW_READER, False))
         return update
 
     async def aclose(self) -> None:
-        self._streams.close(self)
-
-    def wake(self) -> None:
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
-
-
-class Streams:
-    """All methods run on the event loop's thread."""
-
-    def __init__(self, send: Callable[[Command], None]) -> None:
-        self._send = send
-        self._open: dict[str, Stream] = {}
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def open(self, request: Request) -> Stream:
-        """Submit the request now; closing the stream before its terminal update aborts it."""
-        if request.request_id in self._open:
-            raise ValueError(f"a request with the id {request.request_id!r} is in flight already")
-        stream = self._open[request.request_id] = Stream(request.request_id, self)
-        self._send(Submit(request))
-        return stream
-
-    def is_open(self, stream: Stream) -> bool:
-        return self._open.get(stream.request_id) is stream
-
-    def forget(self, stream: Stream) -> None:
-        self._open.pop(stream.request_id, None)
-
-    def close(self, stream: Stream) -> None:
         """Abort the request if it is still in flight, and end its reader's iteration."""
-        if self.is_open(stream):
-            self.forget(stream)
-            self._send(Abort(stream.request_id))
-            stream.wake()
+        if self._open:
+            del self._streams[self._request_id]
+            self._send(Abort(self._request_id))
+            self._wake()
 
-    def caught_up(self, stream: Stream) -> None:
-        """The stream's reader had fallen behind and has room again: let its sequence go on."""
-        stream.lagging = False
-        if self.is_open(stream):
-            self._send(Pause(stream.request_id, PauseReason.SLOW_READER, False))
+    def put(self, update: RequestUpdate) -> None:
+        self._buffer.append(update)
+        self._wake()
+        if len(self._buffer) >= HIGH_WATER and not self._lagging and not update.terminal:
+            self._lagging = True
+            self._send(Pause(self._request_id, PauseReason.SLOW_READER, True))
 
-    def deliver(self, updates: list[RequestUpdate]) -> None:
-        """Put updates into their streams' buffers; updates of streams that were closed meanwhile are dropped."""
-        for update in updates:
-            stream = self._open.get(update.request_id)
-            if stream is not None:
-                stream.buffer.append(update)
-                stream.wake()
-                if len(stream.buffer) >= HIGH_WATER and not stream.lagging and not update.terminal:
-                    stream.lagging = True
-                    self._send(Pause(stream.request_id, PauseReason.SLOW_READER, True))
+    def fail(self, message: str) -> None:
+        """The engine died: raise :class:`EngineDied` once the reader has caught up."""
+        self._error = message
+        self._wake()
 
-    def fail_all(self, message: str) -> None:
-        """The engine died: every open stream raises :class:`EngineDied` once its reader has caught up."""
-        for stream in self._open.values():
-            stream.error = message
-            stream.wake()
-        self._open.clear()
+    @property
+    def _open(self) -> bool:
+        return self._streams.get(self._request_id) is self
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
