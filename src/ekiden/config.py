@@ -26,9 +26,16 @@ def setting(
     choices: tuple[str, ...] = (),
     least: float | None = None,
     over: float | None = None,
+    size: bool = False,
+    form: tuple[str, str] | None = None,
 ) -> Any:
-    """A dataclass field with its help text and bounds. A value is at least ``least`` and greater than ``over``."""
-    metadata = {"help": help_text, "choices": choices, "least": least, "over": over, "flag": flag}
+    """A dataclass field with its help text and bounds. A value is at least ``least`` and greater than ``over``.
+
+    ``size``: it is written like ``512MiB``. ``form``: a regular expression that it must match, and what that asks for.
+    """
+    metadata = {
+        "help": help_text, "choices": choices, "least": least, "over": over, "flag": flag, "size": size, "form": form,
+    }  # fmt: skip
     return field(default=default, metadata=metadata)
 
 
@@ -51,6 +58,10 @@ class _Section:
                 _check(value >= least, f"{name} is {value}; it must be at least {least}")
             if (over := bounds["over"]) is not None:
                 _check(value > over, f"{name} is {value}; it must be over {over}")
+            if bounds["size"]:
+                parse_size(name, value)
+            if form := bounds["form"]:
+                _check(re.fullmatch(form[0], value) is not None, f"{name} is {value!r}; it must be {form[1]}")
 
 
 BATCHING = ("continuous", "static", "static-padded", "window", "sequential")
@@ -85,16 +96,11 @@ class ModelConfig(_Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig(_Section):
-    kv_cache_size: str = setting("512MiB", "memory of the KV pool, such as 512MiB or 2GiB")
-    swap_size: str = setting("2GiB", "memory to which the KV blocks of preempted sequences may be moved")
+    kv_cache_size: str = setting("512MiB", "memory of the KV pool, such as 512MiB or 2GiB", size=True)
+    swap_size: str = setting("2GiB", "memory to which the KV blocks of preempted sequences may be moved", size=True)
     block_size: int = setting(32, "tokens in a KV block (32 on CPU)", least=1)
     enable_prefix_caching: bool = setting(True, "share the KV blocks of equal prompt beginnings")
     kv_dtype: str = setting("f16", "type of keys and values in the pool", choices=("f16", "f32", "u8"))
-
-    def __post_init__(self) -> None:
-        _Section.__post_init__(self)
-        parse_size("kv_cache_size", self.kv_cache_size)
-        parse_size("swap_size", self.swap_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +164,9 @@ class ServerConfig(_Section):
         None, "TOML file of hashed keys with tenants and scopes, read again when it changes; see `ekiden keys new`"
     )
     tenant_header: str | None = setting(
-        None, "header that names a request's tenant where its key does not, such as x-ekiden-tenant; default: none"
+        None,
+        "header that names a request's tenant where its key does not, such as x-ekiden-tenant; default: none",
+        form=(r"[A-Za-z0-9-]{1,64}", "a header's name, such as x-ekiden-tenant"),
     )
     cors_origins: str | None = setting(
         None, "origins whose web pages may call the server, separated by commas; default: none"
@@ -172,10 +180,6 @@ class ServerConfig(_Section):
     def __post_init__(self) -> None:
         _Section.__post_init__(self)
         _check(0 <= self.port <= 65535, f"port is {self.port}; it must be between 0 and 65535")
-        _check(
-            self.tenant_header is None or re.fullmatch(r"[A-Za-z0-9-]{1,64}", self.tenant_header) is not None,
-            f"tenant_header is {self.tenant_header!r}; it must be a header's name, such as x-ekiden-tenant",
-        )
         for origin in self.cors_origin_list:
             _check(
                 re.fullmatch(r"\*|https?://[^/\s]+", origin) is not None,
@@ -198,21 +202,15 @@ class LedgerConfig(_Section):
         None, "folder of the recorded runs; default: $XDG_STATE_HOME/ekiden/ledger, else ~/.local/state/ekiden/ledger"
     )
     ledger_max_age_days: float = setting(14.0, "recorded runs and turns older than this are deleted", over=0)
-    ledger_max_size: str = setting("4GiB", "disk space for all recorded runs; the oldest are deleted first")
+    ledger_max_size: str = setting("4GiB", "disk space for all recorded runs; the oldest are deleted first", size=True)
     ledger_keep_prompts: bool = setting(
         False, "also store prompts and outputs, as token ids, so that a replay can run the model"
     )
     otlp_endpoint: str | None = setting(
-        None, "send an OpenTelemetry span for each request to this OTLP/HTTP endpoint, such as http://localhost:4318"
+        None,
+        "send an OpenTelemetry span for each request to this OTLP/HTTP endpoint, such as http://localhost:4318",
+        form=(r"https?://[^/\s]+(/\S*)?", "a URL such as http://localhost:4318"),
     )
-
-    def __post_init__(self) -> None:
-        _Section.__post_init__(self)
-        parse_size("ledger_max_size", self.ledger_max_size)
-        _check(
-            self.otlp_endpoint is None or re.fullmatch(r"https?://[^/\s]+(/\S*)?", self.otlp_endpoint) is not None,
-            f"otlp_endpoint is {self.otlp_endpoint!r}; it must be a URL such as http://localhost:4318",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import ekiden
 from ekiden.engine.interface import OTHER_TENANTS, EngineStats, Health, TenantTotals
-from ekiden.engine.totals import LatencyTotals
-from ekiden.state.request import Finish, FinishReason, Refusal, RefusalReason
+from ekiden.engine.totals import Totals
+from ekiden.state.request import Finish, FinishReason, Refusal, RefusalReason, RequestUpdate
 from tests.api.conftest import Memory, assert_error
 from tests.api.scripted import CONTEXT, FINGERPRINT, MODEL
 
@@ -93,12 +93,15 @@ async def test_counters_survive_an_engine_restart(memory: Memory):
 
 async def test_histograms_of_requests(memory: Memory):
     """Those of ended requests are the engine's; the gaps between tokens are seen here."""
-    totals = LatencyTotals()
-    totals.observe(ended(admitted=1.5, first_token=3.5, end=7.5, tokens=5))
-    totals.observe(ended(admitted=1.5, first_token=2.0, end=2.0, tokens=1))
-    totals.observe(ended(admitted=2.0, first_token=None, end=3.0, tokens=0))
-    totals.observe(ended(admitted=None, first_token=None, end=4.0, tokens=0))
-    memory.engine.snapshot = EngineStats(latencies=totals.snapshot())
+    totals = Totals()
+    ends = (
+        ended(admitted=1.5, first_token=3.5, end=7.5, tokens=5),
+        ended(admitted=1.5, first_token=2.0, end=2.0, tokens=1),
+        ended(admitted=2.0, first_token=None, end=3.0, tokens=0),
+        ended(admitted=None, first_token=None, end=4.0, tokens=0),
+    )
+    totals.count_ends([RequestUpdate("ended", (), end, None) for end in ends])
+    memory.engine.snapshot = EngineStats(latencies=tuple(each.snapshot() for each in totals.latencies.values()))
     await memory.complete()
     await memory.chat(stream=True, n=2)
     values = await metric_values(memory)

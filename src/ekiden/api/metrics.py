@@ -18,7 +18,6 @@ from prometheus_client.registry import Collector
 
 from ekiden.engine.interface import (
     LATENCIES,
-    LATENCY_BOUNDS,
     STEP_TOKEN_BOUNDS,
     TOKEN_TIME_BOUNDS,
     Distribution,
@@ -98,8 +97,7 @@ class EngineCollector(Collector):
             yield self._counter(name, text, {(): getattr(stats, field)})
         step_tokens = Distribution(stats.steps_by_tokens, stats.step_tokens_total)
         yield self._histogram("iteration_tokens_total", "Tokens computed in a step.", STEP_TOKEN_BOUNDS, step_tokens)
-        for place, name in enumerate(LATENCIES):
-            bounds = TOKEN_TIME_BOUNDS if name == LATENCIES[-1] else LATENCY_BOUNDS
+        for place, (name, bounds) in enumerate(LATENCIES.items()):
             values = stats.latencies[place] if stats.latencies else Distribution((), 0.0)
             yield self._histogram(f"{name}_seconds", _LATENCIES[name], bounds, values)
         # Zeros are given too: Prometheus sees no increase in a series that starts at one.

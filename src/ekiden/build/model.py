@@ -23,8 +23,6 @@ from ekiden.state.sampling_params import SamplingParams
 from ekiden.version import __version__
 
 logger = logging.getLogger(__name__)
-NO_GENERATION_CONFIG = "none"
-STRICT = "strict"
 
 
 def find_model(config: Config, progress: Progress | None = None) -> ModelFiles:
@@ -35,7 +33,7 @@ def find_model(config: Config, progress: Progress | None = None) -> ModelFiles:
 def describe_model(config: Config, files: ModelFiles) -> ModelDescription:
     """All of a model but its weights. Raises :class:`ModelError`; :class:`ConfigError` for a setting it rules out."""
     settings = config.model
-    no_defaults = settings.generation_config == NO_GENERATION_CONFIG
+    no_defaults = settings.generation_config == "none"
     description = describe(
         files,
         chat_template_path=_path(settings.chat_template),
@@ -89,7 +87,7 @@ def model_card(
     """What clients are told of the model."""
     own = min(description.max_position_embeddings, info.max_model_len)
     lineage = make_lineage(config, description, info, sources, installed)
-    relaxed = "" if config.engine.determinism == STRICT else f"-{config.engine.determinism}"
+    relaxed = "" if config.engine.determinism == "strict" else f"-{config.engine.determinism}"
     return ModelCard(
         model_id=config.model.served_model_name or description.files.name,
         max_model_len=min(config.model.max_model_len or own, own),

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import traceback
+from typing import cast
 
 import click
 
@@ -42,10 +43,9 @@ class LazyGroup(click.Group):
         return [*COMMANDS, "version"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in COMMANDS:
-            command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
-            return command
-        return super().get_command(ctx, cmd_name)
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        return cast(click.Command, importlib.import_module(COMMANDS[cmd_name][0]).command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -103,7 +103,3 @@ def main(argv: list[str] | None = None) -> int:
 def _say(message: str, status: int) -> int:
     click.echo(f"ekiden: error: {' '.join(message.split())}", err=True)
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,6 @@ from ekiden.cli.options import Resolved, settings_options
 from ekiden.evidence.reader import LedgerReader, run_named
 from ekiden.ledger.retention import ledger_folder
 
-NEWEST = "last"
 folder_options = settings_options(
     "ledger", skip=("ledger", "ledger_max_age_days", "ledger_max_size", "ledger_keep_prompts", "otlp_endpoint")
 )
@@ -19,4 +18,4 @@ def folder_of(resolved: Resolved) -> Path:
 
 def open_run(resolved: Resolved, run: str | None) -> LedgerReader:
     """Raises :class:`~ekiden.evidence.reader.LedgerReadError`, which is one of the user's errors."""
-    return LedgerReader(run_named(folder_of(resolved), run or NEWEST))
+    return LedgerReader(run_named(folder_of(resolved), run or "last"))

@@ -29,21 +29,23 @@ class Health(StrEnum):
 STEP_TOKEN_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-LATENCIES: Final = (
-    "time_to_first_token",
-    "e2e_request_latency",
-    "request_queue_time",
-    "request_prefill_time",
-    "request_decode_time",
-    "request_time_per_output_token",
-)
-"""The distributions of :attr:`EngineStats.latencies`, in order. All but the last have :data:`LATENCY_BOUNDS`."""
 LATENCY_BOUNDS: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0,
 )  # fmt: skip
 TOKEN_TIME_BOUNDS: Final = (
     0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
+LATENCIES: Final = {
+    **dict.fromkeys(
+        (
+            "time_to_first_token", "e2e_request_latency", "request_queue_time", "request_prefill_time",
+            "request_decode_time",
+        ),
+        LATENCY_BOUNDS,
+    ),
+    "request_time_per_output_token": TOKEN_TIME_BOUNDS,
+}  # fmt: skip
+"""The distributions of :attr:`EngineStats.latencies`, in order, and the bounds by which each is counted."""
 OTHER_TENANTS: Final = "(others)"
 """Stands for all tenants that the tenants file does not name."""
 

@@ -13,10 +13,8 @@ from msgspec.structs import asdict, astuple
 
 from ekiden.engine.interface import (
     LATENCIES,
-    LATENCY_BOUNDS,
     OTHER_TENANTS,
     STEP_TOKEN_BOUNDS,
-    TOKEN_TIME_BOUNDS,
     Distribution,
     EngineCounters,
     EngineStats,
@@ -27,8 +25,6 @@ from ekiden.measure.figures import time_per_output_token
 from ekiden.state.population import Population
 from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
 from ekiden.state.turn import Turn, WaitReason
-
-_BOUNDS = {"request_time_per_output_token": TOKEN_TIME_BOUNDS}
 
 
 class _Histogram:
@@ -47,33 +43,6 @@ class _Histogram:
         return Distribution(tuple(self._counts), self._total)
 
 
-class LatencyTotals:
-    """How long ended requests took. A stage that a request never reached is not observed."""
-
-    def __init__(self) -> None:
-        self._histograms = {name: _Histogram(_BOUNDS.get(name, LATENCY_BOUNDS)) for name in LATENCIES}
-
-    def observe(self, finish: Finish) -> None:
-        arrival, admitted, first, end = (
-            finish.arrival_time, finish.admitted_time, finish.first_token_time, finish.finish_time,
-        )  # fmt: skip
-        seconds: dict[str, float | None] = {"e2e_request_latency": end - arrival}
-        if admitted is not None:
-            seconds["request_queue_time"] = admitted - arrival
-            if first is not None:
-                seconds["time_to_first_token"] = first - arrival
-                seconds["request_prefill_time"] = first - admitted
-                seconds["request_decode_time"] = end - first
-                seconds["request_time_per_output_token"] = time_per_output_token(first, end, finish.num_output_tokens)
-        for name, value in seconds.items():
-            if value is not None:
-                self._histograms[name].observe(value)
-
-    def snapshot(self) -> tuple[Distribution, ...]:
-        """In the order of :data:`LATENCIES`."""
-        return tuple(histogram.snapshot() for histogram in self._histograms.values())
-
-
 class Totals:
     def __init__(self, tenants: Iterable[str] = ()) -> None:
         self.counters = EngineCounters()
@@ -81,7 +50,7 @@ class Totals:
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.refused_by_door: Counter[str] = Counter()
-        self.latencies = LatencyTotals()
+        self.latencies = {name: _Histogram(bounds) for name, bounds in LATENCIES.items()}
         self.tenants: dict[str, TenantTotals] = {}
         """Replaced, never changed, as snapshots hold it. All other tenants together are :data:`OTHER_TENANTS`."""
         self.name_tenants(tenants)
@@ -113,7 +82,7 @@ class Totals:
         for update in updates:
             if update.finish is not None:
                 self.finished[update.finish.reason.value] += 1
-                self.latencies.observe(update.finish)
+                self._observe(update.finish)
                 used = TenantTotals(1, 0, update.finish.num_prompt_tokens, update.finish.num_output_tokens)
                 self._add(update.finish.tenant, used)
 
@@ -140,9 +109,26 @@ class Totals:
             refused_total=dict(self.refused),
             refused_by_door_total=dict(self.refused_by_door),
             steps_by_tokens=tuple(self.steps_by_tokens),
-            latencies=self.latencies.snapshot(),
+            latencies=tuple(histogram.snapshot() for histogram in self.latencies.values()),
             tenants=self.tenants,
         )
+
+    def _observe(self, finish: Finish) -> None:
+        """How long a request took. A stage that it never reached is not observed."""
+        arrival, admitted, first, end = (
+            finish.arrival_time, finish.admitted_time, finish.first_token_time, finish.finish_time,
+        )  # fmt: skip
+        seconds: dict[str, float | None] = {"e2e_request_latency": end - arrival}
+        if admitted is not None:
+            seconds["request_queue_time"] = admitted - arrival
+            if first is not None:
+                seconds["time_to_first_token"] = first - arrival
+                seconds["request_prefill_time"] = first - admitted
+                seconds["request_decode_time"] = end - first
+                seconds["request_time_per_output_token"] = time_per_output_token(first, end, finish.num_output_tokens)
+        for name, value in seconds.items():
+            if value is not None:
+                self.latencies[name].observe(value)
 
     def _add(self, tenant: str, used: TenantTotals) -> None:
         if self.tenants:

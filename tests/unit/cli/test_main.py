@@ -168,7 +168,7 @@ def test_config_show_as_text_has_a_line_for_each_setting(capsys):
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path):
-    command = f"{sys.executable} -m ekiden.cli.main config show | head -n 1"
+    command = f"{sys.executable} -m ekiden config show | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
     assert done.stdout.startswith("setting")

@@ -317,7 +317,7 @@ def test_a_server_is_asked(capsys: pytest.CaptureFixture[str], server: HTTPServe
 def test_q_ends_it_and_gives_the_terminal_back(folder: Path) -> None:
     """The command on a terminal of its own: it draws on the other screen, again and again, until q."""
     terminal, other = pty.openpty()
-    command = [sys.executable, "-m", "ekiden.cli.main", "top", "--interval", "0.1", "--ledger-dir", str(folder)]
+    command = [sys.executable, "-m", "ekiden", "top", "--interval", "0.1", "--ledger-dir", str(folder)]
     size = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
     child = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=os.environ | size)
     os.close(other)
