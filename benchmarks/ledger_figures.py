@@ -17,6 +17,8 @@ from ekiden.build.recording import make_header
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.driver import Source, VirtualClock, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
+from ekiden.engine.interface import ModelCard
+from ekiden.engine.parts import EngineParts
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain, worst
 from ekiden.evidence.reader import LedgerReader
@@ -69,7 +71,17 @@ class Bench:
         self.writer: LedgerWriter | None = None
         recorder = None
         if folder is not None:
-            header = make_header(config, self.model.info, run_id="bench", clock_base=0)
+            info = self.model.info
+            card = ModelCard(
+                model_id="virtual",
+                max_model_len=info.max_model_len,
+                vocab_size=info.vocab_size,
+                block_size=info.block_size,
+                num_blocks=info.num_blocks,
+                created=0,
+                fingerprint="virtual",
+            )
+            header = make_header(config, EngineParts(runner=self.model, card=card), run_id="bench", clock_base=0)
             self.writer = LedgerWriter(folder / "bench.sqlite", header)
             recorder = Recorder(
                 self.writer.put, clock_base=0, block_size=32, prefix_caching=True, controls=controls_of(config)

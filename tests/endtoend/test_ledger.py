@@ -106,7 +106,7 @@ def test_the_run_was_hard(run: Run) -> None:
 
 
 def test_it_replays_identically_in_another_process(run: Run) -> None:
-    command = [sys.executable, "-m", "ekiden.cli.main", "replay", str(run.path), "--json"]
+    command = [sys.executable, "-m", "ekiden", "replay", str(run.path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     told = json.loads(done.stdout)
     assert told["first_difference"] is None

@@ -89,18 +89,9 @@ def all_settings() -> tuple[Setting, ...]:
         hints = get_type_hints(room_type)
         for item in dataclasses.fields(room_type):
             kind, optional = _plain_type(hints[item.name])
-            found.append(
-                Setting(
-                    room=room,
-                    name=item.name,
-                    kind=kind,
-                    optional=optional,
-                    default=cast(Value, item.default),
-                    help=item.metadata["help"],
-                    choices=item.metadata["choices"],
-                    flag=item.metadata["flag"] or "--" + item.name.replace("_", "-"),
-                )
-            )
+            declared = {name: item.metadata[name] for name in ("help", "choices", "flag")} | {"default": item.default}
+            declared["flag"] = declared["flag"] or "--" + item.name.replace("_", "-")
+            found.append(Setting(room=room, name=item.name, kind=kind, optional=optional, **declared))
     names = [setting.name for setting in found]
     assert len(set(names)) == len(names), "two rooms share a field name, so their flags would clash"
     return tuple(found)
@@ -167,11 +158,10 @@ def _read_file(path: Path, known: Mapping[str, Setting]) -> dict[str, Value]:
         raise ConfigError(f"cannot read the configuration file {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    rooms = {setting.room for setting in known.values()}
     values: dict[str, Value] = {}
     for room, section in document.items():
-        if room not in rooms or not isinstance(section, dict):
-            raise ConfigError(_unknown_section(path, room, rooms, known))
+        if room not in ROOMS or not isinstance(section, dict):
+            raise ConfigError(_unknown_section(path, room, known))
         names = {setting.name for setting in known.values() if setting.room == room}
         for name, value in section.items():
             if name not in names:
@@ -181,12 +171,12 @@ def _read_file(path: Path, known: Mapping[str, Setting]) -> dict[str, Value]:
     return values
 
 
-def _unknown_section(path: Path, name: str, rooms: set[str], known: Mapping[str, Setting]) -> str:
+def _unknown_section(path: Path, name: str, known: Mapping[str, Setting]) -> str:
     if name in known:
         return f"{path}: {name} must stand under [{known[name].room}]"
-    if name in rooms:
+    if name in ROOMS:
         return f"{path}: {name} must be a section, written [{name}]"
-    return f"{path}: [{name}] is not a section{nearest(name, rooms)} (sections: {', '.join(sorted(rooms))})"
+    return f"{path}: [{name}] is not a section{nearest(name, ROOMS)} (sections: {', '.join(sorted(ROOMS))})"
 
 
 def _check_toml(setting: Setting, value: object, path: Path) -> Value:

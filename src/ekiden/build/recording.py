@@ -11,14 +11,12 @@ import msgspec
 from ekiden.build.core import build_core
 from ekiden.config import Config, controls_of, parse_size
 from ekiden.engine.engine_core import EngineCore
-from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.records import FORMAT, RunHeader
 from ekiden.ledger.retention import SUFFIX, Retention, ledger_folder
 from ekiden.ledger.store import LedgerWriter
-from ekiden.state.runner import RunnerInfo
 from ekiden.version import __version__
 
 DAY_SECONDS = 86_400
@@ -28,22 +26,13 @@ class LedgerError(UserError, RuntimeError):
     """The ledger cannot be written; the message says where and what to do."""
 
 
-def make_header(
-    config: Config,
-    info: RunnerInfo,
-    *,
-    run_id: str,
-    clock_base: int,
-    card: ModelCard | None = None,
-    eos_token_ids: frozenset[int] = frozenset(),
-    has_grammars: bool = False,
-) -> RunHeader:
+def make_header(config: Config, parts: EngineParts, *, run_id: str, clock_base: int) -> RunHeader:
     """The first record of a run. ``clock_base``: the engine's clock now, in microseconds."""
+    info, card = parts.runner.info, parts.card
     fields = {name: getattr(info, name) for name in RunHeader.__struct_fields__ if hasattr(info, name)}
-    if card is not None:
-        fields |= {name: getattr(card, name) for name in ("model_id", "fingerprint", "lineage", "max_model_len")}
+    fields |= {name: getattr(card, name) for name in ("model_id", "fingerprint", "lineage", "max_model_len")}
     return RunHeader(
-        **{"model_id": "", "fingerprint": "", **fields},
+        **fields,
         format=FORMAT,
         run_id=run_id,
         started=time.time(),
@@ -51,8 +40,8 @@ def make_header(
         version=__version__,
         chunk_border=info.chunks.border,
         least_chunk=info.chunks.least,
-        eos_token_ids=sorted(eos_token_ids),
-        has_grammars=has_grammars,
+        eos_token_ids=sorted(parts.eos_token_ids),
+        has_grammars=parts.grammars is not None,
         seed=config.engine.seed,
         scheduler=asdict(config.scheduler),
         cache=asdict(config.cache),
@@ -71,15 +60,7 @@ def recorded_core(parts: EngineParts, config: Config, *, run_id: str | None = No
     clock_base = round(clock() * 1e6)
     settings = config.ledger
     run_id = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"  # sorts by time and is unique
-    header = make_header(
-        config,
-        parts.runner.info,
-        run_id=run_id,
-        clock_base=clock_base,
-        card=parts.card,
-        eos_token_ids=parts.eos_token_ids,
-        has_grammars=parts.grammars is not None,
-    )
+    header = make_header(config, parts, run_id=run_id, clock_base=clock_base)
     retention = Retention(
         max_bytes=parse_size("ledger_max_size", settings.ledger_max_size),
         max_seconds=settings.ledger_max_age_days * DAY_SECONDS,

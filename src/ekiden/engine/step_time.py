@@ -41,12 +41,9 @@ def load_of(plan: BatchPlan) -> StepLoad:
         if row.prefill:
             prefill_tokens += count
             prefill_pairs += count * (row.start + count // 2)
-        elif count == 1:
-            decode_rows += 1
-            decode_context += row.start
         else:
             decode_rows += count
-            decode_context += sum(range(row.start, row.end))
+            decode_context += count * row.start + count * (count - 1) // 2
     return StepLoad(decode_rows, decode_context, prefill_tokens, prefill_pairs)
 
 
@@ -106,7 +103,7 @@ class StepTimeModel:
         self._gram: Vector = np.zeros((len(_SCALES), len(_SCALES)))
         self._moment: Vector = np.zeros(len(_SCALES))
         self._ratios: deque[float] = deque(maxlen=128)
-        self._spread = (0.5, 1.0, 2.0)
+        self._spread = [0.5, 1.0, 2.0]
         self.observed = 0
 
     def _point(self, load: StepLoad) -> float:
@@ -114,8 +111,7 @@ class StepTimeModel:
 
     def predict(self, load: StepLoad) -> TimeRange:
         point = self._point(load)
-        low, middle, high = self._spread
-        return TimeRange(point * low, point * middle, point * high)
+        return TimeRange(*(point * ratio for ratio in self._spread))
 
     def prefill_share(self, load: StepLoad) -> float:
         """The part of the predicted time that is due to the prefill chunks, 0 to 1."""
@@ -137,5 +133,4 @@ class StepTimeModel:
             self._weights = _solve(self._gram + _RIDGE_MATRIX, self._moment + _RIDGE * self._weights)
             self._cost = _cost(self._weights)
         if self._ratios and self.observed % 8 == 0:
-            low, middle, high = percentiles(self._ratios, (10, 50, 90))
-            self._spread = (low, middle, high)
+            self._spread = percentiles(self._ratios, (10, 50, 90))

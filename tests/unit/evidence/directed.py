@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from ekiden.backends.fake import FakeRunner
-from ekiden.build.recording import make_header
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
 from ekiden.evidence.reader import LedgerReader
@@ -18,7 +17,7 @@ from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.runner import Drafter
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import StopText
-from tests.unit.evidence.recorded import Kept
+from tests.unit.evidence.recorded import Kept, header_of
 
 BASE = 0.010
 PER_ROW = 0.001
@@ -69,14 +68,7 @@ class Directed:
             num_swap_blocks=num_swap_blocks,
             max_drafts=0 if drafter is None else 4,
         )
-        self.header = make_header(
-            self.config,
-            self.runner.info,
-            run_id="directed",
-            clock_base=0,
-            eos_token_ids=frozenset({0}),
-            has_grammars=make_rules is not None,
-        )
+        self.header = header_of(self.config, self.runner, "directed", has_grammars=make_rules is not None)
         self.kept = Kept()
         self.core = EngineCore(
             runner=self.runner,

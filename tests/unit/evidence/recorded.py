@@ -4,11 +4,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 from ekiden.build.recording import make_header
-from ekiden.config import controls_of
+from ekiden.config import Config, controls_of
+from ekiden.engine.interface import ModelCard
+from ekiden.engine.parts import EngineParts
 from ekiden.ledger.recorder import Recorder
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.store import LedgerWriter
+from ekiden.state.runner import ModelRunner
 from tests.simulation.simulator import Simulation
 
 
@@ -22,15 +27,29 @@ class Kept:
         self.turns.append(rows)
 
 
+def header_of(config: Config, runner: ModelRunner, run_id: str, *, has_grammars: bool = False) -> RunHeader:
+    """The header of a run of a model without a name, whose end token is 0."""
+    info = runner.info
+    card = ModelCard(
+        model_id="",
+        max_model_len=info.max_model_len,
+        vocab_size=info.vocab_size,
+        block_size=info.block_size,
+        num_blocks=info.num_blocks,
+        created=0,
+        fingerprint="",
+    )
+    header = make_header(config, EngineParts(runner=runner, card=card), run_id=run_id, clock_base=0)
+    return msgspec.structs.replace(header, eos_token_ids=[0], has_grammars=has_grammars)
+
+
 class RecordedSimulation(Simulation):
     """A simulated world whose engine is recorded."""
 
     def __init__(self, seed: int, change_rate: float = 0.0) -> None:
         super().__init__(seed, change_rate=change_rate)
         core = self.core
-        self.header: RunHeader = make_header(
-            self.config, self.runner.info, run_id=f"seed-{seed}", clock_base=0, eos_token_ids=frozenset({0})
-        )
+        self.header = header_of(self.config, self.runner, f"seed-{seed}")
         self.kept = Kept()
         core.recorder = Recorder(
             self.kept.put,

@@ -78,7 +78,7 @@ def test_through_a_file_in_another_process(tmp_path: Path, worlds: list[Recorded
         stored(world, tmp_path)
     environment = os.environ | {"PYTHONHASHSEED": "7"}
     for world in worlds[:5]:
-        command = [sys.executable, "-m", "ekiden.cli.main", "replay", world.header.run_id, "--json"]
+        command = [sys.executable, "-m", "ekiden", "replay", world.header.run_id, "--json"]
         done = subprocess.run(
             [*command, "--ledger-dir", str(tmp_path)], capture_output=True, text=True, env=environment, check=True
         )
