@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from ekiden.api.binding import bind, url_of
 from ekiden.api.server import make_server
-from tests.api.scripted import ScriptedEngine, make_app, make_tokenizer
+from tests.api.scripted import QUICK, ScriptedEngine, make_app, make_tokenizer
 
 
 @dataclass
@@ -59,7 +59,7 @@ async def live() -> AsyncIterator[Live]:
     app = make_app(engine)
     listener = bind("127.0.0.1", 0)
     url = url_of(listener)
-    server = make_server(app, shutdown_timeout=1.0, log_level="warning")
+    server = make_server(app, QUICK)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     yield Live(engine, app, url, server, task)
     server.ask_to_stop()

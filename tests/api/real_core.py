@@ -23,7 +23,7 @@ from ekiden.sampling.sampler import Sampler
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.lineage import Lineage
 from tests.api.conftest import memory_client
-from tests.api.scripted import MODEL, TEMPLATE, VOCAB_SIZE, make_tokenizer
+from tests.api.scripted import MODEL, QUICK, TEMPLATE, VOCAB_SIZE, make_tokenizer
 
 BLOCK = 16
 CONTEXT = 1024
@@ -101,7 +101,7 @@ async def real_core(
                 yield RealCore(engine, built, runner, app, http, "http://test")
             return
         listener = bind("127.0.0.1", 0)
-        server = make_server(app, shutdown_timeout=1.0, log_level="warning")
+        server = make_server(app, QUICK)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             async with httpx.AsyncClient(base_url=url_of(listener), timeout=30) as http:

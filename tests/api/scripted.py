@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from ekiden.api.app import create_app
-from ekiden.config import Config, controls_of
+from ekiden.config import Config, ServerConfig, controls_of
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.text import IncrementalText
@@ -233,6 +233,10 @@ class ScriptedStream:
         if not self._ended:
             self._ended = True
             self._engine.note_abort(self._request.request_id)
+
+
+QUICK = ServerConfig(port=0, shutdown_timeout=1.0, log_level="warning")
+"""Settings of a server that ends soon."""
 
 
 def make_app(engine: ScriptedEngine, config: Config | None = None, *, template: str | None = TEMPLATE):

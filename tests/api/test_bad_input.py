@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ekiden.api.doors.chat import ChatRequest
 from ekiden.api.doors.completions import CompletionRequest
-from ekiden.api.doors.messages_request import CountRequest, MessagesRequest
-from ekiden.api.doors.responses_request import ResponsesRequest
+from ekiden.api.doors.messages import CountRequest, MessagesRequest
+from ekiden.api.doors.responses import ResponsesRequest
 from ekiden.api.errors import ApiError
 from ekiden.api.schema_base import Strict, parse
 from tests.api.conftest import Memory, assert_error

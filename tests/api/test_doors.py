@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ekiden.api.doors import messages_request, responses_request
+from ekiden.api.doors import messages, responses
 from ekiden.state.sampling_params import GrammarKind
 from tests.api.conftest import Memory, assert_error
 from tests.api.scripted import MODEL
@@ -67,7 +67,7 @@ def prompt_of(memory: Memory) -> str:
         ({"tool_choice": "some"}, "tool_choice"),
         ({"tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function", "name": "g"}}, None),
         ({"zzz": 1}, "zzz"),
-        *(({name: "x"}, name) for name, fate in responses_request.ResponsesRequest.fates.items() if fate.refused),
+        *(({name: "x"}, name) for name, fate in responses.ResponsesRequest.fates.items() if fate.refused),
     ],
     ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else None,
 )
@@ -108,7 +108,7 @@ async def test_wrong_responses_are_named(memory: Memory, fields: dict[str, Any],
         ({"output_config": {"format": {"type": "json_schema", "schema": SELF}}}, "output_config.format.schema"),
         ({"output_config": {"effort": "high"}}, "output_config.effort"),
         ({"zzz": 1}, "zzz"),
-        *(({name: "x"}, name) for name, fate in messages_request.MessagesRequest.fates.items() if fate.refused),
+        *(({name: "x"}, name) for name, fate in messages.MessagesRequest.fates.items() if fate.refused),
     ],
     ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else None,
 )
@@ -152,10 +152,10 @@ async def test_a_response_says_back_what_was_asked(memory: Memory) -> None:
 
 
 async def test_null_means_absent_in_both(memory: Memory) -> None:
-    names = [name for name in responses_request.ResponsesRequest.model_fields if name not in ("model", "input")]
+    names = [name for name in responses.ResponsesRequest.model_fields if name not in ("model", "input")]
     assert (await respond(memory, **dict.fromkeys(names))).status_code == 200
     needed = ("model", "messages", "max_tokens")
-    names = [name for name in messages_request.MessagesRequest.model_fields if name not in needed]
+    names = [name for name in messages.MessagesRequest.model_fields if name not in needed]
     assert (await message(memory, **dict.fromkeys(names))).status_code == 200
     assert memory.engine.requests[0].prompt_token_ids == memory.engine.requests[1].prompt_token_ids
 
@@ -200,9 +200,7 @@ JSON: Any = st.recursive(
 @given(
     st.sampled_from(["/v1/responses", "/v1/messages", "/v1/messages/count_tokens"]),
     st.dictionaries(
-        st.sampled_from(
-            sorted({*responses_request.ResponsesRequest.model_fields, *messages_request.MessagesRequest.model_fields})
-        ),
+        st.sampled_from(sorted({*responses.ResponsesRequest.model_fields, *messages.MessagesRequest.model_fields})),
         JSON,
         max_size=4,
     ),

@@ -232,14 +232,14 @@ PROGRAM = """
 import logging, sys
 from ekiden.api.server import serve
 from ekiden.config import Config, ServerConfig
-from tests.api.scripted import ScriptedEngine, make_app, make_tokenizer
+from tests.api.scripted import QUICK, ScriptedEngine, make_app, make_tokenizer
 
 async def nothing():
     pass
 
 logging.basicConfig(level="INFO", stream=sys.stdout)
 app = make_app(ScriptedEngine(make_tokenizer()), Config(server=ServerConfig(api_keys_file=sys.argv[1])))
-sys.exit(serve(lambda: app, "127.0.0.1", 0, start=nothing, stop=nothing, shutdown_timeout=1))
+sys.exit(serve(lambda: app, QUICK, start=nothing, stop=nothing))
 """
 
 

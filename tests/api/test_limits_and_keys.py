@@ -5,10 +5,11 @@ import json
 
 import httpx
 import pytest
+from starlette.requests import ClientDisconnect
 
 from ekiden.api.auth import check_bind
 from ekiden.api.body_limit import read_json_body
-from ekiden.api.errors import ApiError, ClientGone
+from ekiden.api.errors import ApiError
 from ekiden.config import Config, ConfigError, LimitsConfig, ServerConfig
 from tests.api.conftest import Memory, assert_error, memory_client
 from tests.api.scripted import MODEL, ScriptedEngine, make_app, make_tokenizer
@@ -69,7 +70,7 @@ async def test_client_that_leaves_in_its_body():
     async def receive():
         return messages.pop(0)
 
-    with pytest.raises(ClientGone):
+    with pytest.raises(ClientDisconnect):
         await read_json_body(scope(), receive, max_bytes=10)
 
 

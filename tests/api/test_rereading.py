@@ -109,7 +109,7 @@ PROGRAM = """
 import logging, sys
 from ekiden.api.server import serve
 from ekiden.build.config_sources import resolve
-from tests.api.scripted import ScriptedEngine, make_app, make_tokenizer
+from tests.api.scripted import QUICK, ScriptedEngine, make_app, make_tokenizer
 
 async def nothing():
     pass
@@ -118,7 +118,7 @@ resolved = resolve({}, {}, sys.argv[1] or None)
 logging.basicConfig(level="INFO", stream=sys.stdout)
 app = make_app(ScriptedEngine(make_tokenizer()), resolved.config)
 read = lambda: resolved.again().config
-sys.exit(serve(lambda: app, "127.0.0.1", 0, start=nothing, stop=nothing, shutdown_timeout=1, read_config=read))
+sys.exit(serve(lambda: app, QUICK, start=nothing, stop=nothing, read_config=read))
 """
 
 

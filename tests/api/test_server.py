@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import sys
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -13,12 +14,12 @@ import pytest
 from ekiden.api.binding import BindError, bind, url_of
 from ekiden.api.server import serve
 from tests.api.conftest import Live, events
-from tests.api.scripted import MODEL, say
+from tests.api.scripted import MODEL, QUICK, say
 
 PROGRAM = """
 import asyncio, sys
 from ekiden.api.server import serve
-from tests.api.scripted import ScriptedEngine, make_app, make_tokenizer
+from tests.api.scripted import QUICK, ScriptedEngine, make_app, make_tokenizer
 
 engine = ScriptedEngine(make_tokenizer())
 
@@ -30,7 +31,7 @@ async def start():
 async def stop():
     print("stop", flush=True)
 
-sys.exit(serve(lambda: make_app(engine), "127.0.0.1", 0, start=start, stop=stop, shutdown_timeout=1))
+sys.exit(serve(lambda: make_app(engine), QUICK, start=start, stop=stop))
 """
 
 
@@ -77,7 +78,7 @@ def test_a_port_in_use(capsys):
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert serve(lambda: pytest.fail("no app"), "127.0.0.1", port, start=never, stop=never) == 2
+        assert serve(lambda: pytest.fail("no app"), replace(QUICK, port=port), start=never, stop=never) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert f"port {port} on 127.0.0.1 is in use" in error

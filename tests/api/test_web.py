@@ -3,17 +3,18 @@
 import asyncio
 import re
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 import trustme
 
-from ekiden.api.binding import Tls, bind, url_of
+from ekiden.api.binding import bind, check_tls, url_of
 from ekiden.api.server import make_server
 from ekiden.config import Config, ConfigError, ServerConfig
 from tests.api.conftest import Memory, memory_client
-from tests.api.scripted import MODEL, ScriptedEngine, make_app, make_tokenizer
+from tests.api.scripted import MODEL, QUICK, ScriptedEngine, make_app, make_tokenizer
 
 ORIGIN = "https://app.example.org"
 
@@ -64,10 +65,11 @@ def certificates(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("names", [("chain.pem", "key.pem"), ("both.pem",)])
 async def test_https(certificates, names):
-    tls = Tls(*(str(certificates[name]) for name in names))
-    tls.check()
+    certfile, *keyfile = (str(certificates[name]) for name in names)
+    settings = replace(QUICK, ssl_certfile=certfile, ssl_keyfile=keyfile[0] if keyfile else None)
+    check_tls(certfile, settings.ssl_keyfile)
     listener = bind("127.0.0.1", 0)
-    server = make_server(make_app(ScriptedEngine(make_tokenizer())), shutdown_timeout=1, log_level="warning", tls=tls)
+    server = make_server(make_app(ScriptedEngine(make_tokenizer())), settings)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     url = url_of(listener, tls=True)
     assert url.startswith("https://")
@@ -85,7 +87,7 @@ async def test_https(certificates, names):
 )
 def test_certificates_that_cannot_be_used(certificates, tmp_path: Path, certfile, keyfile):
     with pytest.raises(ConfigError, match="ssl_certfile"):
-        Tls(str(tmp_path / certfile), None if keyfile is None else str(tmp_path / keyfile)).check()
+        check_tls(str(tmp_path / certfile), None if keyfile is None else str(tmp_path / keyfile))
 
 
 def test_a_key_without_a_certificate():

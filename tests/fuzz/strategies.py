@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from ekiden.api.doors.chat import ChatRequest
 from ekiden.api.doors.completions import CompletionRequest
-from ekiden.api.doors.messages_request import MessagesRequest
-from ekiden.api.doors.responses_request import ResponsesRequest
+from ekiden.api.doors.messages import MessagesRequest
+from ekiden.api.doors.responses import ResponsesRequest
 
 TEXT = st.text(max_size=12) | st.sampled_from(["", "hi", "<|im_start|>", "\x00", "日本語🌶️", "a" * 3000, "\u202eabc"])
 ODD = st.recursive(

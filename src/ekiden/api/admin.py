@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import parse_qs
 
 import msgspec
 from pydantic import Field
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
-from ekiden.api.asgi import send_json
+from ekiden.api.asgi import JsonBytes
 from ekiden.api.auth import require_admin
 from ekiden.api.doors.door import Doors
 from ekiden.api.errors import ApiError, engine_unavailable, invalid, ledger_off, ledger_unavailable, shown
 from ekiden.api.keys import Principal
-from ekiden.api.schema_base import Strict, parse
+from ekiden.api.schema_base import Strict
 from ekiden.config import Config
 from ekiden.engine.interface import EngineDied
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
@@ -62,26 +62,14 @@ class AdminRoutes:
     doors: Doors
     config: Config
 
-    async def pause(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Takes the request's answers out of the running; they keep what they have."""
-        await self._act("pause", scope, receive, send)
-
-    async def resume(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Lets a paused request go on."""
-        await self._act("resume", scope, receive, send)
-
-    async def abort(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Ends the request; its client gets an error that says so."""
-        await self._act("abort", scope, receive, send)
-
-    async def _act(self, action: str, scope: Scope, receive: Receive, send: Send) -> None:
-        caller, engine = require_admin(scope), self.doors.generation.engine
-        wanted = parse(RequestAction, await self.doors.read_body(scope, receive)).request_id
+    async def act(self, action: str, request: Request) -> Response:
+        """Pauses a request, resumes it, or aborts it: its client then gets an error that says so."""
+        caller, engine = require_admin(request.scope), self.doors.generation.engine
+        wanted = (await self.doors.read(RequestAction, request)).request_id
         ids = self.doors.generation.flight.answers_of(wanted)
         if not ids:
-            raise ApiError(
-                404, f"The request {shown(wanted)} is not in flight.", param="request_id", code="request_not_found"
-            )
+            message = f"The request {shown(wanted)} is not in flight."
+            raise ApiError(404, message, param="request_id", code="request_not_found")
         for request_id in ids:
             match action:
                 case "pause":
@@ -91,12 +79,12 @@ class AdminRoutes:
                 case _:
                     await engine.abort(request_id)
         logger.info("admin %s %s request %s", caller.name, _REASONS[action], wanted)
-        await send_json(send, {"request_id": wanted, "status": _REASONS[action], "answers": ids})
+        return JsonBytes({"request_id": wanted, "status": _REASONS[action], "answers": ids})
 
-    async def drain(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def drain(self, request: Request) -> Response:
         """Closes the server to new requests, or opens it again; what it has already taken goes on."""
-        caller, flight = require_admin(scope), self.doors.generation.flight
-        fields = parse(DrainAction, await self.doors.read_body(scope, receive))
+        caller, flight = require_admin(request.scope), self.doors.generation.flight
+        fields = await self.doors.read(DrainAction, request)
         flight.closing = fields.draining is not False  # at once, though a step may take long
         call = asyncio.ensure_future(self._set_controls(caller, {"draining": flight.closing}))
 
@@ -107,19 +95,20 @@ class AdminRoutes:
         await asyncio.wait({call}, timeout=DRAIN_SECONDS)
         if call.done():
             call.result()
-        await send_json(send, {"draining": flight.closed, "in_flight": sum(map(len, flight.calls.values()))})
+        return JsonBytes({"draining": flight.closed, "in_flight": sum(map(len, flight.calls.values()))})
 
-    async def policy(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def policy(self, request: Request) -> Response:
         """The scheduling rules and limits in force, and who set them."""
-        require_admin(scope)
-        await send_json(send, self._told(self.doors.generation.engine.controls()))
+        require_admin(request.scope)
+        return JsonBytes(self._told(self.doors.generation.engine.controls()))
 
-    async def set_policy(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def set_policy(self, request: Request) -> Response:
         """Changes rules and limits from the next step on: what runs and waits goes on under the new ones."""
-        caller = require_admin(scope)
-        fields = parse(PolicyAction, await self.doors.read_body(scope, receive))
-        state = await self._set_controls(caller, fields.set, fields.reason, fields.expires_in_seconds)
-        await send_json(send, self._told(state))
+        caller = require_admin(request.scope)
+        fields = await self.doors.read(PolicyAction, request)
+        return JsonBytes(
+            self._told(await self._set_controls(caller, fields.set, fields.reason, fields.expires_in_seconds))
+        )
 
     async def _set_controls(
         self, caller: Principal, values: dict[str, Any], why: str = "", seconds: float | None = None
@@ -157,26 +146,26 @@ class AdminRoutes:
         epoch, flight = controls.pop("epoch")["value"], self.doors.generation.flight
         return {"epoch": epoch, "draining": flight.draining or flight.closed, "controls": controls}
 
-    async def live(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def live(self, request: Request) -> Response:
         """What ``ekiden top`` shows, from the ledger; ``?window=SECONDS`` says over how long its figures are taken."""
-        require_admin(scope)
+        require_admin(request.scope)
         if not self.config.ledger.ledger:
             raise ledger_off()
-        window, path = _window(scope), self.doors.generation.engine.ledger_path
+        window, path = _window(request), self.doors.generation.engine.ledger_path
         view = None if path is None else await self.doors.generation.text.off_loop(partial(_live, path, window))
         if view is None:
             raise ledger_unavailable()
-        await send_json(send, msgspec.to_builtins(view))
+        return JsonBytes(view)
 
 
-def _window(scope: Scope) -> float:
-    asked = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("window")
+def _window(request: Request) -> float:
+    asked = request.query_params.get("window")
     try:
-        window = WINDOW_SECONDS if asked is None else float(asked[-1])
+        window = WINDOW_SECONDS if asked is None else float(asked)
     except ValueError:
         window = 0.0
     if not 1.0 <= window <= 600.0:
-        raise invalid("window", f"window is {shown((asked or [''])[-1])}; it must be seconds from 1 to 600.")
+        raise invalid("window", f"window is {shown(asked or '')}; it must be seconds from 1 to 600.")
     return window
 
 

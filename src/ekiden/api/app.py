@@ -4,35 +4,41 @@ Layers, from outside in: ids and the last answer to our own faults, CORS where o
 from elsewhere cannot read an answer), the API key, the routes.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
-from ekiden.api import docs_page, evidence_routes, models_routes, status_routes
+from ekiden.api import evidence_routes, status_routes
 from ekiden.api.admin import AdminRoutes, DrainAction, PolicyAction, RequestAction
-from ekiden.api.asgi import AsgiResponse, ErrorResponse, Run
+from ekiden.api.asgi import ErrorResponse, Handler
 from ekiden.api.auth import ApiKeyMiddleware
 from ekiden.api.doors import chat, completions, messages, responses
 from ekiden.api.doors.door import Door, Doors
-from ekiden.api.doors.embeddings import EmbeddingsRequest, embeddings
-from ekiden.api.errors import ApiError, ClientGone, not_found, speaks_messages
-from ekiden.api.fields import closed_object
+from ekiden.api.errors import ApiError, not_found, speaks_messages
 from ekiden.api.flight import Flight
 from ekiden.api.generation import Generation
 from ekiden.api.identity import IdentityMiddleware
+from ekiden.api.json_schema import TEXT, any_of, closed_object
 from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
 from ekiden.api.schema_base import Strict
 from ekiden.api.text import ModelText
-from ekiden.api.tokenize_routes import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
+from ekiden.api.tokenize_routes import (
+    DetokenizeRequest,
+    EmbeddingsRequest,
+    TokenizeRequest,
+    detokenize,
+    embeddings,
+    tokenize,
+)
 from ekiden.config import Config, ServerConfig
 from ekiden.engine.interface import Engine, Health
 from ekiden.models.chat_template import ChatTemplate
@@ -41,21 +47,14 @@ from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.version import __version__
 
-Handler = Callable[[Doors, Scope, Receive, Send], Awaitable[None]]
-Post = tuple[str, str, str, Run, type[Strict]]
-"""Path, summary, tag, handler, and the model of the body."""
+Route = tuple[str, str, str, Handler, type[Strict] | None]
+"""Path, summary, tag, handler, and the model of the body: None for GET."""
 
 _DOORS: Final[tuple[tuple[str, str, Door[Any]], ...]] = (
     ("/v1/chat/completions", "Chat", chat.DOOR),
     ("/v1/completions", "Completions", completions.DOOR),
     ("/v1/responses", "Responses", responses.DOOR),
     ("/v1/messages", "Messages", messages.DOOR),
-)
-_OTHERS: Final[tuple[tuple[str, str, str, Handler, type[Strict]], ...]] = (
-    ("/v1/messages/count_tokens", "Tokens of messages", "tokens", messages.count_tokens, messages.COUNTING.fields),
-    ("/v1/embeddings", "Embeddings: refused with the reason", "generation", embeddings, EmbeddingsRequest),
-    ("/tokenize", "Text to token ids", "tokens", tokenize, TokenizeRequest),
-    ("/detokenize", "Token ids to text", "tokens", detokenize, DetokenizeRequest),
 )
 _ERRORS: Final = {
     "400": "A field cannot work; the error names it",
@@ -107,21 +106,15 @@ def create_app(
         defaults=generation_defaults or SamplingParams(),
     )
     app.state.doors, app.state.keys, app.state.metrics, app.state.config = doors, keys, metrics, config
-    admin = AdminRoutes(doors, config) if keys.may_hold_admins else None
-    posts = _posts(doors, admin)
-    for post in posts:
-        _add_post(app, *post)
-    if admin is not None:
-        _add_route(app, "/admin/policy", admin.policy, methods=["GET"], summary="Rules in force", tags=["admin"])
-        _add_route(app, "/admin/live", admin.live, methods=["GET"], summary="The engine at a glance", tags=["admin"])
-    docs_page.add_routes(app)
-    models_routes.add_routes(app, doors)
-    status_routes.add_routes(app, engine, generation.flight, metrics)
+    models: list[type[Strict]] = [chat.ChatMessage]
+    for path, summary, tag, handler, model in _routes(doors, config, admin=keys.may_hold_admins):
+        _add_route(app, path, summary, tag, handler, model)
+        models += [model] if model else []
+    status_routes.add_routes(app, doors, metrics)
     evidence_routes.add_routes(app, generation, config)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     _add_middleware(app, server, keys)
-    models: list[type[Strict]] = [chat.ChatMessage, *(model for *_, model in posts)]
     app.openapi = lambda: _openapi(app, models)  # type: ignore[method-assign]  # the way FastAPI documents
     return app
 
@@ -140,49 +133,45 @@ def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore) -> None:
     app.add_middleware(IdentityMiddleware)  # added last, so it is outermost
 
 
-def _posts(doors: Doors, admin: AdminRoutes | None) -> list[Post]:
-    posts: list[Post] = [
-        (path, summary, "generation", partial(doors.answer, door), door.fields) for path, summary, door in _DOORS
-    ]
-    posts += [(path, summary, tag, partial(handler, doors), model) for path, summary, tag, handler, model in _OTHERS]
-    if admin is not None:
-        posts += [
-            ("/admin/pause", "Pause a request", "admin", admin.pause, RequestAction),
-            ("/admin/resume", "Let a paused request go on", "admin", admin.resume, RequestAction),
-            ("/admin/abort", "End a request", "admin", admin.abort, RequestAction),
-            ("/admin/drain", "Close the server to new requests, or open it", "admin", admin.drain, DrainAction),
-            ("/admin/policy", "Change rules and limits", "admin", admin.set_policy, PolicyAction),
-        ]
-    return posts
+def _routes(doors: Doors, config: Config, *, admin: bool) -> Iterator[Route]:
+    for path, summary, door in _DOORS:
+        yield path, summary, "generation", partial(doors.answer, door), door.fields
+    count, counted = partial(messages.count_tokens, doors), messages.COUNTING.fields
+    yield "/v1/messages/count_tokens", "Tokens of messages", "tokens", count, counted
+    refuse = partial(embeddings, doors)
+    yield "/v1/embeddings", "Embeddings: refused with the reason", "generation", refuse, EmbeddingsRequest
+    yield "/tokenize", "Text to token ids", "tokens", partial(tokenize, doors), TokenizeRequest
+    yield "/detokenize", "Token ids to text", "tokens", partial(detokenize, doors), DetokenizeRequest
+    if admin:
+        routes = AdminRoutes(doors, config)
+        yield "/admin/pause", "Pause a request", "admin", partial(routes.act, "pause"), RequestAction
+        yield "/admin/resume", "Let a paused request go on", "admin", partial(routes.act, "resume"), RequestAction
+        yield "/admin/abort", "End a request", "admin", partial(routes.act, "abort"), RequestAction
+        yield "/admin/drain", "Close the server to new requests, or open it", "admin", routes.drain, DrainAction
+        yield "/admin/policy", "Change rules and limits", "admin", routes.set_policy, PolicyAction
+        yield "/admin/policy", "Rules in force", "admin", routes.policy, None
+        yield "/admin/live", "The engine at a glance", "admin", routes.live, None
 
 
-def _add_post(app: FastAPI, path: str, summary: str, tag: str, run: Run, model: type[Strict]) -> None:
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    streamed: dict[str, Any] = {"text/event-stream": {"schema": {}}} if "stream" in model.model_fields else {}
-    _add_route(
-        app,
-        path,
-        run,
-        methods=["POST"],
-        summary=summary,
-        tags=[tag],
-        responses={200: {"description": "The answer", "content": {"application/json": {"schema": {}}, **streamed}}},
-        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}},
-    )
-
-
-def _add_route(app: FastAPI, path: str, run: Run, **options: Any) -> None:
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+def _add_route(app: FastAPI, path: str, summary: str, tag: str, handler: Handler, model: type[Strict] | None) -> None:
+    async def route(request: Request) -> Response:
         try:
-            await run(scope, receive, send)
-        except ClientGone:
-            # Nobody is left to answer; the exchange has already ended the generation.
-            return
+            return await handler(request)
+        except ClientDisconnect:
+            return Response()  # nobody is left to read it; the generation has ended already
 
-    async def route() -> Response:
-        return AsgiResponse(answer)
-
-    app.add_api_route(path, route, name=path, **options)
+    described: dict[str, Any] = {}
+    if model is not None:
+        content: dict[str, Any] = {"application/json": {"schema": {}}}
+        if "stream" in model.model_fields:
+            content["text/event-stream"] = {"schema": {}}
+        body = {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
+        described = {
+            "responses": {200: {"description": "The answer", "content": content}},
+            "openapi_extra": {"requestBody": {"required": True, "content": body}},
+        }
+    methods = ["GET" if model is None else "POST"]
+    app.add_api_route(path, route, name=path, methods=methods, summary=summary, tags=[tag], **described)
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
@@ -211,10 +200,9 @@ def _openapi(app: FastAPI, models: list[type[Strict]]) -> dict[str, Any]:
             [(model, "validation") for model in models],
             ref_template="#/components/schemas/{model}",
         )
-        text: dict[str, Any] = {"type": "string"}
-        nullable = {"anyOf": [text, {"type": "null"}]}
-        error = closed_object({"message": text, "type": text, "param": nullable, "code": nullable})
-        messages_error = closed_object({"type": text, "message": text})
+        nullable = any_of(TEXT, {"type": "null"})
+        error = closed_object({"message": TEXT, "type": TEXT, "param": nullable, "code": nullable})
+        messages_error = closed_object({"type": TEXT, "message": TEXT})
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas |= definitions["$defs"]
         schemas["Error"] = closed_object({"error": error})

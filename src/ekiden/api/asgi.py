@@ -1,43 +1,34 @@
-"""Responses sent straight to the ASGI server, without a framework layer for each chunk."""
+"""Responses beyond starlette's: JSON by msgspec, errors, and streams written straight to the ASGI server."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ekiden.api.errors import ApiError, Headers, body_for
+from ekiden.api.errors import ApiError, body_for
 
-Run = Callable[[Scope, Receive, Send], Awaitable[None]]
+Handler = Callable[[Request], Awaitable[Response]]
+"""Answers a request, or raises :class:`ApiError`, or :class:`ClientDisconnect` when nobody is left to answer."""
 
 
-class AsgiResponse(Response):
-    """A response that runs a handler with ``receive`` and ``send`` when the ASGI server calls it.
+class DirectResponse(Response):
+    """A response whose ``run`` writes to the ASGI server itself, without a framework layer for each chunk.
 
     An :class:`ApiError` raised before the first byte becomes an ordinary error response.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Callable[[Send], Awaitable[None]]) -> None:
         super().__init__()
         self._run = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._run(scope, receive, send)
-
-
-async def send_bytes(send: Send, status: int, body: bytes, *, headers: Headers = ()) -> None:
-    head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
-    await send({"type": "http.response.start", "status": status, "headers": head})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def send_json(send: Send, payload: Any, *, status: int = 200, headers: Headers = ()) -> None:
-    await send_bytes(send, status, msgspec.json.encode(payload), headers=headers)
-
-
-async def send_error(send: Send, path: str, error: ApiError) -> None:
-    await send_bytes(send, error.status, body_for(path, error), headers=error.headers)
+        try:
+            await self._run(send)
+        except ClientDisconnect:
+            return  # the generation has ended already
 
 
 class JsonBytes(Response):

@@ -8,10 +8,11 @@ scope ``admin`` there is nothing at ``/admin`` at all. Reading needs any key; wh
 import ipaddress
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ekiden.api import keys
-from ekiden.api.asgi import send_error
+from ekiden.api.asgi import ErrorResponse
 from ekiden.api.errors import ApiError, invalid, not_found, shown
 from ekiden.api.keys import TENANT_NAME, TENANT_RULE, KeyStore, Principal
 from ekiden.config import ConfigError, ServerConfig
@@ -22,6 +23,7 @@ ADMIN_PATH: Final = "/admin/"
 
 PRINCIPAL: Final = "ekiden.principal"
 """Key of the caller's :class:`Principal` in the ASGI scope; absent on a server without keys."""
+_NOBODY: Final = Principal(name=None)
 
 
 class ApiKeyMiddleware:
@@ -36,76 +38,67 @@ class ApiKeyMiddleware:
             await self._app(scope, receive, send)
             return
         self._store.refresh()
-        path: str = scope["path"]
-        principal = self._principal(scope)
-        if principal is None:
-            await send_error(send, path, _unknown())
+        try:
+            scope[PRINCIPAL] = self._admitted(scope)
+        except ApiError as error:
+            await ErrorResponse(scope["path"], error)(scope, receive, send)
             return
-        admin = path.startswith(ADMIN_PATH)
-        if admin and not self._store.has_admin:
-            await send_error(send, path, not_found(path))
-            return
-        needed = keys.Scope.ADMIN if admin else keys.Scope.INFERENCE
-        if (admin or scope["method"] == "POST") and needed not in principal.scopes:
-            await send_error(send, path, _forbidden(needed))
-            return
-        scope[PRINCIPAL] = principal
         await self._app(scope, receive, send)
 
+    def _admitted(self, scope: Scope) -> Principal:
+        """The caller; raises :class:`ApiError` for one that may not do this."""
+        principal = self._principal(scope)
+        if principal is None:
+            message = (
+                "This server needs an API key: send the header 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
+            )
+            raise ApiError(401, message, code="invalid_api_key", headers=((b"www-authenticate", b"Bearer"),))
+        admin = scope["path"].startswith(ADMIN_PATH)
+        if admin and not self._store.has_admin:
+            raise not_found(scope["path"])
+        needed = keys.Scope.ADMIN if admin else keys.Scope.INFERENCE
+        if (admin or scope["method"] == "POST") and needed not in principal.scopes:
+            message = f"This API key does not have the scope {needed.value!r}."
+            raise ApiError(403, message, code="insufficient_scope")
+        return principal
+
     def _principal(self, scope: Scope) -> Principal | None:
-        bearer = [value for name, value in scope["headers"] if name == b"authorization"]
-        plain = [value for name, value in scope["headers"] if name == b"x-api-key"]
-        if len(bearer) > 1 or len(plain) > 1 or any(not value.startswith(b"Bearer ") for value in bearer):
+        headers = Headers(scope=scope)
+        bearer, plain = headers.getlist("authorization"), headers.getlist("x-api-key")
+        if len(bearer) > 1 or len(plain) > 1 or any(not value.startswith("Bearer ") for value in bearer):
             return None
-        given = {*(value[len(b"Bearer ") :] for value in bearer), *plain}
-        return self._store.find(given.pop()) if len(given) == 1 else None
-
-
-def require_admin(scope: Scope) -> Principal:
-    """The caller of an ``/admin`` route. Raises 404 without a key of scope ``admin``, even without middleware."""
-    principal = scope.get(PRINCIPAL)
-    if not isinstance(principal, Principal) or keys.Scope.ADMIN not in principal.scopes:
-        raise not_found(scope["path"])
-    return principal
+        given = {*(value.removeprefix("Bearer ") for value in bearer), *plain}
+        return self._store.find(given.pop().encode("latin-1")) if len(given) == 1 else None
 
 
 def is_admin(scope: Scope) -> bool:
     """Whether the caller has a key of scope ``admin``; on a server without keys nobody has."""
-    principal = scope.get(PRINCIPAL)
-    return isinstance(principal, Principal) and keys.Scope.ADMIN in principal.scopes
+    principal: Principal | None = scope.get(PRINCIPAL)
+    return principal is not None and keys.Scope.ADMIN in principal.scopes
+
+
+def require_admin(scope: Scope) -> Principal:
+    """The caller of an ``/admin`` route. Raises 404 without a key of scope ``admin``, even without middleware."""
+    if not is_admin(scope):
+        raise not_found(scope["path"])
+    principal: Principal = scope[PRINCIPAL]
+    return principal
 
 
 def tenant_of(scope: Scope, tenant_header: str | None) -> str:
     """The tenant whose share and limits a request counts against: the key's tenant, else the configured header, else
     the key's name, else the default. Raises :class:`ApiError` 400 for a header that is not a tenant's name."""
-    principal = scope.get(PRINCIPAL)
-    name = None
-    if isinstance(principal, Principal):
-        if principal.tenant is not None:
-            return principal.tenant
-        name = principal.name
+    principal: Principal = scope.get(PRINCIPAL, _NOBODY)
+    if principal.tenant is not None:
+        return principal.tenant
     if tenant_header is not None:
-        wanted = tenant_header.lower().encode()
-        values = [value for name, value in scope["headers"] if name == wanted]
+        values = Headers(scope=scope).getlist(tenant_header)
         if values:
-            tenant: str = values[0].decode("latin-1")
+            tenant = values[0]
             if len(values) > 1 or not TENANT_NAME.fullmatch(tenant):
                 raise invalid(tenant_header, f"{tenant_header} is {shown(tenant)}; it must be {TENANT_RULE}, once.")
             return tenant
-    return name or DEFAULT_TENANT
-
-
-def _unknown() -> ApiError:
-    return ApiError(
-        401,
-        "This server needs an API key: send the header 'Authorization: Bearer <key>' or 'x-api-key: <key>'.",
-        code="invalid_api_key",
-        headers=((b"www-authenticate", b"Bearer"),),
-    )
-
-
-def _forbidden(needed: keys.Scope) -> ApiError:
-    return ApiError(403, f"This API key does not have the scope {needed.value!r}.", code="insufficient_scope")
+    return principal.name or DEFAULT_TENANT
 
 
 def is_loopback(host: str) -> bool:

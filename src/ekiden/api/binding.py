@@ -3,7 +3,6 @@
 import errno
 import socket
 import ssl
-from dataclasses import dataclass
 
 from ekiden.config import ConfigError
 from ekiden.errors import UserError
@@ -43,21 +42,15 @@ def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     return f"https://{place}" if tls else f"http://{place}"
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files of a certificate chain and its key; ``keyfile`` None: the key lies in ``certfile``."""
-
-    certfile: str
-    keyfile: str | None = None
-
-    def check(self) -> None:
-        """Raise :class:`ConfigError` when https cannot be served with these files."""
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certfile, self.keyfile, _no_password)
-        except (OSError, ValueError) as error:
-            names = self.certfile if self.keyfile is None else f"{self.certfile}, ssl_keyfile {self.keyfile}"
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ConfigError(f"ssl_certfile {names}: {reason}; give PEM files of a certificate and its key") from None
+def check_tls(certfile: str, keyfile: str | None) -> None:
+    """Raise :class:`ConfigError` when https cannot be served with these PEM files of a certificate chain and its key;
+    ``keyfile`` None: the key lies in ``certfile``."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, _no_password)
+    except (OSError, ValueError) as error:
+        names = certfile if keyfile is None else f"{certfile}, ssl_keyfile {keyfile}"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(f"ssl_certfile {names}: {reason}; give PEM files of a certificate and its key") from None
 
 
 def _no_password() -> str:

@@ -8,16 +8,17 @@ import asyncio
 from typing import Final
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import Receive, Scope
 
-from ekiden.api.errors import ApiError, ClientGone, shown
+from ekiden.api.errors import ApiError, shown
 
 BODY_SECONDS: Final = 30.0
 """How long a body may take to arrive."""
 
 
 async def read_json_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: float = BODY_SECONDS) -> bytes:
-    """The whole body. Raises :class:`ApiError` 413, 415 or 408, and :class:`ClientGone`."""
+    """The whole body. Raises :class:`ApiError` 413, 415 or 408, and :class:`ClientDisconnect`."""
     headers = Headers(scope=scope)
     content_type = headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != "application/json":
@@ -34,17 +35,12 @@ async def read_json_body(scope: Scope, receive: Receive, *, max_bytes: int, seco
     size = 0
     try:
         async with asyncio.timeout(seconds):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                chunk: bytes = message.get("body", b"")
+            async for chunk in Request(scope, receive).stream():
                 size += len(chunk)
                 if size > max_bytes:
                     raise _too_large(max_bytes)
                 chunks.append(chunk)
-                if not message.get("more_body", False):
-                    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return b"".join(chunks)
     except TimeoutError:
         raise ApiError(
             408,

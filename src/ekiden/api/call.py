@@ -8,15 +8,14 @@ field (``param``), so that the error does too.
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NotRequired
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
-from typing_extensions import TypedDict  # pydantic accepts typing.TypedDict only from Python 3.12 on
 
 from ekiden.api.errors import invalid, shown
 from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID, TRACEPARENT
-from ekiden.state.request import DEFAULT_TENANT
+from ekiden.state.request import DEFAULT_TENANT, Request
 from ekiden.state.sampling_params import Grammar, SamplingParams
 
 DEADLINE_HEADER: Final = "x-request-deadline-ms"
@@ -47,6 +46,16 @@ class Origin:
             tenant=tenant,
             external_id=scope.get(EXTERNAL_ID),
             traceparent=scope.get(TRACEPARENT),
+        )
+
+    def request(self, **own: Any) -> Request:
+        """An engine request of this call."""
+        return Request(
+            arrival_time=self.arrival_time,
+            tenant=self.tenant,
+            external_id=self.external_id,
+            traceparent=self.traceparent,
+            **own,
         )
 
     def with_headers(self, scope: Scope, request_timeout: float | None) -> "Origin":

@@ -16,6 +16,7 @@ from ekiden.state.request import Finish, FinishReason, Refusal, RefusalReason
 
 INVALID_REQUEST: Final = "invalid_request_error"
 SERVER_ERROR: Final = "server_error"
+_KINDS: Final = {429: "rate_limit_error", 500: SERVER_ERROR, 503: SERVER_ERROR}
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -28,7 +29,7 @@ class ApiError(Exception):
         status: int,
         message: str,
         *,
-        kind: str = INVALID_REQUEST,
+        kind: str | None = None,
         param: str | None = None,
         code: str | None = None,
         headers: Headers = (),
@@ -36,7 +37,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.kind = kind
+        self.kind = kind or _KINDS.get(status, INVALID_REQUEST)
         self.param = param
         self.code = code
         self.headers = tuple(headers)
@@ -77,10 +78,6 @@ def speaks_messages(path: str) -> bool:
     return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
 
 
-class ClientGone(Exception):
-    """The client closed the connection: nobody is left to answer."""
-
-
 def shown(value: object, limit: int = 80) -> str:
     """A value for an error message, truncated so that a huge one is not sent back."""
     if isinstance(value, list | dict | tuple) and len(value) > limit:
@@ -111,7 +108,7 @@ def not_found(path: str) -> ApiError:
 def internal(request_id: str) -> ApiError:
     """A fault of the server. Details are in the log only: they do not concern a client."""
     message = f"The server failed on request {request_id}; its log says why."
-    return ApiError(500, message, kind=SERVER_ERROR, code="internal")
+    return ApiError(500, message, code="internal")
 
 
 def retry_after(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
@@ -124,7 +121,7 @@ def retry_after(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def _unavailable(code: str, message: str, seconds: float = 1.0) -> ApiError:
-    return ApiError(503, message, kind=SERVER_ERROR, code=code, headers=retry_after(seconds))
+    return ApiError(503, message, code=code, headers=retry_after(seconds))
 
 
 def engine_unavailable() -> ApiError:
@@ -149,29 +146,26 @@ def ledger_unavailable() -> ApiError:
     return _unavailable("ledger_unavailable", "The engine is writing no ledger now; it may be starting again.")
 
 
-_NO_CAPACITY: Final = frozenset(
-    {
-        RefusalReason.QUEUE_FULL_REQUESTS,
-        RefusalReason.QUEUE_FULL_TOKENS,
-        RefusalReason.QUEUE_TOO_SLOW,
-        RefusalReason.DRAINING,
-    }
-)
-_TENANTS_LIMITS: Final = frozenset({RefusalReason.TENANT_QUEUE_FULL, RefusalReason.TENANT_RATE})
+_STATUSES: Final = {
+    RefusalReason.QUEUE_FULL_REQUESTS: 503,
+    RefusalReason.QUEUE_FULL_TOKENS: 503,
+    RefusalReason.QUEUE_TOO_SLOW: 503,
+    RefusalReason.DRAINING: 503,
+    RefusalReason.TENANT_QUEUE_FULL: 429,
+    RefusalReason.TENANT_RATE: 429,
+    RefusalReason.DUPLICATE_ID: 500,  # the server makes the ids, so this is its fault
+}
+"""All other refusals are 400."""
 
 
 def refused(refusal: Refusal, retry_seconds: float) -> ApiError:
     """The engine's refusal as the client sees it. ``retry_seconds`` is the ``Retry-After`` of refusals that pass with
     time and do not carry their own."""
-    reason, message = refusal.reason, refusal.message
-    seconds = retry_seconds if refusal.retry_after is None else refusal.retry_after
-    if reason in _TENANTS_LIMITS:
-        return ApiError(429, message, kind="rate_limit_error", code=reason.value, headers=retry_after(seconds))
-    if reason in _NO_CAPACITY:
-        return _unavailable(reason.value, message, seconds)
-    if reason is RefusalReason.DUPLICATE_ID:  # the server makes the ids, so this is its fault
-        return ApiError(500, message, kind=SERVER_ERROR, code=reason.value)
-    return ApiError(400, message, param=refusal.param, code=reason.value)
+    status, code = _STATUSES.get(refusal.reason, 400), refusal.reason.value
+    if status in (429, 503):
+        seconds = retry_seconds if refusal.retry_after is None else refusal.retry_after
+        return ApiError(status, refusal.message, code=code, headers=retry_after(seconds))
+    return ApiError(status, refusal.message, param=refusal.param if status == 400 else None, code=code)
 
 
 _REASONS: Final = {reason.value: reason for reason in RefusalReason} | {
@@ -196,4 +190,4 @@ def unfinished(finish: Finish) -> ApiError:
         message = finish.message or "The request was ended by the server before the answer was complete."
         return _unavailable("aborted", message)
     message = finish.message or "The engine failed on this request."
-    return ApiError(500, message, kind=SERVER_ERROR, code="engine_error")
+    return ApiError(500, message, code="engine_error")

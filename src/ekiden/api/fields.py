@@ -3,16 +3,17 @@
 The bounds of what goes to the engine are the engine's own (:mod:`ekiden.state.sampling_params`).
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import from_json
 
-from ekiden.api.call import NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import invalid, shown
-from ekiden.api.schema_base import Strict, Within, no_effect, only_fields, rule
+from ekiden.api.hand_checks import rule
+from ekiden.api.json_schema import TEXT, any_of, array
+from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect
 from ekiden.state.sampling_params import (
     BIAS,
     BOUNDS,
@@ -28,15 +29,12 @@ from ekiden.state.sampling_params import (
 MAX_CHOICES: Final = 128
 """Largest ``n``."""
 MAX_MESSAGES: Final = 4096
-MAX_TOOLS: Final = 128
 MAX_GUIDED_CHOICES: Final = 1000
 
 
-def _check_stop(value: Any) -> list[str]:
-    return _check_stop_list([value] if isinstance(value, str) else value)
-
-
-def _check_stop_list(stops: Any) -> list[str]:
+def _check_stops(value: Any, *, or_one: bool = False) -> list[str]:
+    """A list of stop strings; with ``or_one`` also one string by itself."""
+    stops = [value] if or_one and isinstance(value, str) else value
     if not isinstance(stops, list):
         raise rule(f"is {shown(stops)}; it must hold up to {MAX_STOPS} strings")
     for index, stop in enumerate(stops[: MAX_STOPS + 1]):
@@ -80,7 +78,7 @@ def _all_tokens(value: Any) -> Any:
 
 
 _STOP_TEXT: Final = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
-_STOPS_SCHEMA: Final = {"type": "array", "items": _STOP_TEXT, "maxItems": MAX_STOPS}
+_STOPS_SCHEMA: Final = array(_STOP_TEXT, None, MAX_STOPS)
 _BIAS_SCHEMA: Final = {
     "type": "object",
     "maxProperties": MAX_ENTRIES,
@@ -88,14 +86,13 @@ _BIAS_SCHEMA: Final = {
     "additionalProperties": {"type": "number", "minimum": BIAS.least, "maximum": BIAS.most},
 }
 
-Stops = Annotated[list[str], PlainValidator(_check_stop), WithJsonSchema({"anyOf": [_STOP_TEXT, _STOPS_SCHEMA]})]
-StopList = Annotated[list[str], PlainValidator(_check_stop_list), WithJsonSchema(_STOPS_SCHEMA)]
-LogitBias = Annotated[dict[int, float], PlainValidator(_check_logit_bias), WithJsonSchema(_BIAS_SCHEMA)]
-GuidedJson = Annotated[
-    dict[str, Any],
-    PlainValidator(_check_guided_json),
-    WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
+Stops = Annotated[
+    list[str],
+    ReadBy(partial(_check_stops, or_one=True), any_of(_STOP_TEXT, _STOPS_SCHEMA)),
 ]
+StopList = Annotated[list[str], ReadBy(_check_stops, _STOPS_SCHEMA)]
+LogitBias = Annotated[dict[int, float], ReadBy(_check_logit_bias, _BIAS_SCHEMA)]
+GuidedJson = Annotated[dict[str, Any], ReadBy(_check_guided_json, any_of({"type": "object"}, TEXT))]
 
 Temperature = Annotated[float, Within(BOUNDS["temperature"])]
 TopP = Annotated[float, Within(BOUNDS["top_p"])]
@@ -108,25 +105,6 @@ TopK = Annotated[
 MaxTokens = Annotated[int, Within(BOUNDS["max_tokens"])]
 Choices = Annotated[int, Within(Bound(1, MAX_CHOICES, f"between 1 and {MAX_CHOICES}"))]
 _PRIORITY: Final = Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits")
-
-FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
-
-
-class FunctionDefinition(Strict):
-    """``parameters`` is a JSON schema of an object; without it the function takes none."""
-
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-def tool_of(function: FunctionDefinition, where: str) -> Tool:
-    return Tool(function.name, function.description, function.parameters, function.strict, where)
-
-
-class FunctionTyped(Strict):
-    type: Literal["function"]
 
 
 class StreamOptions(Strict):
@@ -153,6 +131,11 @@ GuidedChoice = Annotated[
 ]
 
 
+AnyString = Annotated[str | None, no_effect("any string")]
+MetadataStrings = Annotated[dict[str, str], Field(max_length=16)]
+NOT_STORED: Final = no_effect("false only: answers are not stored")
+
+
 class OpenAIFields(Strict):
     """What chat, completions and responses share."""
 
@@ -166,37 +149,27 @@ class OpenAIFields(Strict):
     min_p: Annotated[float, Within(BOUNDS["min_p"])] | None = None
     repetition_penalty: Annotated[float, Within(BOUNDS["repetition_penalty"])] | None = None
     priority: Annotated[int, Within(_PRIORITY)] | None = None
-    # Without effect: see ``OPENAI_FATES``.
-    user: str | None = None
-    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
-    service_tier: Literal["auto", "default"] | None = None
-
-
-OPENAI_FATES: Final = {
-    "user": no_effect("any string"),
-    "metadata": no_effect("an object of up to 16 strings"),
-    "store": no_effect("false only: answers are not stored"),
-    "service_tier": no_effect("'auto' or 'default': there is one tier"),
-}
+    user: AnyString = None
+    metadata: Annotated[MetadataStrings | None, no_effect("an object of up to 16 strings")] = None
+    service_tier: Annotated[Literal["auto", "default"] | None, no_effect("'auto' or 'default': there is one tier")] = (
+        None
+    )
 
 
 class ConversationHints(Strict):
-    """What chat and responses take without effect: see ``HINT_FATES``."""
+    """What chat and responses take without effect."""
 
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-
-
-HINT_FATES: Final = {
-    "safety_identifier": no_effect("any string"),
-    "prompt_cache_key": no_effect("any string: prefixes are found by their content"),
-    "prompt_cache_retention": no_effect("any string"),
-}
+    safety_identifier: AnyString = None
+    prompt_cache_key: Annotated[str | None, no_effect("any string: prefixes are found by their content")] = None
+    prompt_cache_retention: AnyString = None
 
 
 class GenerationFields(OpenAIFields):
     """What chat and completions share."""
+
+    fates: ClassVar[dict[str, Fate]] = {
+        "stream_options.include_obfuscation": no_effect("true or false: streams carry no padding")
+    }
 
     n: Choices | None = None
     stop: Stops | None = None
@@ -216,14 +189,7 @@ class GenerationFields(OpenAIFields):
     guided_choice: GuidedChoice | None = None
     guided_grammar: Annotated[str, Field(min_length=1)] | None = None
     prompt_logprobs: Annotated[int, Within(BOUNDS["prompt_logprobs"])] | None = None
-    # Without effect: see ``GENERATION_FATES``.
-    store: Literal[False] | None = None
-
-
-GENERATION_FATES: Final = {
-    **OPENAI_FATES,
-    "stream_options.include_obfuscation": no_effect("true or false: streams carry no padding"),
-}
+    store: Annotated[Literal[False] | None, NOT_STORED] = None
 
 
 def check_streaming(fields: GenerationFields) -> bool:
@@ -242,39 +208,3 @@ def sampling_of(fields: Strict, defaults: SamplingParams, **own: Any) -> Samplin
     values = {name: getattr(fields, name, None) for name in SamplingParams.__struct_fields__} | own
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None}
     return msgspec.structs.replace(defaults, **given)
-
-
-def choice_reader(*, nested: bool) -> Callable[[Any], ToolChoice]:
-    """A validator of ``tool_choice``. ``nested``: the function's name is in an object of its own, as in chat."""
-    place = ".function" if nested else ""
-
-    def read(value: Any) -> ToolChoice:
-        if value in ("none", "auto", "required"):
-            chosen: Literal["none", "auto", "required"] = value
-            return chosen
-        kind = value.get("type") if isinstance(value, dict) else None
-        if kind == "allowed_tools":
-            # Valid in OpenAI's API, but leaving the other tools out has the same effect.
-            way_out = "send in tools only the functions that may be called"
-            raise rule(f"is 'allowed_tools', which is not taken; {way_out}", ".type")
-        if kind != "function":
-            raise rule(f"is {shown(value)}; it must be 'none', 'auto', 'required' or one function by its name")
-        function = value.get("function") if nested else value
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise rule(f"is {shown(function)}; it must be an object with the function's name", place)
-        only_fields(value, ("type", "function" if nested else "name"), "")
-        only_fields(function, ("name",) if nested else ("type", "name"), place)
-        return NamedChoice(function["name"], f"tool_choice{place}.name")
-
-    return read
-
-
-def choice_schema(*, nested: bool) -> dict[str, Any]:
-    name = {"name": {"type": "string"}}
-    own = {"function": closed_object(name)} if nested else name
-    return {"anyOf": [{"enum": ["none", "auto", "required"]}, closed_object({"type": {"const": "function"}, **own})]}
-
-
-def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
-    required = list(properties)
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

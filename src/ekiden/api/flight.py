@@ -1,63 +1,33 @@
 """The calls in flight, whether new ones are accepted, and how an answer is cut short.
 
 An answer is made in the task that the ASGI server made. A second task waits for the client's disconnect, once per
-request and never per token; when it comes, the first is cancelled at the point where it waits, which closes the
-engine's iterators and so aborts the generation. :class:`asyncio.timeout` works the same way.
+request and never per token; when it comes, a timeout of the first expires, which cancels it at the point where it
+waits, closes the engine's iterators and so aborts the generation.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Self
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from ekiden.api.errors import ApiError, ClientGone, closed_to_newcomers, shutting_down
+from ekiden.api.errors import ApiError, closed_to_newcomers, shutting_down
 from ekiden.engine.interface import Engine
 
 
 class Exchange:
-    """``async with Exchange(receive): ...`` raises :class:`ClientGone` inside when the client disconnects."""
+    """One call's answers while they are made. ``limit`` surrounds that work; cutting it short lets it expire."""
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._cause: ApiError | ClientGone | None = None
-        self._task: asyncio.Task[object] | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._cancelling = 0
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self._limit = limit
+        self.cause: ApiError | ClientDisconnect | None = None
 
-    def cut(self, cause: ApiError | ClientGone) -> None:
+    def cut(self, cause: ApiError | ClientDisconnect) -> None:
         """End the work by raising ``cause`` where it waits; only the first cause counts."""
-        if self._cause is None and self._task is not None:
-            self._cause = cause
-            self._task.cancel()
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.cut(ClientGone())
-
-    async def __aenter__(self) -> Self:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._cancelling = task.cancelling()
-        self._watcher = asyncio.create_task(self._watch())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        task, watcher = self._task, self._watcher
-        assert task is not None
-        assert watcher is not None
-        self._task = None
-        watcher.cancel()
-        if self._cause is None or task.uncancel() > self._cancelling:
-            return
-        if kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise self._cause from error
+        if self.cause is None:
+            self.cause = cause
+            self._limit.reschedule(0.0)
 
 
 class Flight:
@@ -102,14 +72,28 @@ class Flight:
 
     @asynccontextmanager
     async def watch(self, receive: Receive) -> AsyncIterator[None]:
-        """Watch for the client's disconnect while its answers are generated; :meth:`cut_all` can end it."""
-        watched = Exchange(receive)
-        self.exchanges.add(watched)
+        """Raise :class:`ClientDisconnect` inside when the client disconnects; :meth:`cut_all` ends the work too."""
+        limit = asyncio.timeout(None)
+        exchange = Exchange(limit)
+
+        async def await_disconnect() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            exchange.cut(ClientDisconnect())
+
         try:
-            async with watched:
-                yield
-        finally:
-            self.exchanges.discard(watched)
+            async with limit:
+                watcher = asyncio.create_task(await_disconnect())
+                self.exchanges.add(exchange)
+                try:
+                    yield
+                finally:
+                    self.exchanges.discard(exchange)
+                    watcher.cancel()
+        except TimeoutError:
+            if exchange.cause is None:
+                raise
+            raise exchange.cause from None
 
     def cut_all(self) -> int:
         """End every answer in flight with an error for its client; returns how many there were."""

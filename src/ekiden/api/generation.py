@@ -7,23 +7,23 @@ of one group, so that the first failure, or the client's leaving, closes all the
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from starlette.types import Receive
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Send
 
 from ekiden.api.call import Origin
-from ekiden.api.errors import ApiError, ClientGone, engine_unavailable, internal, refused, unfinished
+from ekiden.api.errors import ApiError, engine_unavailable, internal, refused, unfinished
 from ekiden.api.flight import Flight
 from ekiden.api.metrics import ApiMetrics
 from ekiden.api.prompts import Prompt
 from ekiden.api.sse import KEEP_ALIVE, SseWriter
 from ekiden.api.text import ModelText
-from ekiden.api.text_output import PLAIN_REASONS, Answer, Piece, WholeAnswer
+from ekiden.api.text_output import PLAIN_REASONS, Answer, Piece, joined
 from ekiden.engine.interface import Engine, EngineDied
-from ekiden.models.text import IncrementalText
 from ekiden.state.request import Finish, Request
 
 T = TypeVar("T")
@@ -43,20 +43,25 @@ class Child:
     """Special tokens that belong to the text, because they mark tool calls."""
 
 
-class ChunkWriter(Protocol):
-    """How a door writes a stream."""
+class AnswerWriter(Protocol):
+    """Writes the answers of one call in the shape of a door. ``end`` comes after the last event of a stream."""
 
-    def opening(self, child: Child) -> bytes:
-        """The chunk before the first token of an answer."""
-        ...
+    end: bytes
+
+    def whole(self, answers: list[Piece], usage: dict[str, Any]) -> Mapping[str, Any]:
+        """The response's body when nothing is streamed."""
+
+    def opening(self, child: Child, first: Piece) -> bytes:
+        """What comes before the first piece of an answer."""
 
     def piece(self, child: Child, piece: Piece) -> bytes:
-        """The chunk for one update; empty when the update adds nothing."""
-        ...
+        """The events for one update; empty when the update adds nothing."""
 
     def usage(self, usage: dict[str, Any]) -> bytes:
-        """The chunk with usage, or nothing when it was not asked for."""
-        ...
+        """The event with usage, or nothing when it was not asked for."""
+
+    def error(self, error: ApiError) -> bytes:
+        """The event for an error after the first byte."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,26 +76,12 @@ class Generation:
 
     async def pieces(self, origin: Origin, child: Child) -> AsyncGenerator[Piece, None]:
         """The pieces of an answer; the last one has its finish. Raises :class:`ApiError` for every other end."""
-        sampling, tokenizer, token_text = child.request.sampling, self.text.tokenizer, self.text.token_text
-        answer = Answer(
-            text=IncrementalText(
-                tokenizer,
-                sampling.stop,
-                sampling.include_stop_str_in_output,
-                min_tokens=sampling.min_tokens,
-                shown=child.shown,
-            ),
-            end_token_ids=tokenizer.eos_token_ids,
-            keep_stop_token=sampling.include_stop_str_in_output,
-            token_text=None if sampling.logprobs is None else token_text,
-        )
-        observe_gap = self.metrics.observe_gap
+        answer = Answer(self.text.tokenizer, child.request.sampling, child.shown)
         last = 0.0
         request_id = child.request.request_id
         self.flight.begin(origin.request_id, request_id)
         try:
-            updates = self.engine.generate(child.request)
-            async with aclosing(updates):
+            async with aclosing(self.engine.generate(child.request)) as updates:
                 async for update in updates:
                     if update.refusal is not None:
                         raise refused(update.refusal, self._retry_seconds())
@@ -99,14 +90,13 @@ class Generation:
                         if last:
                             gap = (now - last) / len(update.token_ids)
                             for _ in update.token_ids:
-                                observe_gap(gap)
+                                self.metrics.observe_gap(gap)
                         last = now
                     finish = update.finish
-                    cut = finish is not None and finish.reason not in PLAIN_REASONS
-                    if finish is not None and cut and not origin.extended_finish_reasons:
+                    if finish and finish.reason not in PLAIN_REASONS and not origin.extended_finish_reasons:
                         raise unfinished(finish)
                     yield answer.take(update)
-                    if finish is not None:
+                    if finish:
                         return
         except EngineDied:
             raise engine_unavailable() from None
@@ -124,33 +114,22 @@ class Generation:
             return 1
         return max(1, min(60, round(stats.waiting_tokens * busy / done)))
 
-    async def collect(self, origin: Origin, children: list[Child], receive: Receive) -> list[WholeAnswer]:
+    async def collect(self, origin: Origin, children: list[Child], receive: Receive) -> list[Piece]:
         """Every answer, complete, in the order of the children."""
 
-        async def whole(child: Child) -> WholeAnswer:
-            texts: list[str] = []
-            result = WholeAnswer()
+        async def whole(child: Child) -> Piece:
             async with aclosing(self.pieces(origin, child)) as stream:
-                async for piece in stream:
-                    texts.append(piece.text)
-                    result.token_ids.extend(piece.token_ids)
-                    if piece.logprobs:
-                        result.logprobs.extend(piece.logprobs)
-                    if piece.prompt_logprobs is not None:
-                        result.prompt_logprobs = piece.prompt_logprobs
-                    result.cumulative_logprob += piece.cumulative_logprob
-                    result.finish = piece.finish
-            result.text = "".join(texts)
-            return result
+                return joined([piece async for piece in stream])
 
         async with self.flight.watch(receive):
             return await _all([whole(child) for child in children])
 
     async def stream(
-        self, origin: Origin, children: list[Child], chunks: ChunkWriter, receive: Receive, writer: SseWriter
+        self, origin: Origin, children: list[Child], writer: AnswerWriter, receive: Receive, send: Send
     ) -> None:
         """Every answer as server-sent events. Raises :class:`ApiError` when nothing was sent yet; later it is an
         event."""
+        events = SseWriter(send, writer.end)
         finishes: list[Finish | None] = [None] * len(children)
         alone = len(children) == 1
         failure: ApiError | None = None
@@ -161,21 +140,20 @@ class Generation:
             try:
                 async with aclosing(self.pieces(origin, child)) as answer:
                     async for piece in answer:
-                        data = chunks.piece(child, piece)
-                        if first:
-                            first = False
-                            data = chunks.opening(child) + data
-                            if not alone and not writer.started:
-                                # All answers were submitted together: one that is refused must be told by the status.
-                                await asyncio.sleep(0)
-                                if failure is not None:
-                                    raise failure
+                        data = writer.opening(child, piece) if first else b""
+                        data += writer.piece(child, piece)
+                        first = False
+                        if not alone and not events.started:
+                            # All answers were submitted together: one that is refused must be told by the status.
+                            await asyncio.sleep(0)
+                            if failure is not None:
+                                raise failure
                         if piece.finish is not None:
                             finishes[child.index] = piece.finish
                             if alone:
                                 return data
                         if data:
-                            await writer.write(data)
+                            await events.write(data)
             except ApiError as error:
                 failure = error
                 raise
@@ -183,25 +161,25 @@ class Generation:
 
         try:
             async with self.flight.watch(receive):
-                silence = asyncio.create_task(_break_silence(writer, self.keep_alive_seconds))
+                silence = asyncio.create_task(_break_silence(events, self.keep_alive_seconds))
                 try:
                     last = await _all([pump(child) for child in children])
                 finally:
                     silence.cancel()
-            tail = chunks.usage(usage_of(children, finishes))
-            await writer.close(b"".join(last) + tail)
+            tail = writer.usage(usage_of(children, finishes))
+            await events.close(b"".join(last) + tail)
         except ApiError as error:
-            if not writer.started:
+            if not events.started:
                 raise
-            await writer.fail(error)
-        except ClientGone:
+            await events.close(writer.error(error))
+        except ClientDisconnect:
             raise
         except Exception:
-            if not writer.started:
+            if not events.started:
                 raise
             # A fault of the server after the first byte becomes an event of the stream; details are logged.
             logger.exception("request %s failed while it was streamed", origin.request_id)
-            await writer.fail(internal(origin.request_id))
+            await events.close(writer.error(internal(origin.request_id)))
 
 
 async def _all(works: list[Coroutine[Any, Any, T]]) -> list[T]:
@@ -216,13 +194,13 @@ async def _all(works: list[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-async def _break_silence(writer: SseWriter, seconds: float) -> None:
+async def _break_silence(events: SseWriter, seconds: float) -> None:
     """Sends a comment whenever nothing was written for a while, so that no proxy closes the connection."""
     while True:
-        writer.wrote = False
+        events.wrote = False
         await asyncio.sleep(seconds)
-        if not writer.wrote:
-            await writer.write(KEEP_ALIVE)
+        if not events.wrote:
+            await events.write(KEEP_ALIVE)
 
 
 def usage_of(children: Sequence[Child], finishes: Sequence[Finish | None]) -> dict[str, Any]:

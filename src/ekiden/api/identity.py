@@ -11,7 +11,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ekiden.api.asgi import send_error
+from ekiden.api.asgi import ErrorResponse
 from ekiden.api.errors import internal
 
 REQUEST_ID: Final = "ekiden.request_id"
@@ -69,4 +69,4 @@ class IdentityMiddleware:
             logger.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
             if started:
                 raise
-            await send_error(send_with_ids, scope["path"], internal(request_id))
+            await ErrorResponse(scope["path"], internal(request_id))(scope, receive, send_with_ids)

@@ -6,8 +6,8 @@
 - Counters never fall: when the engine restarts and counts from zero again, what was counted before is kept.
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
@@ -23,7 +23,6 @@ from ekiden.engine.interface import (
     TOKEN_TIME_BOUNDS,
     Distribution,
     EngineStats,
-    TenantTotals,
 )
 from ekiden.state.request import FinishReason, RefusalReason
 
@@ -35,10 +34,28 @@ API: Final = "api"
 INTAKE: Final = "intake"
 """Where a request was refused: by the HTTP layer, or by the engine's first stage."""
 
-Labelled = dict[tuple[str, ...], int]
-"""Counts by their label values."""
-
-_ABOUT: Final = {
+_GAUGES: Final = (
+    ("num_requests_running", "Requests in the running batch.", "num_running"),
+    ("num_requests_waiting", "Requests that wait for a place.", "num_waiting"),
+)
+_COUNTERS: Final = (
+    ("num_preemptions", "Sequences moved out of the KV pool.", "preemptions_total"),
+    ("prompt_tokens", "Prompt tokens computed.", "prompt_tokens_total"),
+    ("generation_tokens", "Tokens generated.", "generation_tokens_total"),
+    ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", "prefix_cache_queries_total"),
+    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", "prefix_cache_hits_total"),
+    ("engine_steps", "Steps of the engine.", "steps_total"),
+    ("engine_model_seconds", "Time in the model's passes.", "model_seconds_total"),
+    ("engine_sampling_seconds", "Time in the sampler.", "sampling_seconds_total"),
+    ("engine_host_seconds", "Time of steps outside model and sampler.", "host_seconds_total"),
+)
+_TENANT_COUNTERS: Final = (
+    ("tenant_requests", "Ended requests of a tenant.", "requests"),
+    ("tenant_rejections", "Requests of a tenant that the engine did not admit.", "refused"),
+    ("tenant_prompt_tokens", "Prompt tokens of a tenant's ended requests.", "prompt_tokens"),
+    ("tenant_generation_tokens", "Tokens generated for a tenant's ended requests.", "generation_tokens"),
+)
+_LATENCIES: Final = {
     "time_to_first_token": "From arrival to the first token.",
     "e2e_request_latency": "From arrival to the end.",
     "request_queue_time": "From arrival to admission.",
@@ -47,21 +64,8 @@ _ABOUT: Final = {
     "request_time_per_output_token": "Mean time of a token after the first.",
 }
 
-
-class Growing:
-    """A counter's value over engine restarts: when the engine's value falls, it has started from zero again."""
-
-    __slots__ = ("_before", "_last")
-
-    def __init__(self) -> None:
-        self._before = 0.0
-        self._last = 0.0
-
-    def update(self, value: float) -> float:
-        if value < self._last:
-            self._before += self._last
-        self._last = value
-        return self._before + value
+Labelled = dict[tuple[str, ...], float]
+"""Values by their label values."""
 
 
 class EngineCollector(Collector):
@@ -71,103 +75,69 @@ class EngineCollector(Collector):
         self._stats = stats
         self._healthy = healthy
         self._labels = [model_name, ENGINE]
-        self._growing: dict[str, Growing] = {}
+        self._counted: dict[tuple[str, ...], tuple[float, float]] = {}
 
-    def describe(self) -> Iterable[Metric]:
-        return []
-
-    def _count(self, key: str, value: float) -> float:
-        return self._growing.setdefault(key, Growing()).update(value)
+    def _count(self, key: tuple[str, ...], value: float) -> float:
+        """A counter's value over engine restarts: when the engine's value falls, it has started from zero again."""
+        before, last = self._counted.get(key, (0.0, 0.0))
+        if value < last:
+            before += last
+        self._counted[key] = before, value
+        return before + value
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
-        yield from self._gauges(stats)
-        yield from self._counters(stats)
+        yield self._gauge("engine_healthy", "1 while tokens can move, as /health says.", {(): float(self._healthy())})
+        for name, text, field in _GAUGES:
+            yield self._gauge(name, text, {(): getattr(stats, field)})
+        usage = stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
+        yield self._gauge("kv_cache_usage_perc", "Used part of the KV pool; 1 is full.", {(): usage})
+        waiting: Labelled = {(reason,): count for reason, count in sorted(stats.waiting_by_reason.items())}
+        yield self._gauge("num_requests_waiting_by_reason", "Waiting requests by reason.", waiting, "reason")
+        for name, text, field in _COUNTERS:
+            yield self._counter(name, text, {(): getattr(stats, field)})
         step_tokens = Distribution(stats.steps_by_tokens, stats.step_tokens_total)
         yield self._histogram("iteration_tokens_total", "Tokens computed in a step.", STEP_TOKEN_BOUNDS, step_tokens)
         for place, name in enumerate(LATENCIES):
             bounds = TOKEN_TIME_BOUNDS if name == LATENCIES[-1] else LATENCY_BOUNDS
             values = stats.latencies[place] if stats.latencies else Distribution((), 0.0)
-            yield self._histogram(f"{name}_seconds", _ABOUT[name], bounds, values)
+            yield self._histogram(f"{name}_seconds", _LATENCIES[name], bounds, values)
+        # Zeros are given too: Prometheus sees no increase in a series that starts at one.
         finished: Labelled = {(reason.value,): 0 for reason in FinishReason}
         finished |= {(reason,): count for reason, count in stats.finished_total.items()}
-        yield self._by("request_success", "Finished requests.", ("finished_reason",), finished)
+        yield self._counter("request_success", "Finished requests.", finished, "finished_reason")
         refused: Labelled = {(at, reason.value): 0 for at in (API, INTAKE) for reason in RefusalReason}
         refused |= {(INTAKE, reason): count for reason, count in stats.refused_total.items()}
         refused |= {(API, reason): count for reason, count in stats.refused_by_door_total.items()}
-        yield self._by("admission_rejections", "Requests that were not admitted.", ("at", "reason"), refused)
-        if stats.tenants:
-            yield from self._tenants(stats.tenants)
+        yield self._counter("admission_rejections", "Requests that were not admitted.", refused, "at", "reason")
+        if stats.tenants:  # those that the tenants file names, and all others together
+            for name, text, field in _TENANT_COUNTERS:
+                totals: Labelled = {(tenant,): getattr(counts, field) for tenant, counts in stats.tenants.items()}
+                yield self._counter(name, text, totals, "tenant")
 
-    def _gauges(self, stats: EngineStats) -> Iterator[Metric]:
-        usage = stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
-        for name, text, value in (
-            ("engine_healthy", "1 while tokens can move, as /health says.", float(self._healthy())),
-            ("num_requests_running", "Requests in the running batch.", stats.num_running),
-            ("num_requests_waiting", "Requests that wait for a place.", stats.num_waiting),
-            ("kv_cache_usage_perc", "Used part of the KV pool; 1 is full.", usage),
-        ):
-            gauge = GaugeMetricFamily(f"ekiden:{name}", text, labels=LABELS)
-            gauge.add_metric(self._labels, value)
-            yield gauge
-        waiting = GaugeMetricFamily(
-            "ekiden:num_requests_waiting_by_reason", "Waiting requests by reason.", labels=[*LABELS, "reason"]
-        )
-        for reason, count in sorted(stats.waiting_by_reason.items()):
-            waiting.add_metric([*self._labels, reason], count)
-        yield waiting
+    def _gauge(self, name: str, text: str, values: Labelled, *labels: str) -> Metric:
+        gauge = GaugeMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, *labels])
+        for key, value in values.items():
+            gauge.add_metric([*self._labels, *key], value)
+        return gauge
 
-    def _counters(self, stats: EngineStats) -> Iterator[Metric]:
-        for name, text, value in (
-            ("num_preemptions", "Sequences moved out of the KV pool.", stats.preemptions_total),
-            ("prompt_tokens", "Prompt tokens computed.", stats.prompt_tokens_total),
-            ("generation_tokens", "Tokens generated.", stats.generation_tokens_total),
-            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_cache_queries_total),
-            ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_cache_hits_total),
-            ("engine_steps", "Steps of the engine.", stats.steps_total),
-            ("engine_model_seconds", "Time in the model's passes.", stats.model_seconds_total),
-            ("engine_sampling_seconds", "Time in the sampler.", stats.sampling_seconds_total),
-            ("engine_host_seconds", "Time of steps outside model and sampler.", stats.host_seconds_total),
-        ):
-            counter = CounterMetricFamily(f"ekiden:{name}", text, labels=LABELS)
-            counter.add_metric(self._labels, self._count(name, value))
-            yield counter
+    def _counter(self, name: str, text: str, values: Labelled, *labels: str) -> Metric:
+        counter = CounterMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, *labels])
+        # Label values seen before are kept: a series must not vanish when the engine restarts.
+        known = {key[1:] for key in self._counted if key[0] == name}
+        for key in sorted(known | set(values)):
+            counter.add_metric([*self._labels, *key], self._count((name, *key), values.get(key, 0)))
+        return counter
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float], values: Distribution) -> Metric:
         """A histogram from counts that the engine keeps by bucket."""
         histogram = HistogramMetricFamily(f"ekiden:{name}", text, labels=LABELS)
         counts = values.counts or (0,) * (len(bounds) + 1)
-        total = 0.0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in zip((*map(float, bounds), math.inf), counts, strict=True):
-            total += self._count(f"{name}/{bound}", count)
-            buckets.append(("+Inf" if bound == math.inf else str(bound), total))
-        histogram.add_metric(self._labels, buckets, self._count(f"{name}/sum", values.total))
+        names = [*(str(float(bound)) for bound in bounds), "+Inf"]
+        each = [self._count((name, bound), count) for bound, count in zip(names, counts, strict=True)]
+        buckets = list(zip(names, accumulate(each), strict=True))
+        histogram.add_metric(self._labels, buckets, self._count((name, "sum"), values.total))
         return histogram
-
-    def _by(self, name: str, text: str, labels: tuple[str, ...], values: Labelled) -> Metric:
-        """``values`` has zeros too: Prometheus sees no increase in a series that starts at one."""
-        counter = CounterMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, *labels])
-        # Label values seen before are kept: a series must not vanish when the engine restarts.
-        known = {tuple(key.split("/")[1:]) for key in self._growing if key.startswith(f"{name}/")}
-        for key in sorted(known | set(values)):
-            count = self._count("/".join((name, *key)), values.get(key, 0))
-            counter.add_metric([*self._labels, *key], count)
-        return counter
-
-    def _tenants(self, tenants: dict[str, TenantTotals]) -> Iterator[Metric]:
-        """For the tenants that the tenants file names, and all others together."""
-        for field, name, text in (
-            ("requests", "tenant_requests", "Ended requests of a tenant."),
-            ("refused", "tenant_rejections", "Requests of a tenant that the engine did not admit."),
-            ("prompt_tokens", "tenant_prompt_tokens", "Prompt tokens of a tenant's ended requests."),
-            ("generation_tokens", "tenant_generation_tokens", "Tokens generated for a tenant's ended requests."),
-        ):
-            counter = CounterMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, "tenant"])
-            for tenant, totals in tenants.items():
-                value = self._count(f"{name}/{tenant}", getattr(totals, field))
-                counter.add_metric([*self._labels, tenant], value)
-            yield counter
 
 
 class ApiMetrics:

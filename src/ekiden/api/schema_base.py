@@ -5,7 +5,7 @@ lists stop at their first fault, so that a hostile body cannot make a million er
 and true are not whole numbers. ``null`` means absent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
@@ -14,12 +14,12 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema, from_json
 
 from ekiden.api.errors import ApiError, invalid, shown, unsupported
+from ekiden.api.hand_checks import RULE, rule
+from ekiden.api.json_schema import Schema
 from ekiden.state.sampling_params import Bound
 
 UNKNOWN: Final = "unknown_parameter"
 REFUSED: Final = "refused"
-RULE: Final = "rule"
-"""Type of our own validation errors: the message is complete but for the field and its value."""
 
 
 class Fate(NamedTuple):
@@ -30,12 +30,12 @@ class Fate(NamedTuple):
 
 
 def no_effect(values: str) -> Fate:
-    """The field is accepted with these values and has no effect; the model declares it."""
+    """Annotates a field that is accepted with these values and has no effect."""
     return Fate(False, values)
 
 
 def refused(reason: str) -> Fate:
-    """Every value but null is refused; the model does not declare the field."""
+    """Every value but null is refused; the field stands in ``fates`` and is not declared."""
     return Fate(True, reason)
 
 
@@ -44,7 +44,15 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-    fates: ClassVar[Mapping[str, Fate]] = {}
+    fates: ClassVar[dict[str, Fate]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Collect ``fates``: the parents', its own, and those of its fields without effect."""
+        super().__pydantic_init_subclass__(**kwargs)
+        named = {name: fate for kind in reversed(cls.__mro__) for name, fate in vars(kind).get("fates", {}).items()}
+        fields = cls.model_fields.items()
+        cls.fates = named | {name: fate for name, field in fields for fate in field.metadata if isinstance(fate, Fate)}
 
     @model_validator(mode="before")
     @classmethod
@@ -52,59 +60,31 @@ class Strict(BaseModel):
         if not isinstance(data, dict):
             return data
         known = dict(data)
-        for key, value in data.items():
-            if key in cls.model_fields or any(field.alias == key for field in cls.model_fields.values()):
-                continue
-            fate = cls.fates.get(key)
+        names = {field.alias or name for name, field in cls.model_fields.items()}
+        for key in [key for key in data if key not in names]:
+            value, fate = known.pop(key), cls.fates.get(key)
             if fate is None or not fate.refused:
                 raise PydanticCustomError(UNKNOWN, "unknown field", {"key": key})
             if value is not None:
                 raise PydanticCustomError(REFUSED, "refused", {"key": key, "value": shown(value), "why": fate.words})
-            del known[key]
         return known
 
 
 Model = TypeVar("Model", bound=Strict)
 
 
-def rule(text: str, at: str = "") -> PydanticCustomError:
-    """A validation error; ``text`` completes "<field><at> ...", for example "is 5; it must be a string"."""
-    return PydanticCustomError(RULE, "{text}", {"text": text, "at": at})
+@dataclass(frozen=True, slots=True, eq=False)  # annotations are hashed
+class ReadBy:
+    """Annotates a field whose value a function reads, raising a :func:`rule`; ``schema`` is for the documentation."""
 
+    read: Callable[[Any], Any]
+    schema: Schema
 
-def only_fields(item: dict[str, Any], fields: Sequence[str], at: str) -> None:
-    """For objects that are checked by hand: raise a :func:`rule` for a field that is not among ``fields``."""
-    unknown = next((key for key in item if key not in fields), None)
-    if unknown is not None:
-        raise rule(f"has the unknown field {shown(unknown)}", at)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.read)
 
-
-def string_field(item: dict[str, Any], key: str, at: str) -> str:
-    """The string in a field; raises a :func:`rule` for anything else."""
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise rule(f"is {shown(value)}; it must be a string", f"{at}.{key}")
-    return value
-
-
-def joined_text(
-    value: Any, at: str = "", *, kinds: Sequence[str] = ("text",), extra: Sequence[str] = (), noun: str = "parts"
-) -> str:
-    """A string, or a list of text parts, joined by line breaks. ``extra``: fields of a part that are ignored."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise rule(f"is {shown(value)}; it must be a string or a list of text {noun}", at)
-    texts: list[str] = []
-    for index, part in enumerate(value):
-        where = f"{at}[{index}]"
-        if not isinstance(part, dict):
-            raise rule(f"is {shown(part)}; it must be an object", where)
-        if part.get("type") not in kinds:
-            raise rule(f"is {shown(part.get('type'))}; the model takes text {noun} only", f"{where}.type")
-        only_fields(part, ("type", "text", *extra), where)
-        texts.append(string_field(part, "text", where))
-    return "\n".join(texts)
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return self.schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +144,11 @@ def _told(detail: ErrorDetails) -> ApiError:
         return invalid(param, f"{param} {context['text']}.")
     if kind == "missing":
         return invalid(field, f"{field} is required.", code="missing_parameter")
-    return invalid(field, f"{field} is {shown(detail['input'])}; it must be {_allowed(kind, context, detail)}.")
+    allowed = _ALLOWED[kind].format(**context) if kind in _ALLOWED else f"valid ({detail['msg']})"
+    return invalid(field, f"{field} is {shown(detail['input'])}; it must be {allowed}.")
 
 
-_TYPES: Final = {
+_ALLOWED: Final = {
     "int_type": "a whole number",
     "float_type": "a number",
     "finite_number": "a finite number",
@@ -177,21 +158,9 @@ _TYPES: Final = {
     "dict_type": "an object",
     "model_type": "an object",
     "model_attributes_type": "an object",
+    "string_too_long": "a string of at most {max_length} characters",
+    "string_too_short": "a string of at least {min_length} characters",
+    "too_long": "of at most {max_length} entries",
+    "too_short": "of at least {min_length} entries",
+    "literal_error": "{expected}",
 }
-_LENGTHS: Final = {
-    "string_too_long": ("a string of at most", "max_length", "characters"),
-    "too_long": ("of at most", "max_length", "entries"),
-    "too_short": ("of at least", "min_length", "entries"),
-    "string_too_short": ("a string of at least", "min_length", "characters"),
-}
-
-
-def _allowed(kind: str, context: Mapping[str, Any], detail: ErrorDetails) -> str:
-    if kind in _TYPES:
-        return _TYPES[kind]
-    if kind in _LENGTHS:
-        word, key, unit = _LENGTHS[kind]
-        return f"{word} {context[key]} {unit}"
-    if kind == "literal_error":
-        return str(context["expected"])
-    return f"valid ({detail['msg']})"

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from types import FrameType
+from http import HTTPStatus
 from typing import Any, Final
 
 import uvicorn
@@ -23,14 +23,14 @@ import uvloop
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from ekiden.api.binding import BindError, Tls, bind, url_of
+from ekiden.api.binding import BindError, bind, url_of
 from ekiden.api.call import Origin
 from ekiden.api.doors.door import Doors
 from ekiden.api.errors import ApiError
 from ekiden.api.flight import Flight
 from ekiden.api.identity import new_id
 from ekiden.api.rereading import Rereading
-from ekiden.config import Config
+from ekiden.config import Config, ServerConfig
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Largest request line and headers together."""
@@ -42,10 +42,6 @@ LINGER_BYTES: Final = 16 * 2**20
 LINGER_SECONDS: Final = 10.0
 """How much of a body, and for how long, is read and dropped after its request was answered, so that the client can
 finish sending and read the answer. Closing at once would reset the connection and lose the answer."""
-
-EXIT_DONE: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
 
 BACKSTOP_SECONDS: Final = 5.0
 """How long after ``shutdown_timeout`` open connections are closed by force."""
@@ -66,13 +62,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._note = note
         self._head_bytes = 0
         self._in_head = True
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._linger_timer: asyncio.TimerHandle | None = None
-        self._lingered = 0
+        self._timer: asyncio.TimerHandle | None = None  # of the head, or of lingering
+        self._lingered: int | None = None
         self._refused = False
 
     def data_received(self, data: bytes) -> None:
-        if self._linger_timer is not None:
+        if self._lingered is not None:
             self._lingered += len(data)
             if self._lingered > LINGER_BYTES:
                 self.transport.abort()
@@ -80,13 +75,12 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_timer is None:
-                self._head_timer = self.loop.call_later(HEAD_SECONDS, self._head_late)
+            if self._timer is None:
+                self._timer = self.loop.call_later(HEAD_SECONDS, self._head_late)
         super().data_received(data)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(
-                ApiError(431, f"The headers are larger than {MAX_HEAD_BYTES} bytes.", code="headers_too_large")
-            )
+            message = f"The headers are larger than {MAX_HEAD_BYTES} bytes."
+            self._refuse(ApiError(431, message, code="headers_too_large"))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -96,45 +90,41 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_head = True
         self._head_bytes = 0
-        self._stop_lingering()
+        self._stop_timer()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        if not self._in_head and self._linger_timer is None:
+        if not self._in_head and self._lingered is None:
             # The response came before the whole body was read, as with 413.
-            self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+            self._linger()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        self._stop_lingering()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(400, msg, code="invalid_http"))
 
     def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._lingered = None
 
-    def _stop_lingering(self) -> None:
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
-            self._linger_timer = None
-            self._lingered = 0
+    def _linger(self) -> None:
+        self._timer, self._lingered = self.loop.call_later(LINGER_SECONDS, self.transport.abort), 0
 
     def _head_late(self) -> None:
-        if not self.transport.is_closing():
-            self._refuse(
-                ApiError(408, f"The headers did not arrive within {HEAD_SECONDS:g} seconds.", code="headers_timeout")
-            )
+        message = f"The headers did not arrive within {HEAD_SECONDS:g} seconds."
+        self._refuse(ApiError(408, message, code="headers_timeout"))
 
     def _refuse(self, error: ApiError) -> None:
         if self._refused or self.transport.is_closing():
             return
         self._refused = True
-        self._stop_timer()
+        lingers = self._lingered is not None
+        if not lingers:
+            self._stop_timer()
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             if self._in_head:
@@ -144,20 +134,19 @@ class LimitedProtocol(HttpToolsProtocol):
             if cycle.response_started:
                 self.transport.close()
                 return
-        reasons = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
         origin = Origin(request_id=new_id(), arrival_time=time.monotonic(), created=int(time.time()))
         body = error.body()
         self._note(origin, error)
         self.transport.write(
             b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
             b"x-ekiden-request-id: %s\r\n\r\n%s"
-            % (error.status, reasons[error.status], len(body), origin.request_id.encode(), body)
+            % (error.status, HTTPStatus(error.status).phrase.encode(), len(body), origin.request_id.encode(), body)
         )
-        if self._in_head and self._linger_timer is None and self.transport.can_write_eof():
+        if self._in_head and not lingers and self.transport.can_write_eof():
             # Further input is dropped. Closing at once would reset the connection of a client that is still
             # sending, and the client would lose the answer.
             self.transport.write_eof()
-            self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+            self._linger()
         else:
             self.transport.close()
 
@@ -179,9 +168,6 @@ class Server(uvicorn.Server):
         if self.force_exit:
             self._end_live()
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.ask_to_stop()
-
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         # serve() handles the signals itself, because it must stop the engine afterwards.
@@ -200,14 +186,7 @@ class Server(uvicorn.Server):
             logger.warning("%d answers were not finished in time and end with an error", count)
 
 
-def make_server(
-    app: FastAPI,
-    *,
-    shutdown_timeout: float,
-    log_level: str,
-    tls: Tls | None = None,
-    read_config: Callable[[], Config] | None = None,
-) -> Server:
+def make_server(app: FastAPI, settings: ServerConfig, read_config: Callable[[], Config] | None = None) -> Server:
     """A server for ``app``, for :func:`serve` and for tests."""
     doors: Doors = app.state.doors
     config = uvicorn.Config(
@@ -216,55 +195,51 @@ def make_server(
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level=log_level,
+        log_level=settings.log_level,
         access_log=False,
         server_header=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(shutdown_timeout + BACKSTOP_SECONDS),
-        ssl_certfile=None if tls is None else tls.certfile,
-        ssl_keyfile=None if tls is None else tls.keyfile,
+        timeout_graceful_shutdown=int(settings.shutdown_timeout + BACKSTOP_SECONDS),
+        ssl_certfile=settings.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
     )
     rereading = Rereading(doors, app.state.keys, app.state.config, read_config)
-    return Server(config, doors.generation.flight, rereading, shutdown_timeout)
+    return Server(config, doors.generation.flight, rereading, settings.shutdown_timeout)
 
 
 def serve(
     make_app: Callable[[], FastAPI],
-    host: str,
-    port: int,
+    settings: ServerConfig,
     *,
     start: Hook,
     stop: Hook,
-    shutdown_timeout: float = 30.0,
-    log_level: str = "info",
-    on_ready: Callable[[str], None] | None = None,
-    tls: Tls | None = None,
     read_config: Callable[[], Config] | None = None,
 ) -> int:
-    """Serve until a signal; returns the exit status: 0 done, 1 failed, 2 the address cannot be bound.
+    """Serve until a signal; returns the exit status: 0 done, 2 the address cannot be bound.
 
     The address is bound first, so that a port in use is told before a model is loaded. Then ``start`` brings the engine
-    up on the loop, ``make_app`` builds the application over it, ``on_ready`` gets the URL (default: a line on standard
-    output), and ``stop`` ends the engine, whatever happened before. Errors of ``start`` are the caller's.
-    ``read_config`` reads the settings again on SIGHUP.
+    up on the loop, ``make_app`` builds the application over it, a line on standard output tells the URL, and ``stop``
+    ends the engine, whatever happened before. Errors of ``start`` are the caller's. ``read_config`` reads the settings
+    again on SIGHUP.
     """
     try:
-        listener = bind(host, port)
+        listener = bind(settings.host, settings.port)
     except BindError as error:
         print(f"ekiden: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    ready = on_ready or (lambda url: print(f"Ekiden is ready on {url} (API under {url}/v1, docs under {url}/docs)"))
-    make = functools.partial(
-        make_server, shutdown_timeout=shutdown_timeout, log_level=log_level, tls=tls, read_config=read_config
-    )
-    run = _run(listener, lambda: make(make_app()), start, stop, lambda: ready(url_of(listener, tls=tls is not None)))
+        return 2
+
+    def make() -> Server:
+        server = make_server(make_app(), settings, read_config)
+        url = url_of(listener, tls=settings.ssl_certfile is not None)
+        print(f"Ekiden is ready on {url} (API under {url}/v1, docs under {url}/docs)", flush=True)
+        return server
+
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run)
+        runner.run(_run(listener, make, start, stop))
+    return 0
 
 
-async def _run(
-    listener: socket.socket, make: Callable[[], "Server"], start: Hook, stop: Hook, ready: Callable[[], None]
-) -> int:
+async def _run(listener: socket.socket, make: Callable[[], "Server"], start: Hook, stop: Hook) -> None:
     loop = asyncio.get_running_loop()
     server: Server | None = None
     starting = asyncio.ensure_future(start())
@@ -279,17 +254,13 @@ async def _run(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     try:
-        try:
-            await starting
-        except asyncio.CancelledError:
-            return EXIT_DONE
+        await starting
         server = make()
         loop.add_signal_handler(signal.SIGHUP, server.rereading.begin)
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        ready()
-        sys.stdout.flush()
-        await serving
-        return EXIT_DONE
+        await server.serve(sockets=[listener])
+    except asyncio.CancelledError:
+        if server is not None:
+            raise
     finally:
         await stop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -6,12 +6,10 @@ before it is an ordinary error response.
 """
 
 import asyncio
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from starlette.types import Send
-
-from ekiden.api.errors import ApiError
 
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -25,64 +23,34 @@ _HEADERS: Final = [
 encode: Final = msgspec.json.Encoder().encode
 
 
-class Ending(Protocol):
-    """How a protocol ends a stream. ``end`` comes after the last event."""
-
-    end: bytes
-
-    def error(self, error: ApiError) -> bytes:
-        """The event for an error after the first byte."""
-        ...
-
-
 class SseWriter:
-    """The events of one response. ``wrote`` is set by each write, so that silence can be noticed."""
+    """The events of one response; the protocol's ``end`` comes after the last one. ``wrote`` is set by each write, so
+    that silence can be noticed."""
 
-    __slots__ = ("_ending", "_send", "_starting", "started", "wrote")
+    __slots__ = ("_end", "_send", "_starting", "started", "wrote")
 
-    def __init__(self, send: Send, ending: Ending) -> None:
+    def __init__(self, send: Send, end: bytes) -> None:
         self._send = send
-        self._ending = ending
+        self._end = end
         self._starting = asyncio.Lock()
         self.started = False
         self.wrote = False
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes, *, more: bool = True) -> None:
         if not self.started:
             await self._start()
         self.wrote = True
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def close(self, data: bytes = b"") -> None:
-        """Send the last events and the protocol's ``end``, and end the response."""
-        if not self.started:
-            await self._start()
-        await self._send({"type": "http.response.body", "body": data + self._ending.end, "more_body": False})
-
-    async def fail(self, error: ApiError) -> None:
-        """Send an error as the last event of the stream."""
-        await self.close(self._ending.error(error))
+    async def close(self, data: bytes) -> None:
+        """Send the last events and end the response."""
+        await self.write(data + self._end, more=False)
 
     async def _start(self) -> None:
         async with self._starting:
             if not self.started:
                 await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                 self.started = True
-
-
-class ChunkFrame:
-    """The unchanging parts of a stream's chunks: everything around ``choices`` and ``usage``."""
-
-    def __init__(self, head: dict[str, Any], *, include_usage: bool) -> None:
-        # Without its closing brace, so that "choices" can be appended.
-        self.prefix = b"data: " + encode(head)[:-1] + b',"choices":['
-        self.suffix = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
-
-    def choice(self, choice: dict[str, Any]) -> bytes:
-        return self.prefix + encode(choice) + self.suffix
-
-    def usage(self, usage: dict[str, Any]) -> bytes:
-        return self.prefix + b'],"usage":' + encode(usage) + b"}\n\n"
 
 
 def named_event(kind: str, fields: dict[str, Any]) -> bytes:

@@ -1,24 +1,33 @@
-"""Probes and facts: ``/health``, ``/ready``, ``/metrics``, ``/version``, ``/load``.
+"""What a server says of itself: its health, figures, version and models, and its documentation.
 
 ``/health`` is 200 while tokens can move, and 503 otherwise: restart what stays at 503. ``/ready`` is also 503 once the
-server drains: send it no new work.
+server drains: send it no new work. ``/docs`` shows the endpoints and their fields, drawn from ``/openapi.json`` by a
+page with its style and script inside, so that it works without a network and lets no other server know who reads it;
+its content policy forbids anything else.
 """
 
+from importlib.resources import files
 from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse, Response
 
 from ekiden.api.asgi import JsonBytes
-from ekiden.api.flight import Flight
+from ekiden.api.doors.door import Doors
 from ekiden.api.metrics import CONTENT_TYPE, ApiMetrics
-from ekiden.engine.interface import Engine, EngineStats, Health
+from ekiden.engine.interface import Health, ModelCard
 from ekiden.version import __version__
 
 _STATUS: Final = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
+_DOCS_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
+)
 
 
-def add_routes(app: FastAPI, engine: Engine, flight: Flight, metrics: ApiMetrics) -> None:
+def add_routes(app: FastAPI, doors: Doors, metrics: ApiMetrics) -> None:
+    engine, flight = doors.generation.engine, doors.generation.flight
+    page = files("ekiden.api").joinpath("docs.html").read_bytes()
+
     @app.head("/health", include_in_schema=False)
     @app.get(
         "/health",
@@ -56,17 +65,39 @@ def add_routes(app: FastAPI, engine: Engine, flight: Flight, metrics: ApiMetrics
 
     @app.get("/load", summary="Load", tags=["status"])
     async def load() -> Response:
-        return JsonBytes(load_object(engine.stats()))
+        stats = engine.stats()
+        return JsonBytes(
+            {
+                "server_load": stats.num_running + stats.num_waiting + stats.num_paused + stats.num_preempted,
+                "running": stats.num_running,
+                "waiting": stats.num_waiting,
+                "paused": stats.num_paused,
+                "preempted": stats.num_preempted,
+                "waiting_tokens": stats.waiting_tokens,
+                "kv_blocks_used": stats.kv_blocks_used,
+                "kv_blocks_total": stats.kv_blocks_total,
+            }
+        )
+
+    @app.get("/v1/models", summary="Models", tags=["models"])
+    async def list_models() -> Response:
+        return JsonBytes({"object": "list", "data": [_model(engine.card)]})
+
+    @app.get("/v1/models/{model_id:path}", summary="One model", tags=["models"])
+    async def retrieve_model(model_id: str) -> Response:
+        doors.check_model(model_id)
+        return JsonBytes(_model(engine.card))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(page, media_type="text/html", headers={"content-security-policy": _DOCS_POLICY})
 
 
-def load_object(stats: EngineStats) -> dict[str, Any]:
+def _model(card: ModelCard) -> dict[str, Any]:
     return {
-        "server_load": stats.num_running + stats.num_waiting + stats.num_paused + stats.num_preempted,
-        "running": stats.num_running,
-        "waiting": stats.num_waiting,
-        "paused": stats.num_paused,
-        "preempted": stats.num_preempted,
-        "waiting_tokens": stats.waiting_tokens,
-        "kv_blocks_used": stats.kv_blocks_used,
-        "kv_blocks_total": stats.kv_blocks_total,
+        "id": card.model_id,
+        "object": "model",
+        "created": card.created,
+        "owned_by": "ekiden",
+        "max_model_len": card.max_model_len,
     }

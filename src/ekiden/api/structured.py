@@ -6,6 +6,8 @@ is a 400 that says why.
 """
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -45,25 +47,12 @@ def schema_format(param: str, form: JsonSchemaFormat) -> AnswerFormat:
 
 def format_asked(fields: GenerationFields) -> AnswerFormat | None:
     """What the fields of chat and completions ask of the answer. Raises :class:`ApiError` 400 for more than one."""
-    given = [
-        name
-        for name in ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
-        if getattr(fields, name) is not None
-    ]
     asked = None if fields.response_format is None else _response_format(fields.response_format)
-    if asked is not None:
-        given.insert(0, asked.param)
+    given = [] if asked is None else [asked.param]
+    given += [name for name in _GUIDED if getattr(fields, name) is not None]
     if len(given) > 1:
         raise invalid(given[1], f"{given[1]} and {given[0]} cannot both be given; an answer can follow one of them.")
-    if fields.guided_json is not None:
-        return json_format("guided_json", fields.guided_json)
-    if fields.guided_regex is not None:
-        return AnswerFormat("guided_regex", Grammar(kind=GrammarKind.REGEX, source=fields.guided_regex))
-    if fields.guided_choice is not None:
-        return AnswerFormat("guided_choice", choice(fields.guided_choice))
-    if fields.guided_grammar is not None:
-        return AnswerFormat("guided_grammar", _text_grammar(fields.guided_grammar))
-    return asked
+    return _GUIDED[given[0]](getattr(fields, given[0])) if given and asked is None else asked
 
 
 def _response_format(form: ResponseFormat) -> AnswerFormat | None:
@@ -83,3 +72,12 @@ def _text_grammar(text: str) -> Grammar:
     if found is not None:
         raise invalid("guided_grammar", f"guided_grammar holds {found}, which is not taken; send a schema by itself.")
     return Grammar(kind=GrammarKind.GBNF if "::=" in text else GrammarKind.LARK, source=text)
+
+
+_GUIDED: Final[dict[str, Callable[[Any], AnswerFormat]]] = {
+    "guided_json": partial(json_format, "guided_json"),
+    "guided_regex": lambda text: AnswerFormat("guided_regex", Grammar(kind=GrammarKind.REGEX, source=text)),
+    "guided_choice": lambda choices: AnswerFormat("guided_choice", choice(choices)),
+    "guided_grammar": lambda text: AnswerFormat("guided_grammar", _text_grammar(text)),
+}
+"""The formats that one field alone asks for."""

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ekiden.api.text_output import TokenText
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
@@ -23,13 +22,9 @@ class ModelText:
     grammars: GrammarCompiler
     max_model_len: int
     vocab_size: int
-    token_text: TokenText = field(init=False)
     # Two threads, so that a burst of huge prompts leaves the cores to the engine.
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="ekiden-text"))
     _max_token_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        self.token_text = TokenText(self.tokenizer)
 
     async def off_loop(self, work: Callable[[], T]) -> T:
         """Run long work on a thread, so that streams and probes go on."""

@@ -5,17 +5,20 @@ held back, and the entries of tokens that a stop string swallowed whole are drop
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.request import Finish, FinishReason, RequestUpdate, TokenLogprobs
+from ekiden.state.sampling_params import SamplingParams
 
 LOWEST: Final = -9999.0
 """Stands for minus infinity, which JSON does not have."""
 
-PLAIN_REASONS: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+PLAIN_REASONS: Final = frozenset({FinishReason.STOP, FinishReason.LENGTH})
+"""Ends of a complete answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class TokenEntry:
 
 @dataclass(slots=True)
 class Piece:
-    """What one update adds to an answer."""
+    """What one update adds to an answer, or a whole answer."""
 
     text: str = ""
     logprobs: list[TokenEntry] | None = None
@@ -41,35 +44,38 @@ class Piece:
     """Sum over this update's tokens, including those that are not part of the text; 0 if none were asked for."""
 
 
-class TokenText:
-    """The bytes of tokens. Special tokens show their name and add nothing to the text."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-
-    def visible_bytes(self, token_id: int) -> int:
-        """How many bytes of the answer's text the token makes."""
-        return 0 if token_id in self._tokenizer.special_ids else len(self._tokenizer.token_bytes(token_id))
-
-    def bytes(self, token_id: int) -> bytes:
-        return self._tokenizer.token_bytes(token_id)
+def joined(pieces: list[Piece]) -> Piece:
+    """All pieces of an answer as one."""
+    return Piece(
+        text="".join(piece.text for piece in pieces),
+        logprobs=list(chain.from_iterable(piece.logprobs or () for piece in pieces)),
+        token_ids=tuple(chain.from_iterable(piece.token_ids for piece in pieces)),
+        finish=pieces[-1].finish,
+        prompt_logprobs=next((piece.prompt_logprobs for piece in pieces if piece.prompt_logprobs is not None), None),
+        cumulative_logprob=sum(piece.cumulative_logprob for piece in pieces),
+    )
 
 
-@dataclass(slots=True, kw_only=True)
+def visible_bytes(tokenizer: Tokenizer, token_id: int) -> int:
+    """How many bytes of an answer's text the token makes: special tokens have a name and add nothing to the text."""
+    return 0 if token_id in tokenizer.special_ids else len(tokenizer.token_bytes(token_id))
+
+
 class Answer:
     """Builds the text of one answer from its updates; ``take`` returns what each adds.
 
-    ``token_text`` is given when log-probabilities were asked for.
+    ``shown``: special tokens that belong to the text.
     """
 
-    text: IncrementalText
-    end_token_ids: frozenset[int]
-    keep_stop_token: bool
-    token_text: TokenText | None
-    _stopped: bool = False
-    _pending: deque[TokenEntry] = field(default_factory=deque)
-    _position: int = 0
-    _emitted: int = 0
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, shown: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._sampling = sampling
+        stop, keep = sampling.stop, sampling.include_stop_str_in_output
+        self._text = IncrementalText(tokenizer, stop, keep, min_tokens=sampling.min_tokens, shown=shown)
+        self._stopped = False
+        self._pending: deque[TokenEntry] = deque()
+        self._position = 0
+        self._emitted = 0
 
     def take(self, update: RequestUpdate) -> Piece:
         tokens, finish = update.token_ids, update.finish
@@ -80,14 +86,14 @@ class Answer:
         for token in visible:
             if self._stopped:
                 break
-            delta = self.text.feed(token)
+            delta = self._text.feed(token)
             text += delta.text
             self._stopped = bool(delta.stopped)
         if finish is not None and not self._stopped:
-            text += self.text.finish()
+            text += self._text.finish()
         piece = Piece(text, None, tokens, finish, update.prompt_logprobs)
-        if self.token_text is not None:
-            piece.logprobs = self._entries(self.token_text, visible, update, text)
+        if self._sampling.logprobs is not None:
+            piece.logprobs = self._entries(visible, update, text)
             piece.cumulative_logprob = sum(each.logprob for each in update.logprobs or ())
         return piece
 
@@ -96,15 +102,13 @@ class Answer:
         if finish.reason is not FinishReason.STOP or isinstance(finish.stop_reason, str):
             return False
         if finish.stop_reason is None:
-            return last in self.end_token_ids  # a grammar may end an answer without such a token
-        return not self.keep_stop_token
+            return last in self._tokenizer.eos_token_ids  # a grammar may end an answer without such a token
+        return not self._sampling.include_stop_str_in_output
 
-    def _entries(
-        self, token_text: TokenText, visible: tuple[int, ...], update: RequestUpdate, text: str
-    ) -> list[TokenEntry]:
+    def _entries(self, visible: tuple[int, ...], update: RequestUpdate, text: str) -> list[TokenEntry]:
         for token, logprobs in zip(visible, update.logprobs or (), strict=False):
             self._pending.append(TokenEntry(token, self._position, logprobs))
-            self._position += token_text.visible_bytes(token)
+            self._position += visible_bytes(self._tokenizer, token)
         self._emitted += len(text.encode())
         given: list[TokenEntry] = []
         # At the end all pending tokens belong to the text, unless a stop string cut it.
@@ -114,23 +118,11 @@ class Answer:
         return given
 
 
-@dataclass(slots=True)
-class WholeAnswer:
-    """One answer, complete once ``finish`` is there."""
-
-    finish: Finish | None = None
-    text: str = ""
-    logprobs: list[TokenEntry] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
-    cumulative_logprob: float = 0.0
-
-
-def chat_logprobs(token_text: TokenText, entries: list[TokenEntry]) -> dict[str, Any]:
+def chat_logprobs(tokenizer: Tokenizer, entries: list[TokenEntry]) -> dict[str, Any]:
     """The ``logprobs`` object of a chat choice."""
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
-        data = token_text.bytes(token_id)
+        data = tokenizer.token_bytes(token_id)
         return {"token": data.decode(errors="replace"), "logprob": max(logprob, LOWEST), "bytes": list(data)}
 
     content = [
@@ -142,31 +134,37 @@ def chat_logprobs(token_text: TokenText, entries: list[TokenEntry]) -> dict[str,
 
 
 class CompletionLogprobs:
-    """Builds the ``logprobs`` object of a completions choice; ``text_offset`` goes on from chunk to chunk."""
+    """Builds the ``logprobs`` object of a completions choice with ``num_top`` alternatives; ``text_offset`` goes on
+    from chunk to chunk."""
 
-    def __init__(self, token_text: TokenText, offset: int = 0) -> None:
-        self._token_text = token_text
-        self._characters = offset
+    def __init__(self, tokenizer: Tokenizer, num_top: int) -> None:
+        self._tokenizer = tokenizer
+        self._num_top = num_top
+        self._characters = 0
 
-    def build_prompt(
-        self, token_ids: tuple[int, ...], text: str, known: tuple[TokenLogprobs, ...], num_top: int
-    ) -> dict[str, Any]:
+    def build(self, entries: list[TokenEntry]) -> dict[str, Any]:
+        return self._build([(entry.token_id, entry.logprobs) for entry in entries])
+
+    def build_prompt(self, token_ids: tuple[int, ...], text: str, known: tuple[TokenLogprobs, ...]) -> dict[str, Any]:
         """The object of a prompt that is given back with its answer; nothing is known of its first token.
 
         ``text`` is what of the prompt is given back: special tokens may be part of it.
         """
+        built = self._build(list(zip(token_ids, (None, *known), strict=True)), text)
+        self._characters = len(text)
+        return built
+
+    def _build(self, tokens: list[tuple[int, TokenLogprobs | None]], text: str = "") -> dict[str, Any]:
         built: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        for index, token_id in enumerate(token_ids):
-            data = self._token_text.bytes(token_id)
-            hidden = not self._token_text.visible_bytes(token_id) and not text.startswith(
-                data.decode(errors="replace"), self._characters
+        for token_id, detail in tokens:
+            data = self._tokenizer.token_bytes(token_id)
+            hidden = not visible_bytes(self._tokenizer, token_id) and not (
+                text and text.startswith(data.decode(errors="replace"), self._characters)
             )
-            detail = known[index - 1] if index else None
             built["tokens"].append(_name(data))
             built["token_logprobs"].append(None if detail is None else max(detail.logprob, LOWEST))
-            built["top_logprobs"].append(None if detail is None else self._best(token_id, detail, num_top))
+            built["top_logprobs"].append(None if detail is None else self._best(token_id, detail))
             built["text_offset"].append(self._place(data, hidden=hidden))
-        self._characters = len(text)
         return built
 
     def _place(self, data: bytes, *, hidden: bool) -> int:
@@ -177,26 +175,11 @@ class CompletionLogprobs:
         self._characters += 0 if hidden else sum(byte & 0xC0 != 0x80 for byte in data)
         return place
 
-    def _best(self, token_id: int, detail: TokenLogprobs, num_top: int) -> dict[str, float]:
-        best = {_name(self._token_text.bytes(token)): max(logprob, LOWEST) for token, logprob in detail.top[:num_top]}
-        best.setdefault(_name(self._token_text.bytes(token_id)), max(detail.logprob, LOWEST))
+    def _best(self, token_id: int, detail: TokenLogprobs) -> dict[str, float]:
+        data = self._tokenizer.token_bytes
+        best = {_name(data(token)): max(logprob, LOWEST) for token, logprob in detail.top[: self._num_top]}
+        best.setdefault(_name(data(token_id)), max(detail.logprob, LOWEST))
         return best
-
-    def build(self, entries: list[TokenEntry]) -> dict[str, Any]:
-        tokens: list[str] = []
-        offsets: list[int] = []
-        top: list[dict[str, float]] = []
-        for item in entries:
-            data = self._token_text.bytes(item.token_id)
-            tokens.append(_name(data))
-            offsets.append(self._place(data, hidden=not self._token_text.visible_bytes(item.token_id)))
-            top.append(self._best(item.token_id, item.logprobs, len(item.logprobs.top)))
-        return {
-            "tokens": tokens,
-            "token_logprobs": [max(item.logprobs.logprob, LOWEST) for item in entries],
-            "top_logprobs": top,
-            "text_offset": offsets,
-        }
 
 
 def _name(data: bytes) -> str:
@@ -208,13 +191,13 @@ def _name(data: bytes) -> str:
 
 
 def prompt_logprobs(
-    token_text: TokenText, token_ids: tuple[int, ...], known: tuple[TokenLogprobs, ...], num_top: int
+    tokenizer: Tokenizer, token_ids: tuple[int, ...], known: tuple[TokenLogprobs, ...], num_top: int
 ) -> list[dict[str, Any] | None]:
     """The ``prompt_logprobs`` of an answer, as vLLM gives them: for each token of the prompt an object from token ids
     to what is known of them, and null for the first."""
 
     def entry(token_id: int, logprob: float, rank: int | None) -> dict[str, Any]:
-        decoded = token_text.bytes(token_id).decode(errors="replace")
+        decoded = tokenizer.token_bytes(token_id).decode(errors="replace")
         return {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": decoded}
 
     given: list[dict[str, Any] | None] = [None]

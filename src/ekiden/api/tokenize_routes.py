@@ -1,17 +1,18 @@
-"""``POST /tokenize`` and ``POST /detokenize``: what a prompt becomes, and back."""
+"""``POST /tokenize`` and ``POST /detokenize``: what a prompt becomes, and back; and why there are no embeddings."""
 
 from typing import Annotated, Any
 
 from pydantic import Field
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
-from ekiden.api.asgi import send_json
+from ekiden.api.asgi import JsonBytes
 from ekiden.api.call import Conversation
 from ekiden.api.doors.chat import Messages, messages_of
 from ekiden.api.doors.door import Doors
-from ekiden.api.errors import invalid
+from ekiden.api.errors import ApiError, invalid
 from ekiden.api.prompts import chat_prompt, check_tokens, encode_texts
-from ekiden.api.schema_base import Strict, parse
+from ekiden.api.schema_base import Strict
 
 
 class TokenizeRequest(Strict):
@@ -30,10 +31,10 @@ class DetokenizeRequest(Strict):
     tokens: Annotated[list[int], Field(fail_fast=True)]
 
 
-async def tokenize(doors: Doors, scope: Scope, receive: Receive, send: Send) -> None:
+async def tokenize(doors: Doors, request: Request) -> Response:
     """``{"count", "max_model_len", "tokens"}`` of a text, or of messages as the chat template writes them."""
     text = doors.generation.text
-    fields = parse(TokenizeRequest, await doors.read_body(scope, receive))
+    fields = await doors.read(TokenizeRequest, request)
     if fields.model is not None:
         doors.check_model(fields.model)
     if fields.prompt is not None and fields.messages is None:
@@ -52,15 +53,32 @@ async def tokenize(doors: Doors, scope: Scope, receive: Receive, send: Send) -> 
     answer: dict[str, Any] = {"count": len(tokens), "max_model_len": text.max_model_len, "tokens": tokens}
     if fields.return_token_strs:
         answer["token_strs"] = [text.tokenizer.token_bytes(token).decode(errors="replace") for token in tokens]
-    await send_json(send, answer)
+    return JsonBytes(answer)
 
 
-async def detokenize(doors: Doors, scope: Scope, receive: Receive, send: Send) -> None:
+async def detokenize(doors: Doors, request: Request) -> Response:
     """``{"prompt"}``: the text of token ids, special tokens included."""
     text = doors.generation.text
-    fields = parse(DetokenizeRequest, await doors.read_body(scope, receive))
+    fields = await doors.read(DetokenizeRequest, request)
     if fields.model is not None:
         doors.check_model(fields.model)
     check_tokens(text, fields.tokens, "tokens")
     decoded = await text.off_loop(lambda: text.tokenizer.decode(fields.tokens, skip_special_tokens=False))
-    await send_json(send, {"prompt": decoded})
+    return JsonBytes({"prompt": decoded})
+
+
+class EmbeddingsRequest(Strict):
+    """For the documentation; no body is taken."""
+
+    model: str
+    input: Any
+
+
+async def embeddings(doors: Doors, request: Request) -> Response:
+    """Always raises :class:`ApiError` 400. The body is read first, so that the connection can be reused."""
+    await doors.read_body(request)
+    served = doors.generation.engine.card.model_id
+    message = (
+        f"{served} is a model that writes text and gives no embeddings; serve a model made for embeddings elsewhere."
+    )
+    raise ApiError(400, message, param="model", code="model_not_supported")

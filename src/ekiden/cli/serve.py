@@ -29,7 +29,7 @@ def command(resolved: Resolved) -> None:
     # The engine's process imports what it needs while this one checks the settings.
     spawned = spawn_early(resolved.config)
     from ekiden.api.auth import check_bind
-    from ekiden.api.binding import Tls, bind
+    from ekiden.api.binding import bind, check_tls
     from ekiden.api.keys import KeyStore
     from ekiden.build.engines import load_engine
     from ekiden.build.model import default_sampling, describe_model
@@ -42,9 +42,8 @@ def command(resolved: Resolved) -> None:
     # Mistakes in the settings are told before a model is fetched.
     check_bind(server)
     KeyStore.of(server)
-    tls = None if server.ssl_certfile is None else Tls(server.ssl_certfile, server.ssl_keyfile)
-    if tls is not None:
-        tls.check()
+    if server.ssl_certfile is not None:
+        check_tls(server.ssl_certfile, server.ssl_keyfile)
     bind(server.host, server.port).close()
     follower = _span_follower(config.ledger, lambda: engine.ledger_path)
     files = find_model(config)
@@ -71,17 +70,7 @@ def command(resolved: Resolved) -> None:
 
         return create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model))
 
-    status = serve(
-        make_app,
-        server.host,
-        server.port,
-        start=start,
-        stop=stop,
-        shutdown_timeout=server.shutdown_timeout,
-        log_level=server.log_level,
-        tls=tls,
-        read_config=lambda: resolved.again().config,
-    )
+    status = serve(make_app, server, start=start, stop=stop, read_config=lambda: resolved.again().config)
     raise click.exceptions.Exit(status)
 
 

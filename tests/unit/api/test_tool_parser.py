@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekiden.api.tools.formats import ToolFormat
-from ekiden.api.tools.parser import PARSERS, CallBegin
-from ekiden.api.tools.reply import Reply
+from ekiden.api.tools.parser import PARSERS, CallArguments, CallBegin, Text
 
 NAMES = frozenset({"get", "add", "f.g-h_1"})
 HERMES, LLAMA3, MISTRAL = ToolFormat
@@ -19,16 +18,21 @@ HERMES, LLAMA3, MISTRAL = ToolFormat
 def read(form: ToolFormat, pieces: list[str], *, forced: bool = False) -> tuple[str, list[tuple[str, str]]]:
     numbers = itertools.count()
     parser = PARSERS[form](NAMES, lambda: f"id{next(numbers)}", forced=forced)
-    reply = Reply()
-    begun = 0
+    text = ""
+    names: list[str] = []
+    arguments: list[str] = []
     for event in [event for piece in pieces for event in parser.feed(piece)] + parser.finish():
-        if isinstance(event, CallBegin):
-            assert event.index == begun
-            assert event.call_id == f"id{begun}"
-            begun += 1
-        reply.add(event)
-    assert parser.num_calls == begun == len(reply.calls)
-    return reply.text, [(call.name, call.arguments) for call in reply.calls]
+        match event:
+            case Text(piece):
+                text += piece
+            case CallBegin(index, call_id, name):
+                assert (index, call_id) == (len(names), f"id{index}")
+                names.append(name)
+                arguments.append("")
+            case CallArguments(index, piece):
+                arguments[index] += piece
+    assert parser.num_calls == len(names)
+    return text, list(zip(names, arguments, strict=True))
 
 
 GET = '{"name": "get", "arguments": {"city": "São {Paulo} \\"x\\" \\\\"}}'

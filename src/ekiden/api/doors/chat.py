@@ -2,43 +2,24 @@
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field
 
-from ekiden.api.call import Call, Conversation, Message, ToolChoice, earlier_call
+from ekiden.api.call import Call, Conversation, Message, earlier_call
 from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.errors import invalid
-from ekiden.api.fields import (
-    GENERATION_FATES,
-    HINT_FATES,
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    ConversationHints,
-    FunctionDefinition,
-    FunctionTyped,
-    GenerationFields,
-    MaxTokens,
-    check_streaming,
-    choice_reader,
-    choice_schema,
-    sampling_of,
-    tool_of,
-)
+from ekiden.api.fields import MAX_MESSAGES, ConversationHints, GenerationFields, MaxTokens, check_streaming, sampling_of
 from ekiden.api.generation import Child
-from ekiden.api.schema_base import Fate, Strict, Within, joined_text, no_effect, refused, rule
-from ekiden.api.sse import encode
+from ekiden.api.hand_checks import joined_text, rule
+from ekiden.api.json_schema import TEXT, any_of, array, closed_object
+from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect, refused
 from ekiden.api.structured import format_asked
-from ekiden.api.text_output import Piece, WholeAnswer, chat_logprobs, finish_fields, prompt_logprobs
-from ekiden.api.tools.reply import ReplyReader, chat_delta, chat_finish_fields, chat_message, read_whole
+from ekiden.api.text_output import Piece, chat_logprobs, finish_fields, prompt_logprobs
+from ekiden.api.tool_fields import FunctionDefinition, FunctionTyped, NestedChoice, Tools, tool_of
+from ekiden.api.tools.reply import ReplyReader, chat_delta, chat_finish_fields, chat_message
 from ekiden.state.sampling_params import BOUNDS, MAX_ENTRIES, SamplingParams
 
-_PART_SCHEMA: Final = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-    "additionalProperties": False,
-}
-_CONTENT_SCHEMA: Final = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART_SCHEMA, "minItems": 1}]}
+_CONTENT_SCHEMA: Final = any_of(TEXT, array(closed_object({"type": {"const": "text"}, "text": TEXT})))
 
 
 def _check_content(value: Any) -> str:
@@ -67,7 +48,7 @@ class ChatMessage(Strict):
     )
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, PlainValidator(_check_content), WithJsonSchema(_CONTENT_SCHEMA)] | None = None
+    content: Annotated[str, ReadBy(_check_content, _CONTENT_SCHEMA)] | None = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
     tool_call_id: str | None = None
@@ -75,6 +56,7 @@ class ChatMessage(Strict):
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
+Modalities = Annotated[list[Literal["text"]], Field(fail_fast=True, max_length=1)]
 Messages = Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
 
 
@@ -84,11 +66,6 @@ class ChatTool(FunctionTyped):
 
 class ChatRequest(GenerationFields, ConversationHints):
     fates: ClassVar[dict[str, Fate]] = {
-        **GENERATION_FATES,
-        **HINT_FATES,
-        "prediction": no_effect("an object: a hint that changes no answer"),
-        "modalities": no_effect("['text'] only"),
-        "function_call": no_effect("'none' or 'auto': without functions it has no meaning"),
         "functions": refused("this older form of tools is not taken; send tools"),
         "audio": refused("the model takes and gives text only"),
         "web_search_options": refused("the server does not reach the network"),
@@ -101,16 +78,14 @@ class ChatRequest(GenerationFields, ConversationHints):
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Within(BOUNDS["logprobs"])] | None = None
-    tools: Annotated[list[ChatTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
-    tool_choice: (
-        Annotated[ToolChoice, PlainValidator(choice_reader(nested=True)), WithJsonSchema(choice_schema(nested=True))]
-        | None
-    ) = None
+    tools: Tools[ChatTool] | None = None
+    tool_choice: NestedChoice | None = None
     parallel_tool_calls: bool | None = None
-    # Without effect: see ``fates``.
-    prediction: dict[str, Any] | None = None
-    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True, max_length=1)] | None = None
-    function_call: Literal["none", "auto"] | None = None
+    prediction: Annotated[dict[str, Any] | None, no_effect("an object: a hint that changes no answer")] = None
+    modalities: Annotated[Modalities | None, no_effect("['text'] only")] = None
+    function_call: Annotated[
+        Literal["none", "auto"] | None, no_effect("'none' or 'auto': without functions it has no meaning")
+    ] = None
 
 
 def messages_of(messages: list[ChatMessage]) -> list[Message]:
@@ -175,80 +150,52 @@ class ChatWriter(ChunkedWriter):
 
     def __init__(self, fields: ChatRequest, job: Job) -> None:
         kinds = {"kind": "chat.completion", "chunk": "chat.completion.chunk"}
-        super().__init__(job, prefix="chatcmpl", **kinds, key='"delta":{"content"', close="}")
-        plan = job.plan
-        self._readers = None if plan is None else {child.index: ReplyReader(plan) for child in job.children}
-        self._token_text = job.token_text
-        self._return_ids = bool(fields.return_token_ids)
+        super().__init__(fields, job, prefix="chatcmpl", **kinds, key='"delta":{"content"', close="}")
+        self._readers = [ReplyReader(job.plan) for _ in job.children]
 
-    def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, answers: list[Piece], usage: dict[str, Any]) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
-        first = self.job.children[0]
+        tokenizer, first = self.job.tokenizer, self.job.children[0]
         for child, answer in zip(self.job.children, answers, strict=True):
             wants = child.request.sampling.logprobs is not None
-            reply = read_whole(self.job.plan, answer.text)
-            choice = {
-                "index": child.index,
-                "message": chat_message(reply),
-                "logprobs": chat_logprobs(self._token_text, answer.logprobs) if wants else None,
-                **chat_finish_fields(answer.finish, bool(reply.calls)),
-            }
-            if self._return_ids:
-                choice["token_ids"] = answer.token_ids
-            choices.append(choice)
+            message = chat_message(self.job.plan, answer.text)
+            logprobs = chat_logprobs(tokenizer, answer.logprobs or []) if wants else None
+            finish = chat_finish_fields(answer.finish, "tool_calls" in message)
+            body = {"message": message, "logprobs": logprobs}
+            choices.append(self.choice(child.index, body, finish, token_ids=answer.token_ids))
         response = self.head | {"choices": choices, "usage": usage}
-        if self._return_ids:
+        if self.return_ids:
             response["prompt_token_ids"] = first.prompt.token_ids
         asked, known = first.request.sampling.prompt_logprobs, answers[0].prompt_logprobs
         if asked is not None and known is not None:
-            response["prompt_logprobs"] = prompt_logprobs(self._token_text, first.prompt.token_ids, known, asked)
+            response["prompt_logprobs"] = prompt_logprobs(tokenizer, first.prompt.token_ids, known, asked)
         return response
 
-    def opening(self, child: Child) -> bytes:
-        choice: dict[str, Any] = {
-            "index": child.index,
-            "delta": {"role": "assistant", "content": ""},
-            "logprobs": None,
-            "finish_reason": None,
-        }
-        if self._return_ids:
-            choice["prompt_token_ids"] = child.prompt.token_ids
-        return self.frame.choice(choice)
+    def opening(self, child: Child, first: Piece) -> bytes:
+        body: dict[str, Any] = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+        ids = child.prompt.token_ids
+        return self.chunk(self.choice(child.index, body, finish_fields(None), prompt_token_ids=ids))
 
     def piece(self, child: Child, piece: Piece) -> bytes:
-        if self._readers is not None:
-            return self._read(self._readers[child.index], child, piece)
-        if piece.finish is None and not piece.logprobs and not self._return_ids:
-            if not piece.text:
-                return b""
-            return self.grown(child.index, encode(piece.text))
-        choice: dict[str, Any] = {
-            "index": child.index,
-            "delta": {"content": piece.text} if piece.text else {},
-            "logprobs": chat_logprobs(self._token_text, piece.logprobs) if piece.logprobs else None,
-            **finish_fields(piece.finish),
-        }
-        if self._return_ids:
-            choice["token_ids"] = piece.token_ids
-        return self.frame.choice(choice)
-
-    def _read(self, reader: ReplyReader, child: Child, piece: Piece) -> bytes:
-        """The chunks of a piece that may hold tool calls, one for each delta; the last has the log-probabilities."""
-        deltas = [chat_delta(event) for event in reader.read(piece.text, last=piece.finish is not None)]
-        if piece.finish is not None or not deltas:
-            if piece.finish is None and not piece.logprobs and not self._return_ids:
-                return b""
-            deltas.append({})
-        choices: list[dict[str, Any]] = [
-            {"index": child.index, "delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas
+        """One chunk; for a piece that may hold tool calls one for each delta, the last with the log-probabilities."""
+        reader = self._readers[child.index]
+        if self.job.plan is None:
+            if self.is_text(piece):
+                return self.grown(child.index, piece.text)
+            deltas = [{"content": piece.text} if piece.text else {}]
+        else:
+            deltas = [chat_delta(event) for event in reader.read(piece.text, last=piece.finish is not None)]
+            if piece.finish is not None or not deltas:
+                if self.is_text(piece):
+                    return b""
+                deltas.append({})
+        choices = [
+            self.choice(child.index, {"delta": delta, "logprobs": None}, finish_fields(None)) for delta in deltas
         ]
-        last = choices[-1]
-        last |= chat_finish_fields(piece.finish, reader.called)
-        if piece.logprobs:
-            last["logprobs"] = chat_logprobs(self._token_text, piece.logprobs)
-        if self._return_ids:
-            last["token_ids"] = piece.token_ids
-        return b"".join(self.frame.choice(choice) for choice in choices)
+        logprobs = chat_logprobs(self.job.tokenizer, piece.logprobs) if piece.logprobs else None
+        body, finish = {"delta": deltas[-1], "logprobs": logprobs}, chat_finish_fields(piece.finish, reader.called)
+        choices[-1] = self.choice(child.index, body, finish, token_ids=piece.token_ids)
+        return b"".join(map(self.chunk, choices))
 
 
 DOOR: Final = Door(fields=ChatRequest, call=chat_call, writer=ChatWriter, extended_finish_reasons=True)

@@ -1,20 +1,25 @@
-"""What the writers of chat and completions share: the head of every object, chunks, and the end of a stream."""
+"""What the writers of chat and completions share: the head of every object, choices, chunks, and a stream's end."""
 
 from typing import Any
 
 from ekiden.api.doors.door import Job
 from ekiden.api.errors import ApiError
-from ekiden.api.sse import DONE, ChunkFrame
+from ekiden.api.fields import GenerationFields
+from ekiden.api.sse import DONE, encode
+from ekiden.api.text_output import Piece
 
 
 class ChunkedWriter:
-    """``key`` is the field of a choice that grows with the text. A chunk with nothing but text is joined from bytes
-    that were encoded once."""
+    """``key`` is the field of a choice that grows with the text. The parts of a chunk that never change are encoded
+    once, and a chunk with nothing but text is joined from them."""
 
     end = DONE
 
-    def __init__(self, job: Job, *, prefix: str, kind: str, chunk: str, key: str, close: str) -> None:
+    def __init__(
+        self, fields: GenerationFields, job: Job, *, prefix: str, kind: str, chunk: str, key: str, close: str
+    ) -> None:
         self.job = job
+        self.return_ids = bool(fields.return_token_ids)
         self.head: dict[str, Any] = {
             "id": f"{prefix}-{job.origin.request_id}",
             "object": kind,
@@ -22,16 +27,29 @@ class ChunkedWriter:
             "model": job.card.model_id,
             "system_fingerprint": job.card.fingerprint,
         }
-        self.frame = ChunkFrame(self.head | {"object": chunk}, include_usage=job.call.include_usage)
-        self._starts = [self.frame.prefix + f'{{"index":{child.index},{key}:'.encode() for child in job.children]
-        self._end = f'{close},"logprobs":null,"finish_reason":null}}'.encode() + self.frame.suffix
+        # Without its closing brace, so that "choices" can be appended.
+        self._prefix = b"data: " + encode(self.head | {"object": chunk})[:-1] + b',"choices":['
+        self._suffix = b'],"usage":null}\n\n' if job.call.include_usage else b"]}\n\n"
+        self._starts = [self._prefix + f'{{"index":{child.index},{key}:'.encode() for child in job.children]
+        self._close = f'{close},"logprobs":null,"finish_reason":null}}'.encode() + self._suffix
 
-    def grown(self, index: int, text: bytes) -> bytes:
-        """The chunk of a choice that grew by a text, which is encoded already."""
-        return self._starts[index] + text + self._end
+    def choice(self, index: int, body: dict[str, Any], finish: dict[str, Any], **ids: Any) -> dict[str, Any]:
+        """A choice; ``ids`` are given only to clients that asked for token ids."""
+        return {"index": index, **body, **finish, **(ids if self.return_ids else {})}
+
+    def chunk(self, choice: dict[str, Any]) -> bytes:
+        return self._prefix + encode(choice) + self._suffix
+
+    def is_text(self, piece: Piece) -> bool:
+        """Whether a piece has nothing to tell but its text."""
+        return piece.finish is None and not piece.logprobs and not self.return_ids
+
+    def grown(self, index: int, text: str) -> bytes:
+        """The chunk of a choice that grew by a text and nothing else."""
+        return self._starts[index] + encode(text) + self._close if text else b""
 
     def error(self, error: ApiError) -> bytes:
         return b"data: " + error.body() + b"\n\n"
 
     def usage(self, usage: dict[str, Any]) -> bytes:
-        return self.frame.usage(usage) if self.job.call.include_usage else b""
+        return self._prefix + b'],"usage":' + encode(usage) + b"}\n\n" if self.job.call.include_usage else b""

@@ -3,18 +3,17 @@
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import PlainValidator, WithJsonSchema
-
 from ekiden.api.call import Call, Texts
 from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.errors import invalid, shown
-from ekiden.api.fields import GENERATION_FATES, Choices, GenerationFields, check_streaming, sampling_of
+from ekiden.api.fields import Choices, GenerationFields, check_streaming, sampling_of
 from ekiden.api.generation import Child
-from ekiden.api.schema_base import Fate, Within, refused, rule
-from ekiden.api.sse import encode
+from ekiden.api.hand_checks import rule
+from ekiden.api.json_schema import TEXT, any_of, array
+from ekiden.api.schema_base import Fate, ReadBy, Within, refused
 from ekiden.api.structured import format_asked
-from ekiden.api.text_output import CompletionLogprobs, Piece, TokenEntry, WholeAnswer, finish_fields, prompt_logprobs
+from ekiden.api.text_output import CompletionLogprobs, Piece, TokenEntry, finish_fields, prompt_logprobs
 from ekiden.state.request import TokenLogprobs
 from ekiden.state.sampling_params import Bound, SamplingParams
 
@@ -49,24 +48,14 @@ def _read_prompt(value: Any) -> Texts:
     return Texts(token_lists=value, single=False)
 
 
-_TOKENS_SCHEMA: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-_PROMPT_SCHEMA: Final = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1},
-        _TOKENS_SCHEMA,
-        {"type": "array", "items": _TOKENS_SCHEMA, "minItems": 1},
-    ]
-}
+_TOKENS_SCHEMA: Final = array({"type": "integer", "minimum": 0})
+_PROMPT_SCHEMA: Final = any_of(TEXT, array(TEXT), _TOKENS_SCHEMA, array(_TOKENS_SCHEMA))
 
 
 class CompletionRequest(GenerationFields):
-    fates: ClassVar[dict[str, Fate]] = {
-        **GENERATION_FATES,
-        "suffix": refused("the model cannot fill in between a prompt and a suffix"),
-    }
+    fates: ClassVar[dict[str, Fate]] = {"suffix": refused("the model cannot fill in between a prompt and a suffix")}
 
-    prompt: Annotated[Texts, PlainValidator(_read_prompt), WithJsonSchema(_PROMPT_SCHEMA)]
+    prompt: Annotated[Texts, ReadBy(_read_prompt, _PROMPT_SCHEMA)]
     max_tokens: Annotated[int, Within(Bound(0, None, "at least 0"))] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Within(Bound(0, 5, "between 0 and 5"))] | None = None
@@ -111,12 +100,12 @@ def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call
     )
 
 
-def _best(answers: list[WholeAnswer], best_of: int, n: int) -> list[WholeAnswer]:
+def _best(answers: list[Piece], best_of: int, n: int) -> list[Piece]:
     """For each prompt the ``n`` most likely of its ``best_of`` answers, most likely first; ties keep their order.
 
     How likely is the sum over all its tokens, the one that ended it included.
     """
-    chosen: list[WholeAnswer] = []
+    chosen: list[Piece] = []
     for start in range(0, len(answers), best_of):
         group = answers[start : start + best_of]
         chosen += sorted(group, key=lambda answer: -answer.cumulative_logprob)[:n]
@@ -128,77 +117,57 @@ class CompletionWriter(ChunkedWriter):
 
     def __init__(self, fields: CompletionRequest, job: Job) -> None:
         kinds = {"kind": "text_completion", "chunk": "text_completion"}
-        super().__init__(job, prefix="cmpl", **kinds, key='"text"', close="")
+        super().__init__(fields, job, prefix="cmpl", **kinds, key='"text"', close="")
         self._n, self._best_of = fields.n or 1, fields.best_of or fields.n or 1
-        self._echo, self._return_ids = bool(fields.echo), bool(fields.return_token_ids)
-        self._num_top, self._num_prompt_top = fields.logprobs, fields.prompt_logprobs
-        self._logprobs = [CompletionLogprobs(job.token_text) for _ in job.children]
-        self._of_prompt: dict[int, dict[str, Any] | None] = {}
+        self._echo, self._num_top, self._num_prompt_top = bool(fields.echo), fields.logprobs, fields.prompt_logprobs
+        self._logprobs = [CompletionLogprobs(job.tokenizer, fields.logprobs or 0) for _ in job.children]
 
-    def _prompt(self, child: Child, known: tuple[TokenLogprobs, ...] | None) -> dict[str, Any] | None:
+    def _of_prompt(self, child: Child, known: tuple[TokenLogprobs, ...] | None) -> dict[str, Any] | None:
         """The ``logprobs`` of an echoed prompt, if they were asked for."""
         if not self._echo or self._num_top is None or known is None:
             return None
-        tokens, text = child.prompt.token_ids, child.prompt.text
-        return self._logprobs[child.index].build_prompt(tokens, text, known, self._num_top)
+        return self._logprobs[child.index].build_prompt(child.prompt.token_ids, child.prompt.text, known)
 
-    def _answer(self, child: Child, entries: list[TokenEntry]) -> dict[str, Any] | None:
+    def _of_answer(self, child: Child, entries: list[TokenEntry] | None) -> dict[str, Any] | None:
         """The ``logprobs`` of a piece of an answer, if they were asked for."""
-        return None if self._num_top is None else self._logprobs[child.index].build(entries)
+        return None if self._num_top is None else self._logprobs[child.index].build(entries or [])
 
-    def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, answers: list[Piece], usage: dict[str, Any]) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
         children = self.job.children
         if self._best_of > self._n:
             answers = _best(answers, self._best_of, self._n)
             children = [child for child in children if child.index % self._best_of < self._n]
         for index, (child, answer) in enumerate(zip(children, answers, strict=True)):
-            of_prompt, logprobs = self._prompt(child, answer.prompt_logprobs), self._answer(child, answer.logprobs)
+            of_prompt, logprobs = (
+                self._of_prompt(child, answer.prompt_logprobs),
+                self._of_answer(child, answer.logprobs),
+            )
             if of_prompt is not None and logprobs is not None:
                 logprobs = {key: of_prompt[key] + logprobs[key] for key in logprobs}
-            choice = {
-                "index": index,
-                "text": (child.prompt.text if self._echo else "") + answer.text,
-                "logprobs": logprobs,
-                **finish_fields(answer.finish),
-            }
-            if self._return_ids:
-                choice["token_ids"] = answer.token_ids
-                choice["prompt_token_ids"] = child.prompt.token_ids
+            body = {"text": (child.prompt.text if self._echo else "") + answer.text, "logprobs": logprobs}
+            ids = {"token_ids": answer.token_ids, "prompt_token_ids": child.prompt.token_ids}
+            choice = self.choice(index, body, finish_fields(answer.finish), **ids)
             if self._num_prompt_top is not None and answer.prompt_logprobs is not None:
                 choice["prompt_logprobs"] = prompt_logprobs(
-                    self.job.token_text, child.prompt.token_ids, answer.prompt_logprobs, self._num_prompt_top
+                    self.job.tokenizer, child.prompt.token_ids, answer.prompt_logprobs, self._num_prompt_top
                 )
             choices.append(choice)
         return self.head | {"choices": choices, "usage": usage}
 
-    def opening(self, child: Child) -> bytes:
-        if not self._echo and not self._return_ids:
+    def opening(self, child: Child, first: Piece) -> bytes:
+        if not self._echo and not self.return_ids:
             return b""
-        text = child.prompt.text if self._echo else ""
-        logprobs = self._of_prompt.pop(child.index, None)
-        choice: dict[str, Any] = {"index": child.index, "text": text, "logprobs": logprobs, "finish_reason": None}
-        if self._return_ids:
-            choice["prompt_token_ids"] = child.prompt.token_ids
-        return self.frame.choice(choice)
+        text, logprobs = child.prompt.text if self._echo else "", self._of_prompt(child, first.prompt_logprobs)
+        body, ids = {"text": text, "logprobs": logprobs}, child.prompt.token_ids
+        return self.chunk(self.choice(child.index, body, finish_fields(None), prompt_token_ids=ids))
 
     def piece(self, child: Child, piece: Piece) -> bytes:
-        if piece.prompt_logprobs is not None:
-            # They come with the first piece, and the opening chunk is written after it.
-            self._of_prompt[child.index] = self._prompt(child, piece.prompt_logprobs)
-        if piece.finish is None and not piece.logprobs and not self._return_ids:
-            if not piece.text:
-                return b""
-            return self.grown(child.index, encode(piece.text))
-        choice: dict[str, Any] = {
-            "index": child.index,
-            "text": piece.text,
-            "logprobs": self._answer(child, piece.logprobs) if piece.logprobs else None,
-            **finish_fields(piece.finish),
-        }
-        if self._return_ids:
-            choice["token_ids"] = piece.token_ids
-        return self.frame.choice(choice)
+        if self.is_text(piece):
+            return self.grown(child.index, piece.text)
+        logprobs = self._of_answer(child, piece.logprobs) if piece.logprobs else None
+        body = {"text": piece.text, "logprobs": logprobs}
+        return self.chunk(self.choice(child.index, body, finish_fields(piece.finish), token_ids=piece.token_ids))
 
 
 DOOR: Final = Door(

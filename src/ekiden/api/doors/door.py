@@ -5,28 +5,33 @@ in the door's own shape. Whatever is refused on the way, before the engine has t
 so that the ledger explains it like every other request.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from functools import partial
+from itertools import product
+from typing import Generic, TypeVar
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Receive, Send
 
-from ekiden.api.asgi import send_json
+from ekiden.api.asgi import DirectResponse, JsonBytes
 from ekiden.api.auth import tenant_of
 from ekiden.api.body_limit import read_json_body
 from ekiden.api.call import Call, Conversation, Origin
 from ekiden.api.errors import ApiError, invalid, model_not_found, refusal_of
-from ekiden.api.generation import Child, ChunkWriter, Generation, usage_of
+from ekiden.api.generation import AnswerWriter, Child, Generation, usage_of
 from ekiden.api.prompts import Prompt, chat_prompt, text_prompts
 from ekiden.api.schema_base import Strict, parse
-from ekiden.api.sse import Ending, SseWriter
+from ekiden.api.sse import SseWriter
 from ekiden.api.structured import check_grammar
-from ekiden.api.text_output import Piece, TokenText, WholeAnswer
+from ekiden.api.text_output import Piece
 from ekiden.api.tools.plan import ToolPlan, plan_tools
 from ekiden.config import LimitsConfig
 from ekiden.engine.interface import ModelCard
-from ekiden.state.request import Finish, FinishReason, RefusedCall, Request
+from ekiden.models.tokenizer import Tokenizer
+from ekiden.state.request import Finish, FinishReason, RefusedCall
 from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
 
 Fields = TypeVar("Fields", bound=Strict)
@@ -41,15 +46,7 @@ class Job:
     children: list[Child]
     plan: ToolPlan | None
     card: ModelCard
-    token_text: TokenText
-
-
-class AnswerWriter(ChunkWriter, Ending, Protocol):
-    """Writes the answers of one call in the shape of a door."""
-
-    def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> Mapping[str, Any]:
-        """The response's body when nothing is streamed."""
-        ...
+    tokenizer: Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,29 +71,28 @@ class Doors:
     tenant_header: str | None
     defaults: SamplingParams
 
-    async def answer(self, door: Door[Fields], scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, door: Door[Fields], request: HttpRequest) -> Response:
         """Answers a call, whole or streamed. Raises :class:`ApiError` before the first byte."""
-        fields, job = await self.ready(door, scope, receive)
+        fields, job = await self.ready(door, request)
         writer, children, generation = door.writer(fields, job), job.children, self.generation
         if job.call.prompt_only:
-            answers = await self._prompts_alone(job, receive)
+            answers = await self._prompts_alone(job, request.receive)
             if job.call.stream:
-                await _stream_whole(children, answers, writer, send)
-                return
+                return DirectResponse(partial(_stream_whole, children, answers, writer))
         elif job.call.stream:
-            await generation.stream(job.origin, children, writer, receive, SseWriter(send, writer))
-            return
+            return DirectResponse(partial(generation.stream, job.origin, children, writer, request.receive))
         else:
-            answers = await generation.collect(job.origin, children, receive)
-        await send_json(send, writer.whole(answers, usage_of(children, [answer.finish for answer in answers])))
+            answers = await generation.collect(job.origin, children, request.receive)
+        return JsonBytes(writer.whole(answers, usage_of(children, [answer.finish for answer in answers])))
 
-    async def ready(self, door: Door[Fields], scope: Scope, receive: Receive) -> tuple[Fields, Job]:
+    async def ready(self, door: Door[Fields], request: HttpRequest) -> tuple[Fields, Job]:
         """Read, parse and prepare a call; a refusal is noted with the engine."""
+        scope = request.scope
         origin = Origin.of(scope)
         try:
             tenant = tenant_of(scope, self.tenant_header)
             origin = replace(origin, tenant=tenant)
-            body = await self.read_body(scope, receive)
+            body = await self.read_body(request)
             origin = Origin.of(scope, tenant)  # its arrival is when its body is complete
             fields = parse(door.fields, body)
             call = door.call(fields, self.defaults)
@@ -110,11 +106,15 @@ class Doors:
             self.note_refusal(origin, error)
             raise
 
-    async def read_body(self, scope: Scope, receive: Receive) -> bytes:
+    async def read(self, model: type[Fields], request: HttpRequest) -> Fields:
+        """A request's body as ``model``."""
+        return parse(model, await self.read_body(request))
+
+    async def read_body(self, request: HttpRequest) -> bytes:
         """A request's body within the limits of size and time; see :func:`read_json_body`."""
         limits = self.limits
         max_bytes = int(limits.max_body_mib * 2**20)
-        return await read_json_body(scope, receive, max_bytes=max_bytes, seconds=limits.body_timeout)
+        return await read_json_body(request.scope, request.receive, max_bytes=max_bytes, seconds=limits.body_timeout)
 
     def check_model(self, name: str) -> None:
         """Raise :class:`ApiError` 404 for another model. The name is compared, and never used as a path or URL."""
@@ -124,15 +124,7 @@ class Doors:
 
     def note_refusal(self, origin: Origin, error: ApiError) -> None:
         """Have the engine record that the HTTP layer refused a call."""
-        request = Request(
-            request_id=origin.request_id,
-            prompt_token_ids=(),
-            sampling=SamplingParams(),
-            arrival_time=origin.arrival_time,
-            tenant=origin.tenant,
-            external_id=origin.external_id,
-            traceparent=origin.traceparent,
-        )
+        request = origin.request(request_id=origin.request_id, prompt_token_ids=(), sampling=SamplingParams())
         self.generation.engine.note_refusal(RefusedCall(request=request, refusal=refusal_of(error)))
 
     async def prepare(self, origin: Origin, call: Call) -> Job:
@@ -154,65 +146,52 @@ class Doors:
             prompts = [await chat_prompt(text, call.prompt, tools=None if plan is None else plan.tools)]
         else:
             prompts = await text_prompts(text, call.prompt)
-        shown = frozenset[int]() if plan is None else plan.shown
-        children = _children(origin, call, prompts, sampling, shown, text.max_model_len)
-        return Job(origin=origin, call=call, children=children, plan=plan, card=card, token_text=text.token_text)
+        children = _children(origin, call, prompts, sampling, plan, text.max_model_len)
+        return Job(origin=origin, call=call, children=children, plan=plan, card=card, tokenizer=text.tokenizer)
 
-    async def _prompts_alone(self, job: Job, receive: Receive) -> list[WholeAnswer]:
+    async def _prompts_alone(self, job: Job, receive: Receive) -> list[Piece]:
         """The answers of a call that generates nothing: its prompts, with their log-probabilities if asked for."""
         if job.call.sampling.prompt_logprobs is None:
-            answers = [WholeAnswer() for _ in job.children]
+            answers = [Piece() for _ in job.children]
         else:
             answers = await self.generation.collect(job.origin, job.children, receive)
         return [
-            WholeAnswer(finish=_no_tokens(child, job.origin.arrival_time), prompt_logprobs=answer.prompt_logprobs)
+            Piece(finish=_no_tokens(child, job.origin.arrival_time), prompt_logprobs=answer.prompt_logprobs)
             for child, answer in zip(job.children, answers, strict=True)
         ]
 
 
 def _children(
-    origin: Origin,
-    call: Call,
-    prompts: list[Prompt],
-    sampling: SamplingParams,
-    shown: frozenset[int],
-    max_model_len: int,
+    origin: Origin, call: Call, prompts: list[Prompt], sampling: SamplingParams, plan: ToolPlan | None, context: int
 ) -> list[Child]:
     """Prompt i's answer j is choice ``i * n + j``, seeded with ``seed + j``."""
     alone = len(prompts) * call.n == 1
     children: list[Child] = []
-    for prompt_index, prompt in enumerate(prompts):
-        within = _within_context(sampling, max_model_len - len(prompt.token_ids))
-        for j in range(call.n):
-            index = prompt_index * call.n + j
-            request = Request(
-                request_id=origin.request_id if alone else f"{origin.request_id}-{index}",
-                prompt_token_ids=prompt.token_ids,
-                sampling=_with_seed(within, j),
-                arrival_time=origin.arrival_time,
-                tenant=origin.tenant,
-                priority=call.priority,
-                deadline=origin.deadline,
-                external_id=origin.external_id,
-                traceparent=origin.traceparent,
-            )
-            child = Child(index=index, prompt=prompt, prompt_index=prompt_index, request=request, shown=shown)
-            children.append(child)
+    for index, (prompt_index, j) in enumerate(product(range(len(prompts)), range(call.n))):
+        prompt = prompts[prompt_index]
+        request = origin.request(
+            request_id=origin.request_id if alone else f"{origin.request_id}-{index}",
+            prompt_token_ids=prompt.token_ids,
+            sampling=_sampling_of_choice(sampling, context - len(prompt.token_ids), j),
+            priority=call.priority,
+            deadline=origin.deadline,
+        )
+        shown = frozenset[int]() if plan is None else plan.shown
+        children.append(Child(index=index, prompt=prompt, prompt_index=prompt_index, request=request, shown=shown))
     return children
 
 
-def _within_context(params: SamplingParams, room: int) -> SamplingParams:
+def _sampling_of_choice(params: SamplingParams, room: int, offset: int) -> SamplingParams:
     """A limit beyond the end of the context becomes None: the engine then stops at the end of the context."""
+    changed: dict[str, int | None] = {}
     if params.max_tokens is not None and params.max_tokens >= room:
-        params = msgspec.structs.replace(params, max_tokens=None)
-    return msgspec.structs.replace(params, min_tokens=room) if params.min_tokens > room else params
-
-
-def _with_seed(params: SamplingParams, offset: int) -> SamplingParams:
-    if params.seed is None or offset == 0:
-        return params
-    # Seeds are signed 64-bit numbers and wrap around.
-    return msgspec.structs.replace(params, seed=(params.seed + offset + 2**63) % 2**64 - 2**63)
+        changed["max_tokens"] = None
+    if params.min_tokens > room:
+        changed["min_tokens"] = room
+    if params.seed is not None:
+        # Seeds are signed 64-bit numbers and wrap around.
+        changed["seed"] = (params.seed + offset + 2**63) % 2**64 - 2**63
+    return msgspec.structs.replace(params, **changed)
 
 
 def _no_tokens(child: Child, now: float) -> Finish:
@@ -230,10 +209,9 @@ def _no_tokens(child: Child, now: float) -> Finish:
     )
 
 
-async def _stream_whole(children: list[Child], answers: list[WholeAnswer], writer: AnswerWriter, send: Send) -> None:
+async def _stream_whole(children: list[Child], answers: list[Piece], writer: AnswerWriter, send: Send) -> None:
     """Stream answers that are already complete."""
-    events = SseWriter(send, writer)
+    events = SseWriter(send, writer.end)
     for child, answer in zip(children, answers, strict=True):
-        last = writer.piece(child, Piece(finish=answer.finish, prompt_logprobs=answer.prompt_logprobs))
-        await events.write(writer.opening(child) + last)
+        await events.write(writer.opening(child, answer) + writer.piece(child, answer))
     await events.close(writer.usage(usage_of(children, [answer.finish for answer in answers])))

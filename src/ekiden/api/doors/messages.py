@@ -1,54 +1,248 @@
 """``POST /v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's shape of a conversation."""
 
 import json
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from starlette.types import Receive, Scope, Send
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
 
-from ekiden.api.asgi import send_json
+from ekiden.api.asgi import JsonBytes
+from ekiden.api.call import Call, Conversation, EarlierCall, Message, NamedChoice, Tool, ToolChoice, earlier_call
 from ekiden.api.doors.door import Door, Doors, Job
-from ekiden.api.doors.messages_request import CountRequest, MessagesRequest, messages_call
-from ekiden.api.errors import ApiError, messages_body
+from ekiden.api.doors.items import ItemsWriter
+from ekiden.api.errors import ApiError, invalid, messages_body, shown
+from ekiden.api.fields import MAX_MESSAGES, AnyString, MaxTokens, StopList, TopK, TopP, sampling_of
 from ekiden.api.generation import Child
+from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, string_field
+from ekiden.api.json_schema import TEXT, any_of, array, closed_object
+from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect, refused
 from ekiden.api.sse import named_event
-from ekiden.api.text_output import Piece, WholeAnswer
-from ekiden.api.tools.parser import CallArguments, CallBegin, Event, Text
-from ekiden.api.tools.reply import ReplyReader
-from ekiden.state.request import Finish, FinishReason
+from ekiden.api.structured import json_format
+from ekiden.api.text_output import Piece
+from ekiden.api.tool_fields import FunctionName, Tools
+from ekiden.state.sampling_params import Bound, SamplingParams
+
+_PASSED_OVER: Final = ("cache_control", "citations")
+"""Fields of a text block that have no effect."""
 
 
-async def count_tokens(doors: Doors, scope: Scope, receive: Receive, send: Send) -> None:
+def _text(value: Any, where: str = "") -> str:
+    return joined_text(value, where, extra=_PASSED_OVER, noun="blocks")
+
+
+def _check_messages(value: Any) -> list[Message]:
+    """A user message with tool results becomes one message for each result, and one for its text."""
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
+        raise rule(f"is {shown(value)}; it must be a list of 1 to {MAX_MESSAGES} messages")
+    messages: list[Message] = []
+    for where, message in objects(value):
+        only_fields(message, ("role", "content"), where)
+        role = message.get("role")
+        if role not in ("user", "assistant"):
+            raise rule(f"is {shown(role)}; it must be 'user' or 'assistant'", f"{where}.role")
+        content = message.get("content")
+        if isinstance(content, str):
+            messages.append({"role": role, "content": content})
+        elif not isinstance(content, list) or not content:
+            raise rule(f"is {shown(content)}; it must be a string or a list of blocks", f"{where}.content")
+        else:
+            messages += _blocks(role, content, f"{where}.content")
+    return messages
+
+
+def _blocks(role: str, content: list[Any], where: str) -> list[Message]:
+    texts: list[str] = []
+    calls: list[EarlierCall] = []
+    results: list[Message] = []
+    for index, block in enumerate(content):
+        at = f"{where}[{index}]"
+        kind = block.get("type") if isinstance(block, dict) else block
+        if kind == "text":
+            only_fields(block, ("type", "text", *_PASSED_OVER), at)
+            texts.append(string_field(block, "text", at))
+        elif kind == "tool_use" and role == "assistant":
+            calls.append(_call(block, at))
+        elif kind == "tool_result" and role == "user":
+            results.append(_result(block, at))
+        else:
+            allowed = "'text' and 'tool_use'" if role == "assistant" else "'text' and 'tool_result'"
+            raise rule(f"is {shown(kind)}; in a message of the {role} {allowed} are taken", f"{at}.type")
+    message: Message = {"role": role, "content": "\n".join(texts)}
+    if calls:
+        return [{**message, "tool_calls": calls}]
+    return results + ([message] if texts or not results else [])
+
+
+def _call(block: dict[str, Any], where: str) -> EarlierCall:
+    only_fields(block, ("type", "id", "name", "input", "cache_control", "caller"), where)
+    arguments = block.get("input")
+    if not isinstance(arguments, dict):
+        raise rule(f"is {shown(arguments)}; it must be an object", f"{where}.input")
+    name = string_field(block, "name", where)
+    return earlier_call(string_field(block, "id", where), name, json.dumps(arguments, ensure_ascii=False))
+
+
+def _result(block: dict[str, Any], where: str) -> Message:
+    only_fields(block, ("type", "tool_use_id", "content", "is_error", "cache_control"), where)
+    content = block.get("content")
+    text = "" if content is None else _text(content, f"{where}.content")
+    if block.get("is_error"):
+        text = f"Error: {text}"
+    return {"role": "tool", "tool_call_id": string_field(block, "tool_use_id", where), "content": text}
+
+
+_BLOCKS_SCHEMA: Final = any_of(TEXT, array({"type": "object", "properties": {"type": TEXT}}))
+_MESSAGE_SCHEMA: Final = closed_object({"role": {"enum": ["user", "assistant"]}, "content": _BLOCKS_SCHEMA})
+_MESSAGES_SCHEMA: Final = array(_MESSAGE_SCHEMA, 1, MAX_MESSAGES)
+
+
+class MessagesTool(Strict):
+    name: FunctionName
+    input_schema: dict[str, Any]
+    description: str | None = None
+    type: Literal["custom"] | None = None
+    strict: bool | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+class MessagesChoice(Strict):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputFormat(Strict):
+    type: Literal["json_schema"]
+    definition: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Strict):
+    fates: ClassVar[dict[str, Fate]] = {"effort": refused("the model has no effort setting")}
+
+    format: OutputFormat | None = None
+
+
+class Thinking(Strict):
+    type: Literal["disabled"]
+
+
+class MessagesMetadata(Strict):
+    user_id: str | None = None
+
+
+class CountRequest(Strict):
+    """What ``/v1/messages/count_tokens`` takes."""
+
+    fates: ClassVar[dict[str, Fate]] = {
+        "context_management": refused("a conversation is taken as it is"),
+        "mcp_servers": refused("the server calls nobody else"),
+    }
+
+    model: str
+    messages: Annotated[list[Message], ReadBy(_check_messages, _MESSAGES_SCHEMA)]
+    system: Annotated[str, ReadBy(_text, _BLOCKS_SCHEMA)] | None = None
+    tools: Tools[MessagesTool] | None = None
+    tool_choice: MessagesChoice | None = None
+    output_config: OutputConfig | None = None
+    thinking: Annotated[Thinking | None, no_effect("of the type 'disabled' only")] = None
+    cache_control: Annotated[dict[str, Any] | None, no_effect("an object: prefixes are found by their content")] = None
+
+
+class MessagesRequest(CountRequest):
+    fates: ClassVar[dict[str, Fate]] = {"container": refused("the server runs no code")}
+
+    max_tokens: MaxTokens
+    temperature: Annotated[float, Within(Bound(0, 1, "between 0 and 1"))] | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    stop_sequences: StopList | None = None
+    stream: bool | None = None
+    metadata: Annotated[MessagesMetadata | None, no_effect("an object with a user_id")] = None
+    service_tier: Annotated[
+        Literal["auto", "standard_only"] | None, no_effect("'auto' or 'standard_only': there is one tier")
+    ] = None
+    inference_geo: AnyString = None
+
+
+def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
+    messages, beginning = fields.messages, ""
+    if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
+        messages, beginning = messages[:-1], messages[-1]["content"]
+        if not messages:
+            raise invalid("messages", "messages holds only the beginning of an answer; it needs a message of the user.")
+        if beginning.rstrip() != beginning:
+            raise invalid(
+                "messages", "messages ends with a beginning of the answer that ends with white space; leave that out."
+            )
+    if fields.system is not None:
+        messages = [{"role": "system", "content": fields.system}, *messages]
+    choice = fields.tool_choice
+    form = None if fields.output_config is None else fields.output_config.format
+    return Call(
+        model=fields.model,
+        prompt=Conversation(
+            messages=messages,
+            tools=[
+                Tool(tool.name, tool.description, tool.input_schema, tool.strict, f"tools[{index}]", "input_schema")
+                for index, tool in enumerate(fields.tools or [])
+            ],
+            tool_choice="auto" if choice is None else _choice(choice),
+            parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+            beginning=beginning,
+        ),
+        sampling=sampling_of(fields, defaults, stop=getattr(fields, "stop_sequences", None)),
+        names={"stop": "stop_sequences"},
+        answer_format=None if form is None else json_format("output_config.format.schema", form.definition),
+        stream=isinstance(fields, MessagesRequest) and bool(fields.stream),
+    )
+
+
+def _choice(choice: MessagesChoice) -> ToolChoice:
+    if (choice.type == "tool") != (choice.name is not None):
+        raise invalid("tool_choice.name", "tool_choice.name is required for the type 'tool', and for no other.")
+    if choice.name is not None:
+        return NamedChoice(choice.name, "tool_choice.name")
+    return "required" if choice.type == "any" else "none" if choice.type == "none" else "auto"
+
+
+async def count_tokens(doors: Doors, request: Request) -> Response:
     """``{"input_tokens"}`` of a conversation. Raises :class:`ApiError`."""
-    _, job = await doors.ready(COUNTING, scope, receive)
-    await send_json(send, {"input_tokens": len(job.children[0].prompt.token_ids)})
+    _, job = await doors.ready(COUNTING, request)
+    return JsonBytes({"input_tokens": len(job.children[0].prompt.token_ids)})
 
 
-class MessageWriter:
-    """The message and its events as the answer grows; a whole answer is read as a single piece."""
-
-    end = b""
+class MessageWriter(ItemsWriter):
+    """The message and its events; its items are called blocks."""
 
     def __init__(self, fields: CountRequest, job: Job) -> None:
-        self._reader = ReplyReader(job.plan)
-        self._id = f"msg_{job.origin.request_id}"
-        self._model = job.card.model_id
-        self._child = job.children[0]
-        self._blocks: list[dict[str, Any]] = []
+        super().__init__(job)
         self._arguments = ""
-        self._open = False
-        self._finish: Finish | None = None
 
-    def opening(self, child: Child) -> bytes:
+    def opening(self, child: Child, first: Piece) -> bytes:
         usage = _usage({"prompt_tokens": len(child.prompt.token_ids), "completion_tokens": 0}, cached=0)
         return named_event("message_start", {"message": self._message(usage)})
 
-    def piece(self, child: Child, piece: Piece) -> bytes:
-        last = piece.finish is not None
-        told = [self._add(event) for event in self._reader.read(piece.text, last=last)]
-        if last:
-            self._finish = piece.finish
-            told.append(self._close())
-        return b"".join(told)
+    def begin_text(self) -> bytes:
+        return self._begin({"type": "text", "text": ""})
+
+    def begin_call(self, call_id: str, name: str) -> bytes:
+        self._arguments = ""
+        return self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
+
+    def grow(self, text: str) -> bytes:
+        if self.open == "call":
+            self._arguments += text
+            delta = {"type": "input_json_delta", "partial_json": text}
+        else:
+            self.items[-1]["text"] += text
+            delta = {"type": "text_delta", "text": text}
+        return self._block_event("content_block_delta", {"delta": delta})
+
+    def close(self) -> bytes:
+        if self.open == "call":
+            self.items[-1]["input"] = _object(self._arguments)
+        return self._block_event("content_block_stop", {})
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         cached = usage["prompt_tokens_details"]["cached_tokens"]
@@ -58,23 +252,19 @@ class MessageWriter:
     def error(self, error: ApiError) -> bytes:
         return b"event: error\ndata: " + messages_body(error) + b"\n\n"
 
-    def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, answers: list[Piece], usage: dict[str, Any]) -> dict[str, Any]:
         """A tool call that was cut off is left out, because half an object is not valid as its input."""
-        (answer,) = answers
-        self.piece(self._child, Piece(answer.text, finish=answer.finish))
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        return (
-            self._message(_usage(usage, cached=cached))
-            | self._stop()
-            | {"content": [block for block in self._blocks if block.get("input", {}) is not None]}
-        )
+        self.piece(self.job.children[0], answers[0])
+        message = self._message(_usage(usage, cached=usage["prompt_tokens_details"]["cached_tokens"]))
+        content = [block for block in self.items if block.get("input", {}) is not None]
+        return message | self._stop() | {"content": content}
 
     def _message(self, usage: dict[str, Any]) -> dict[str, Any]:
         return {
-            "id": self._id,
+            "id": f"msg_{self.job.origin.request_id}",
             "type": "message",
             "role": "assistant",
-            "model": self._model,
+            "model": self.job.card.model_id,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
@@ -82,45 +272,20 @@ class MessageWriter:
         }
 
     def _stop(self) -> dict[str, Any]:
-        assert self._finish is not None
-        stopped = self._finish.stop_reason
-        if self._finish.reason is FinishReason.LENGTH:
+        assert self.finish is not None
+        stopped = self.finish.stop_reason
+        if self.cut:
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         if isinstance(stopped, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": stopped}
-        return {"stop_reason": "tool_use" if self._reader.called else "end_turn", "stop_sequence": None}
-
-    def _add(self, event: Event) -> bytes:
-        match event:
-            case Text(text):
-                told = b""
-                if not self._open or self._blocks[-1]["type"] != "text":
-                    told = self._close() + self._begin({"type": "text", "text": ""})
-                self._blocks[-1]["text"] += text
-                return told + self._delta({"type": "text_delta", "text": text})
-            case CallBegin(_, call_id, name):
-                return self._close() + self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
-            case CallArguments(_, text):
-                self._arguments += text
-                return self._delta({"type": "input_json_delta", "partial_json": text})
+        return {"stop_reason": "tool_use" if self.reader.called else "end_turn", "stop_sequence": None}
 
     def _begin(self, block: dict[str, Any]) -> bytes:
-        self._blocks.append(block)
-        self._open = True
-        self._arguments = ""
-        return named_event("content_block_start", {"index": len(self._blocks) - 1, "content_block": block})
+        self.items.append(block)
+        return self._block_event("content_block_start", {"content_block": block})
 
-    def _delta(self, delta: dict[str, Any]) -> bytes:
-        return named_event("content_block_delta", {"index": len(self._blocks) - 1, "delta": delta})
-
-    def _close(self) -> bytes:
-        if not self._open:
-            return b""
-        self._open = False
-        block = self._blocks[-1]
-        if block["type"] == "tool_use":
-            block["input"] = _object(self._arguments)
-        return named_event("content_block_stop", {"index": len(self._blocks) - 1})
+    def _block_event(self, kind: str, fields: dict[str, Any]) -> bytes:
+        return named_event(kind, {"index": len(self.items) - 1, **fields})
 
 
 def _usage(usage: dict[str, Any], *, cached: int) -> dict[str, Any]:

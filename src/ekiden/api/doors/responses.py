@@ -1,64 +1,255 @@
-"""``POST /v1/responses``: OpenAI's newer shape of a conversation, without state on the server."""
+"""``POST /v1/responses``: OpenAI's newer shape of a conversation, without state on the server.
 
-from typing import Any, Final
+Nothing is kept between calls: ``store: true`` and whatever refers to an earlier response is refused.
+"""
 
-from ekiden.api.call import NamedChoice
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from ekiden.api.call import AnswerFormat, Call, Conversation, Message, NamedChoice, earlier_call
 from ekiden.api.doors.door import Door, Job
-from ekiden.api.doors.responses_output import OutputItems
-from ekiden.api.doors.responses_request import ResponsesRequest, responses_call
-from ekiden.api.errors import ApiError
+from ekiden.api.doors.items import ItemsWriter
+from ekiden.api.errors import ApiError, invalid, shown
+from ekiden.api.fields import (
+    MAX_MESSAGES,
+    NOT_STORED,
+    ConversationHints,
+    JsonSchemaFormat,
+    MaxTokens,
+    OpenAIFields,
+    sampling_of,
+)
 from ekiden.api.generation import Child
+from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, string_field
+from ekiden.api.json_schema import TEXT, any_of, array
+from ekiden.api.schema_base import Fate, ReadBy, Strict, no_effect, refused
 from ekiden.api.sse import named_event
-from ekiden.api.text_output import Piece, WholeAnswer
-from ekiden.api.tools.reply import ReplyReader
-from ekiden.state.request import Finish, FinishReason
+from ekiden.api.structured import json_format, schema_format
+from ekiden.api.text_output import Piece
+from ekiden.api.tool_fields import FlatChoice, FunctionDefinition, FunctionTyped, Tools, tool_of
+from ekiden.state.sampling_params import SamplingParams
+
+_STATE: Final = "this server keeps nothing between calls; send the whole conversation in input"
+_NO_LOGPROBS: Final = "log-probabilities are given by /v1/chat/completions and /v1/completions"
 
 
-class ResponseWriter:
-    """The response object and its events as the answer grows; a whole answer is read as a single piece."""
+def _only(allowed: Any, words: str) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if value != allowed or isinstance(value, bool):
+            raise rule(f"is {shown(value)}; it must be {words}")
+        return value
 
-    end = b""
+    return read
+
+
+_NO_INCLUDE: Final = f"an empty list: {_NO_LOGPROBS}, and there is nothing else to include"
+Include = Annotated[list[Any], ReadBy(_only([], _NO_INCLUDE), {"type": "array", "maxItems": 0})]
+TopLogprobs = Annotated[int, ReadBy(_only(0, f"0: {_NO_LOGPROBS}"), {"const": 0})]
+
+
+def _check_input(value: Any) -> list[Message]:
+    """The messages of a text or a list of items."""
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
+        raise rule(f"is {shown(value)}; it must be a string or a list of 1 to {MAX_MESSAGES} items")
+    messages: list[Message] = []
+    for where, item in objects(value):
+        kind = item.get("type", "message")
+        if kind == "message":
+            messages.append(_message(item, where))
+        elif kind == "function_call":
+            _add_call(messages, item, where)
+        elif kind == "function_call_output":
+            only_fields(item, ("type", "id", "status", "call_id", "output"), where)
+            content = _text(item.get("output"), f"{where}.output")
+            messages.append({"role": "tool", "tool_call_id": string_field(item, "call_id", where), "content": content})
+        else:
+            raise rule(
+                f"is {shown(kind)}; 'message', 'function_call' and 'function_call_output' are taken", f"{where}.type"
+            )
+    return messages
+
+
+def _message(item: dict[str, Any], where: str) -> Message:
+    only_fields(item, ("type", "id", "status", "role", "content", "phase"), where)
+    role = item.get("role")
+    if role not in ("user", "assistant", "system", "developer"):
+        raise rule(f"is {shown(role)}; it must be 'user', 'assistant', 'system' or 'developer'", f"{where}.role")
+    # "developer" is the newer name of "system", which templates know.
+    role = "system" if role == "developer" else role
+    return {"role": role, "content": _text(item.get("content"), f"{where}.content")}
+
+
+def _add_call(messages: list[Message], item: dict[str, Any], where: str) -> None:
+    """Chat templates expect a text of the assistant and the calls that follow it in one message."""
+    only_fields(item, ("type", "id", "status", "call_id", "name", "arguments"), where)
+    name, arguments = string_field(item, "name", where), string_field(item, "arguments", where)
+    call = earlier_call(string_field(item, "call_id", where), name, arguments)
+    if messages and messages[-1]["role"] == "assistant":
+        messages[-1].setdefault("tool_calls", []).append(call)
+    else:
+        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+
+
+def _text(value: Any, where: str) -> str:
+    kinds, extra = ("input_text", "output_text", "text"), ("annotations", "logprobs")
+    return joined_text(value, where, kinds=kinds, extra=extra)
+
+
+_ITEM_SCHEMA: Final = {"type": "object", "properties": {"type": TEXT}}
+_INPUT_SCHEMA: Final = any_of(TEXT, array(_ITEM_SCHEMA, 1, MAX_MESSAGES))
+
+
+class TextFormat(JsonSchemaFormat):
+    """A format whose type stands beside its name; types other than ``json_schema`` have no further fields."""
+
+    name: str | None = None  # type: ignore[assignment]  # required for one of the types only
+    type: Literal["text", "json_object", "json_schema"]
+
+
+class TextSettings(Strict):
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ResponseTool(FunctionDefinition, FunctionTyped):
+    """A function as in chat, but with its type beside its name."""
+
+
+class ResponsesStreamOptions(Strict):
+    include_obfuscation: bool | None = None
+
+
+class ResponsesRequest(OpenAIFields, ConversationHints):
+    fates: ClassVar[dict[str, Fate]] = {
+        "previous_response_id": refused(_STATE),
+        "conversation": refused(_STATE),
+        "prompt": refused("no prompts are stored here; send the text in input"),
+        "reasoning": refused("the model has no reasoning setting"),
+        "max_tool_calls": refused("there are no tools that the server itself would call"),
+        "context_management": refused("a conversation is taken as it is"),
+        "moderation": refused("nothing is moderated here"),
+    }
+
+    input: Annotated[list[Message], ReadBy(_check_input, _INPUT_SCHEMA)]
+    instructions: str | None = None
+    max_output_tokens: MaxTokens | None = None
+    text: TextSettings | None = None
+    tools: Tools[ResponseTool] | None = None
+    tool_choice: FlatChoice | None = None
+    parallel_tool_calls: bool | None = None
+    truncation: Annotated[Literal["disabled"] | None, no_effect("'disabled' only")] = None
+    background: Annotated[Literal[False] | None, no_effect("false only")] = None
+    include: Annotated[Include | None, no_effect("an empty list")] = None
+    top_logprobs: Annotated[TopLogprobs | None, no_effect("0 only")] = None
+    stream_options: Annotated[
+        ResponsesStreamOptions | None, no_effect("include_obfuscation: streams carry no padding")
+    ] = None
+    store: Annotated[bool | None, NOT_STORED] = None
+
+
+def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
+    if fields.store:
+        raise invalid("store", f"store is true; leave it out or send false: {_STATE}.", code="unsupported_parameter")
+    system: list[Message] = []
+    if fields.instructions is not None:
+        system = [{"role": "system", "content": fields.instructions}]
+    return Call(
+        model=fields.model,
+        prompt=Conversation(
+            messages=[*system, *fields.input],
+            param="input",
+            tools=[tool_of(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools or [])],
+            tool_choice=fields.tool_choice or "auto",
+            parallel_tool_calls=fields.parallel_tool_calls is not False,
+        ),
+        sampling=sampling_of(fields, defaults, max_tokens=fields.max_output_tokens),
+        names={"max_tokens": "max_output_tokens"},
+        answer_format=_answer_format(fields),
+        priority=fields.priority or 0,
+        stream=bool(fields.stream),
+    )
+
+
+def _answer_format(fields: ResponsesRequest) -> AnswerFormat | None:
+    form = None if fields.text is None else fields.text.format
+    if form is None:
+        return None
+    if form.type == "json_schema":
+        if form.name is None:
+            raise invalid("text.format.name", "text.format.name is required.", code="missing_parameter")
+        return schema_format("text.format.schema", form)
+    if beside := set(form.model_dump(by_alias=True, exclude_none=True)) - {"type"}:
+        param = f"text.format.{min(beside)}"
+        raise invalid(param, f"{param} is for the type 'json_schema'.")
+    return json_format("text.format") if form.type == "json_object" else None
+
+
+class ResponseWriter(ItemsWriter):
+    """The response object and its events."""
 
     def __init__(self, fields: ResponsesRequest, job: Job) -> None:
-        self._reader = ReplyReader(job.plan)
-        self._items = OutputItems(job.origin.request_id)
-        self._finish: Finish | None = None
+        super().__init__(job)
         self._number = -1
-        self._started = False
         self._head = _head(fields, job)
-        self._child = job.children[0]
 
-    def whole(self, answers: list[WholeAnswer], usage: dict[str, Any]) -> dict[str, Any]:
-        (answer,) = answers
-        self.piece(self._child, Piece(answer.text, finish=answer.finish))
+    def whole(self, answers: list[Piece], usage: dict[str, Any]) -> dict[str, Any]:
+        self.piece(self.job.children[0], answers[0])
         return self._response(usage)
 
-    def opening(self, child: Child) -> bytes:
-        return b""  # sent with the first piece, so that sequence numbers rise in the order of events
+    def opening(self, child: Child, first: Piece) -> bytes:
+        started = {"response": self._response(None)}
+        return self._event("response.created", started) + self._event("response.in_progress", started)
 
-    def piece(self, child: Child, piece: Piece) -> bytes:
-        last = piece.finish is not None
-        begun = b""
-        if not self._started:
-            self._started = True
-            started = {"response": self._response(None)}
-            begun = self._event("response.created", started) + self._event("response.in_progress", started)
-        events = [each for part in self._reader.read(piece.text, last=last) for each in self._items.add(part)]
-        if last:
-            self._finish = piece.finish
-            events += self._items.finish(whole=not self._cut)
-        return begun + b"".join(self._event(kind, fields) for kind, fields in events)
+    def begin_text(self) -> bytes:
+        added = self._begin("msg", {"type": "message", "role": "assistant", "content": []})
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        self.items[-1]["content"].append(part)
+        return added + self._of_item("response.content_part.added", {"content_index": 0, "part": part})
+
+    def begin_call(self, call_id: str, name: str) -> bytes:
+        return self._begin("fc", {"type": "function_call", "call_id": call_id, "name": name, "arguments": ""})
+
+    def grow(self, text: str) -> bytes:
+        item = self.items[-1]
+        if self.open == "call":
+            item["arguments"] += text
+            return self._of_item("response.function_call_arguments.delta", {"delta": text})
+        item["content"][0]["text"] += text
+        return self._of_item("response.output_text.delta", {"content_index": 0, "delta": text, "logprobs": []})
+
+    def close(self) -> bytes:
+        """What is still open when the answer is cut is ``incomplete``."""
+        item = self.items[-1]
+        item["status"] = "incomplete" if self.cut else "completed"
+        if self.open == "call":
+            done = {"name": item["name"], "arguments": item["arguments"]}
+            told = self._of_item("response.function_call_arguments.done", done)
+        else:
+            (part,) = item["content"]
+            text = {"content_index": 0, "text": part["text"], "logprobs": []}
+            told = self._of_item("response.output_text.done", text)
+            told += self._of_item("response.content_part.done", {"content_index": 0, "part": part})
+        return told + self._whole_item("response.output_item.done")
 
     def usage(self, usage: dict[str, Any]) -> bytes:
-        kind = "response.incomplete" if self._cut else "response.completed"
+        kind = "response.incomplete" if self.cut else "response.completed"
         return self._event(kind, {"response": self._response(usage)})
 
     def error(self, error: ApiError) -> bytes:
         return self._event("error", {"code": error.code, "message": error.message, "param": error.param})
 
-    @property
-    def _cut(self) -> bool:
-        return self._finish is not None and self._finish.reason is FinishReason.LENGTH
+    def _begin(self, prefix: str, fields: dict[str, Any]) -> bytes:
+        item_id = f"{prefix}_{self.job.origin.request_id}_{len(self.items)}"
+        self.items.append({"id": item_id, "status": "in_progress", **fields})
+        return self._whole_item("response.output_item.added")
+
+    def _whole_item(self, kind: str) -> bytes:
+        return self._event(kind, {"output_index": len(self.items) - 1, "item": self.items[-1]})
+
+    def _of_item(self, kind: str, fields: dict[str, Any]) -> bytes:
+        return self._event(kind, {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1, **fields})
 
     def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
         self._number += 1
@@ -66,11 +257,11 @@ class ResponseWriter:
 
     def _response(self, usage: dict[str, Any] | None) -> dict[str, Any]:
         """The response object so far; ``usage`` is given when it is complete."""
-        status = "in_progress" if self._finish is None else "incomplete" if self._cut else "completed"
+        status = "in_progress" if self.finish is None else "incomplete" if self.cut else "completed"
         return self._head | {
             "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if self._cut else None,
-            "output": self._items.items,
+            "incomplete_details": {"reason": "max_output_tokens"} if self.cut else None,
+            "output": self.items,
             "usage": None if usage is None else _usage(usage),
         }
 

@@ -22,25 +22,15 @@ class Function:
 
 def calls_only(form: ToolFormat, functions: Sequence[Function], tokenizer: Tokenizer, *, parallel: bool) -> Grammar:
     """The whole answer is one call, or several if ``parallel``."""
-    return _grammar(f"start: {_calls(form, tokenizer, parallel=parallel)}", *_bodies(form, functions))
+    return _grammar(form, functions, f"start: {_calls(form, tokenizer, parallel=parallel)}")
 
 
 def calls_or_json(
-    form: ToolFormat,
-    functions: Sequence[Function],
-    tokenizer: Tokenizer,
-    schema: dict[str, Any],
-    *,
-    strict: bool,
-    parallel: bool,
+    form: ToolFormat, functions: Sequence[Function], tokenizer: Tokenizer, answer_rule: str, *, parallel: bool
 ) -> Grammar:
-    """The answer is either calls, or JSON that matches ``schema``."""
-    return _grammar(
-        "start: calls | answer",
-        f"calls: {_calls(form, tokenizer, parallel=parallel)}",
-        f"answer: {json_rule(schema, lenient=not strict)}",
-        *_bodies(form, functions),
-    )
+    """The answer is either calls, or JSON as ``answer_rule`` has it."""
+    calls = f"calls: {_calls(form, tokenizer, parallel=parallel)}"
+    return _grammar(form, functions, "start: calls | answer", calls, f"answer: {answer_rule}")
 
 
 def text_with_calls(
@@ -49,48 +39,41 @@ def text_with_calls(
     """Free text; wherever a call opens, it must be a complete call."""
     if form is ToolFormat.LLAMA3:
         # In this format only the first character of an answer distinguishes calls from text.
-        return _grammar(
-            "start: calls | TEXT",
-            r"TEXT: /([^{](.|\n)*)?/",
-            f"calls: {_calls(form, tokenizer, parallel=parallel)}",
-            *_bodies(form, functions),
-        )
+        calls = f"calls: {_calls(form, tokenizer, parallel=parallel)}"
+        return _grammar(form, functions, "start: calls | TEXT", r"TEXT: /([^{](.|\n)*)?/", calls)
     marker = _marker(form.value.opening, tokenizer)
     head = f"head[lazy]: TEXT {marker}" if marker.startswith('"') else f"head: TEXT {marker}"
     count = f"{{0,{MAX_CALLS}}}" if parallel else "?"
-    if form is ToolFormat.HERMES:
-        tail = f'"\\n" body "\\n" {_marker(form.value.closing, tokenizer)}'
-        return _grammar(
-            f"start: call{count} TEXT", r"TEXT: /(.|\n)*/", head, f"call: head {tail}", *_bodies(form, functions)
-        )
-    more = f'(", " body){{0,{MAX_CALLS - 1}}}' if parallel else ""
-    return _grammar(
-        "start: TEXT | call", r"TEXT: /(.|\n)*/", head, f'call: head "[" body {more} "]"', *_bodies(form, functions)
-    )
+    start = f"start: call{count} TEXT" if form is ToolFormat.HERMES else "start: TEXT | call"
+    call = f"call: head {_after_opening(form, tokenizer, parallel=parallel)}"
+    return _grammar(form, functions, start, r"TEXT: /(.|\n)*/", head, call)
 
 
 def _calls(form: ToolFormat, tokenizer: Tokenizer, *, parallel: bool) -> str:
     """The right side of a rule for one call or several, without text."""
-    more = MAX_CALLS - 1
-    match form:
-        case ToolFormat.HERMES:
-            opening, closing = (_marker(text, tokenizer) for text in (form.value.opening, form.value.closing))
-            one = f'{opening} "\\n" body "\\n" {closing}'
-            return f'{one} ("\\n" {one}){{0,{more}}}' if parallel else one
-        case ToolFormat.LLAMA3:
-            return f'body ("; " body){{0,{more}}}' if parallel else "body"
-        case ToolFormat.MISTRAL:
-            several = f'(", " body){{0,{more}}}' if parallel else ""
-            return f'{_marker(form.value.opening, tokenizer)} "[" body {several} "]"'
+    several = f"{{0,{MAX_CALLS - 1}}}"
+    if form is ToolFormat.LLAMA3:
+        return f'body ("; " body){several}' if parallel else "body"
+    one = f"{_marker(form.value.opening, tokenizer)} {_after_opening(form, tokenizer, parallel=parallel)}"
+    return f'{one} ("\\n" {one}){several}' if parallel and form is ToolFormat.HERMES else one
 
 
-def _bodies(form: ToolFormat, functions: Sequence[Function]) -> list[str]:
-    lines = ["body: " + " | ".join(f"call{index}" for index in range(len(functions)))]
+def _after_opening(form: ToolFormat, tokenizer: Tokenizer, *, parallel: bool) -> str:
+    """What follows the opening marker: one call, or Mistral's list of calls."""
+    if form is ToolFormat.HERMES:
+        return f'"\\n" body "\\n" {_marker(form.value.closing, tokenizer)}'
+    several = f'(", " body){{0,{MAX_CALLS - 1}}}' if parallel else ""
+    return f'"[" body {several} "]"'
+
+
+def _grammar(form: ToolFormat, functions: Sequence[Function], *rules: str) -> Grammar:
+    """``body`` is the object of one call to any of the functions."""
+    lines = [*rules, "body: " + " | ".join(f"call{index}" for index in range(len(functions)))]
     for index, function in enumerate(functions):
         before = _quoted(f'{{"name": {json.dumps(function.name)}, "{form.value.arguments}": ')
         lines.append(f'call{index}: {before} arguments{index} "}}"')
         lines.append(f"arguments{index}: {json_rule(function.schema, lenient=not function.strict)}")
-    return lines
+    return Grammar(kind=GrammarKind.LARK, source="\n".join(lines))
 
 
 def _marker(text: str, tokenizer: Tokenizer) -> str:
@@ -101,7 +84,3 @@ def _marker(text: str, tokenizer: Tokenizer) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _grammar(*lines: str) -> Grammar:
-    return Grammar(kind=GrammarKind.LARK, source="\n".join(lines))

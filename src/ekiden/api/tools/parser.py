@@ -8,8 +8,10 @@ Rules:
 - a call that was cut before its name was known is left out where another came before it.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ekiden.api.tools.formats import ToolFormat
 from ekiden.api.tools.scanner import CallScanner, ValueScanner
@@ -40,7 +42,12 @@ class CallArguments:
 Event = Text | CallBegin | CallArguments
 
 
-class ToolParser:
+T = TypeVar("T")
+Reader = Generator[None, None, T]
+"""Reads the buffer and yields when it needs more text."""
+
+
+class ToolParser(ABC):
     """One answer's text. ``num_calls`` counts the calls that have begun.
 
     ``forced``: a grammar lets nothing but calls come.
@@ -61,17 +68,19 @@ class ToolParser:
         self._gap = ""
         self._said = False
         self._said_since_call = True
-        self._scanner = CallScanner()
         self._raw = ""
         self._begun = False
-        self._value = ValueScanner()
-        self._state: Callable[[], bool] = self._start
+        self._awaited = self.opening
+        self._reader = self._read()
         self.num_calls = 0
+
+    @abstractmethod
+    def _read(self) -> Reader[None]:
+        """Reads the whole answer; it never ends."""
 
     def feed(self, text: str) -> list[Event]:
         self._buffer += text
-        while self._buffer and self._state():
-            pass
+        next(self._reader)
         return self._taken()
 
     def finish(self) -> list[Event]:
@@ -79,20 +88,21 @@ class ToolParser:
         held, rest = self._buffer, self._raw + self._buffer
         self._buffer = ""
         if not self._begun:
-            marker = self.closing if self._state == self._after else self.opening
-            cut = bool(self._raw) or marker.startswith(held.strip(_SPACE + self.separators))
+            cut = bool(self._raw) or self._awaited.startswith(held.strip(_SPACE + self.separators))
             if not (cut and (self._forced or self.num_calls)):
                 self._say(rest)
             if self._space and (self._said_since_call or self.num_calls == 0):
                 self._emit_text(self._space)
         return self._taken()
 
-    def _start(self) -> bool:
-        return self._text()
-
     def _taken(self) -> list[Event]:
         events, self._events = self._events, []
         return events
+
+    def _take(self, length: int) -> str:
+        """Take text from the buffer's beginning."""
+        taken, self._buffer = self._buffer[:length], self._buffer[length:]
+        return taken
 
     def _say(self, text: str) -> None:
         """Emit text, but hold back trailing white space until it is known whether a call follows."""
@@ -114,43 +124,33 @@ class ToolParser:
         else:
             self._events.append(Text(text))
 
-    def _text(self) -> bool:
-        """Ordinary text, up to the marker that opens a call."""
-        at = self._buffer.find(self.opening)
-        if at < 0:
-            keep = _overlap(self._buffer, self.opening)
-            self._say(self._buffer[: len(self._buffer) - keep])
-            self._buffer = self._buffer[len(self._buffer) - keep :]
-            return False
-        self._say(self._buffer[:at])
-        self._buffer = self._buffer[at + len(self.opening) :]
-        self._opened()
-        return True
+    def _text(self) -> Reader[None]:
+        """Ordinary text, and the marker that opens a call."""
+        self._awaited = self.opening
+        while (at := self._buffer.find(self.opening)) < 0:
+            self._say(self._take(len(self._buffer) - _overlap(self._buffer, self.opening)))
+            yield
+        self._say(self._take(at))
+        self._take(len(self.opening))
 
-    def _opened(self) -> None:
-        self._begin_object(self.opening)
-
-    def _begin_object(self, raw: str) -> None:
-        self._scanner, self._raw, self._begun = CallScanner(), raw, False
-        self._state = self._object
-
-    def _object(self) -> bool:
-        """Inside a call's object."""
-        scanner = self._scanner
-        taken = scanner.feed(self._buffer)
-        self._raw += self._buffer[:taken]
-        self._buffer = self._buffer[taken:]
-        if not self._begun and scanner.name is not None and scanner.name in self._names:
-            self._begin_call(scanner.name)
-        lost = scanner.failed or scanner.done or (scanner.name is not None and scanner.name not in self._names)
-        if not self._begun and lost:
-            self._give_back()
-            return True
-        if self._begun:
-            self._argue(scanner.take())
-        if scanner.done or scanner.failed:
-            self._end_call()
-        return True
+    def _object(self, raw: str) -> Reader[bool]:
+        """A call's object, after the text ``raw`` that opened it; False when it was no call and is text."""
+        scanner, self._raw = CallScanner(), raw
+        while True:
+            while not self._buffer:
+                yield
+            self._raw += self._take(scanner.feed(self._buffer))
+            if not self._begun and scanner.name is not None and scanner.name in self._names:
+                self._begin_call(scanner.name)
+            ended = scanner.failed or scanner.done
+            if self._begun:
+                self._argue(scanner.take())
+                if ended:
+                    self._end_call()
+                    return True
+            elif ended or scanner.name is not None:
+                self._give_back()
+                return False
 
     def _begin_call(self, name: str) -> None:
         if self._said_since_call and self._said:
@@ -167,28 +167,26 @@ class ToolParser:
     def _end_call(self) -> None:
         self._begun, self._raw = False, ""
         self._said_since_call = False
-        self._state = self._after
+        self._awaited = self.closing
 
     def _give_back(self) -> None:
         """It was no call: what was read of it is text."""
         raw, self._raw = self._raw, ""
-        self._state = self._text
         self._say(raw)
-
-    def _after(self) -> bool:
-        """After a call: its closing marker, where the format has one."""
-        rest = self._buffer.lstrip()
-        if self.closing and rest.startswith(self.closing):
-            self._buffer = rest[len(self.closing) :]
-        elif self.closing.startswith(rest):
-            return False
-        self._state = self._text
-        return True
 
 
 class HermesParser(ToolParser):
     opening = ToolFormat.HERMES.value.opening
     closing = ToolFormat.HERMES.value.closing
+
+    def _read(self) -> Reader[None]:
+        while True:
+            yield from self._text()
+            if (yield from self._object(self.opening)):
+                while (rest := self._buffer.lstrip()) != self.closing and self.closing.startswith(rest):
+                    yield
+                if rest.startswith(self.closing):
+                    self._buffer = rest[len(self.closing) :]
 
 
 class Llama3Parser(ToolParser):
@@ -197,30 +195,23 @@ class Llama3Parser(ToolParser):
     opening = ToolFormat.LLAMA3.value.opening
     separators = ";,"
 
-    def _start(self) -> bool:
-        return self._maybe("")
-
-    def _after(self) -> bool:
-        return self._maybe(self.separators)
-
-    def _maybe(self, skipped: str) -> bool:
-        """A call begins here, or the rest is text."""
-        rest = self._buffer.lstrip().lstrip(skipped).lstrip() if skipped else self._buffer.lstrip()
-        tag = rest.startswith(self.opening)
-        if tag or rest.startswith("{"):
-            before = self._buffer[: len(self._buffer) - len(rest)]
-            self._buffer = rest[len(self.opening) :] if tag else rest
-            self._begin_object("" if skipped else before)
-            return True
-        if self.opening.startswith(rest):
-            return False
-        self._state = self._text
-        return True
-
-    def _text(self) -> bool:
-        self._say(self._buffer)
-        self._buffer = ""
-        return False
+    def _read(self) -> Reader[None]:
+        between = ""
+        while True:
+            rest = self._buffer.lstrip().lstrip(between).lstrip()
+            if rest.startswith((self.opening, "{")):
+                before = "" if between else self._buffer[: len(self._buffer) - len(rest)]
+                self._buffer = rest.removeprefix(self.opening)
+                if not (yield from self._object(before)):
+                    break
+                between = self.separators
+            elif self.opening.startswith(rest):
+                yield
+            else:
+                break
+        while True:
+            self._say(self._take(len(self._buffer)))
+            yield
 
 
 class MistralParser(ToolParser):
@@ -228,64 +219,47 @@ class MistralParser(ToolParser):
 
     opening = ToolFormat.MISTRAL.value.opening
 
-    def _opened(self) -> None:
-        self._raw, self._begun = self.opening, False
-        self._state = self._list_or_name
+    def _read(self) -> Reader[None]:
+        while True:
+            yield from self._text()
+            self._raw = self.opening
+            if (yield from self._next()) != "[":
+                yield from self._named()
+                continue
+            raw = self._raw + self._take(1)
+            while (yield from self._object(raw)):
+                raw, after = "", (yield from self._next())
+                if after in ",]":
+                    self._take(1)
+                if after != ",":
+                    break
 
-    def _list_or_name(self) -> bool:
-        rest = self._buffer.lstrip()
-        if not rest:
-            return False
-        if rest.startswith("["):
-            self._buffer = rest[1:]
-            self._begin_object(self._raw + "[")
-        else:
-            self._buffer = rest
-            self._state = self._name
-        return True
+    def _next(self) -> Reader[str]:
+        """The next character that is not white space; it stays in the buffer."""
+        while not (rest := self._buffer.lstrip()):
+            yield
+        self._buffer = rest
+        return rest[0]
 
-    def _after(self) -> bool:
-        """Between the objects of a list, and after it."""
-        rest = self._buffer.lstrip()
-        if not rest:
-            return False
-        if rest.startswith(","):
-            self._buffer = rest[1:]
-            self._begin_object("")
-            return True
-        self._buffer = rest.removeprefix("]")
-        self._state = self._text
-        return True
-
-    def _name(self) -> bool:
+    def _named(self) -> Reader[None]:
         """``name{...}``, ``name[ARGS]{...}`` or ``name[CALL_ID]id[ARGS]{...}``."""
-        at = self._buffer.find("{")
-        if at < 0:
-            return False
-        head = self._buffer[:at]
+        while (at := self._buffer.find("{")) < 0:
+            yield
+        head = self._take(at)
         name = head.split("[")[0].strip()
         if name not in self._names:
             self._raw += head
-            self._buffer = self._buffer[at:]
             self._give_back()
-            return True
+            return
         self._begin_call(name)
-        self._buffer = self._buffer[at:]
-        self._value = ValueScanner()
-        self._state = self._arguments
-        return True
-
-    def _arguments(self) -> bool:
-        for index, character in enumerate(self._buffer):
-            if self._value.feed(character):
-                self._argue(self._buffer[: index + 1])
-                self._buffer = self._buffer[index + 1 :]
+        value = ValueScanner()
+        while True:
+            end = next((index + 1 for index, character in enumerate(self._buffer) if value.feed(character)), 0)
+            self._argue(self._take(end or len(self._buffer)))
+            if end:
                 self._end_call()
-                self._state = self._text
-                return True
-        self._argue(self._buffer)
-        self._buffer = ""
-        return False
+                return
+            yield
 
 
 def _overlap(text: str, marker: str) -> int:

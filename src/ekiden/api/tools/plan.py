@@ -14,6 +14,7 @@ from ekiden.api.tools import grammar as grammars
 from ekiden.api.tools.formats import ToolFormat, format_of, shown_tokens
 from ekiden.api.tools.parser import PARSERS, ToolParser
 from ekiden.sampling.grammar_limits import GrammarError, check_schema
+from ekiden.sampling.structured import json_rule
 from ekiden.state.sampling_params import Grammar
 
 _ID_CHARACTERS: Final = string.ascii_letters + string.digits
@@ -85,8 +86,8 @@ def _grammar(
         parallel = parallel and not isinstance(talk.tool_choice, NamedChoice)
         return grammars.calls_only(form, offered, tokenizer, parallel=parallel)
     if answer_format is not None and answer_format.schema is not None:
-        schema, strict = answer_format.schema, answer_format.strict
-        return grammars.calls_or_json(form, offered, tokenizer, schema, strict=strict, parallel=parallel)
+        answer = json_rule(answer_format.schema, lenient=not answer_format.strict)
+        return grammars.calls_or_json(form, offered, tokenizer, answer, parallel=parallel)
     if any(function.strict for function in offered):
         return grammars.text_with_calls(form, offered, tokenizer, parallel=parallel)
     return None

@@ -1,34 +1,11 @@
 """Splits an answer into text and tool calls, whole or piece by piece."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
-from ekiden.api.text_output import PLAIN_REASONS, finish_fields
+from ekiden.api.text_output import finish_fields
 from ekiden.api.tools.parser import CallArguments, CallBegin, Event, Text
 from ekiden.api.tools.plan import ToolPlan
 from ekiden.state.request import Finish, FinishReason
-
-
-@dataclass(slots=True)
-class Call:
-    call_id: str
-    name: str
-    arguments: str = ""
-
-
-@dataclass(slots=True)
-class Reply:
-    text: str = ""
-    calls: list[Call] = field(default_factory=list)
-
-    def add(self, event: Event) -> None:
-        match event:
-            case Text(text):
-                self.text += text
-            case CallBegin(_, call_id, name):
-                self.calls.append(Call(call_id, name))
-            case CallArguments(index, text):
-                self.calls[index].arguments += text
 
 
 class ReplyReader:
@@ -49,35 +26,26 @@ class ReplyReader:
         return self._parser is not None and self._parser.num_calls > 0
 
 
-def read_whole(plan: ToolPlan | None, text: str) -> Reply:
-    reply = Reply()
-    for event in ReplyReader(plan).read(text, last=True):
-        reply.add(event)
-    return reply
-
-
-def finish_reason(finish: Finish, called: bool) -> str:
-    """OpenAI's ``finish_reason``: ``tool_calls`` only for an answer that was not cut short."""
-    if called and finish.reason is FinishReason.STOP:
-        return "tool_calls"
-    return PLAIN_REASONS.get(finish.reason, finish.reason.value)
-
-
 def chat_finish_fields(finish: Finish | None, called: bool) -> dict[str, Any]:
+    """OpenAI's ``finish_reason`` is ``tool_calls`` only for an answer that was not cut short."""
     fields = finish_fields(finish)
-    return fields if finish is None else fields | {"finish_reason": finish_reason(finish, called)}
+    calls = called and finish is not None and finish.reason is FinishReason.STOP
+    return fields | {"finish_reason": "tool_calls"} if calls else fields
 
 
-def chat_message(reply: Reply) -> dict[str, Any]:
-    """The ``message`` of a chat choice."""
-    message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
-    if reply.calls:
-        message["content"] = reply.text or None
-        message["tool_calls"] = [
-            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in reply.calls
-        ]
-    return message
+def chat_message(plan: ToolPlan | None, text: str) -> dict[str, Any]:
+    """The ``message`` of a chat choice, from the text of its answer."""
+    content, calls = "", list[dict[str, Any]]()
+    for event in ReplyReader(plan).read(text, last=True):
+        match event:
+            case Text(piece):
+                content += piece
+            case CallBegin(_, call_id, name):
+                calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": ""}})
+            case CallArguments(index, piece):
+                calls[index]["function"]["arguments"] += piece
+    message = {"role": "assistant", "content": content, "refusal": None}
+    return message | {"content": content or None, "tool_calls": calls} if calls else message
 
 
 def chat_delta(event: Event) -> dict[str, Any]:

@@ -1,0 +1,57 @@
+"""Checks of values that are read by hand, because one field may hold several shapes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from pydantic_core import PydanticCustomError
+
+from ekiden.api.errors import shown
+
+RULE: Final = "rule"
+"""Type of our own validation errors: the message is complete but for the field and its value."""
+
+
+def rule(text: str, at: str = "") -> PydanticCustomError:
+    """A validation error; ``text`` completes "<field><at> ...", for example "is 5; it must be a string"."""
+    return PydanticCustomError(RULE, "{text}", {"text": text, "at": at})
+
+
+def only_fields(item: dict[str, Any], fields: Sequence[str], at: str) -> None:
+    """For objects that are checked by hand: raise a :func:`rule` for a field that is not among ``fields``."""
+    unknown = next((key for key in item if key not in fields), None)
+    if unknown is not None:
+        raise rule(f"has the unknown field {shown(unknown)}", at)
+
+
+def objects(values: Iterable[Any], at: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each object of a list with its place; raises a :func:`rule` for what is none."""
+    for index, value in enumerate(values):
+        where = f"{at}[{index}]"
+        if not isinstance(value, dict):
+            raise rule(f"is {shown(value)}; it must be an object", where)
+        yield where, value
+
+
+def string_field(item: dict[str, Any], key: str, at: str) -> str:
+    """The string in a field; raises a :func:`rule` for anything else."""
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise rule(f"is {shown(value)}; it must be a string", f"{at}.{key}")
+    return value
+
+
+def joined_text(
+    value: Any, at: str = "", *, kinds: Sequence[str] = ("text",), extra: Sequence[str] = (), noun: str = "parts"
+) -> str:
+    """A string, or a list of text parts, joined by line breaks. ``extra``: fields of a part that are ignored."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise rule(f"is {shown(value)}; it must be a string or a list of text {noun}", at)
+    texts: list[str] = []
+    for where, part in objects(value, at):
+        if part.get("type") not in kinds:
+            raise rule(f"is {shown(part.get('type'))}; the model takes text {noun} only", f"{where}.type")
+        only_fields(part, ("type", "text", *extra), where)
+        texts.append(string_field(part, "text", where))
+    return "\n".join(texts)
