@@ -14,6 +14,7 @@ from ekiden.ledger.recorder import Recorder
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.store import LedgerWriter
 from ekiden.state.runner import ModelRunner
+from ekiden.state.turn import Turn
 from tests.simulation.simulator import Simulation
 
 
@@ -48,16 +49,19 @@ class RecordedSimulation(Simulation):
 
     def __init__(self, seed: int, change_rate: float = 0.0) -> None:
         super().__init__(seed, change_rate=change_rate)
-        core = self.core
         self.header = header_of(self.config, self.runner, f"seed-{seed}")
         self.kept = Kept()
-        core.recorder = Recorder(
+        self.recorder = Recorder(
             self.kept.put,
             clock_base=0,
             block_size=self.world.block_size,
             prefix_caching=self.world.prefix_caching,
             controls=controls_of(self.config),
         )
+
+    def record(self, turn: Turn) -> None:
+        super().record(turn)
+        self.recorder.record(turn)
 
     def _clock(self) -> float:
         return round(super()._clock() * 1e6) / 1e6
