@@ -15,11 +15,7 @@ from ekiden.state.turn import TurnRecorder
 
 
 def build_core(
-    parts: EngineParts,
-    config: Config,
-    *,
-    clock: Clock = time.monotonic,
-    recorder: TurnRecorder | None = None,
+    parts: EngineParts, config: Config, *, clock: Clock = time.monotonic, recorder: TurnRecorder | None = None
 ) -> EngineCore:
     """With a ledger's recorder the clock must read whole microseconds (:mod:`ekiden.build.recording`)."""
     grammars = parts.grammars

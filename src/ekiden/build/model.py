@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ekiden.backends.registry import import_backend
-from ekiden.build.installation import Installed, read_installed
+from ekiden.build.installation import read_installed
 from ekiden.build.provenance import make_lineage
 from ekiden.config import Config, ConfigError
 from ekiden.engine.interface import ModelCard
@@ -18,6 +18,7 @@ from ekiden.models.fetch import Progress, model_cache_dir
 from ekiden.models.load import ModelDescription, describe
 from ekiden.models.resolve import ModelFiles, resolve
 from ekiden.sampling.structured import GrammarCompiler
+from ekiden.state.lineage import Lineage
 from ekiden.state.runner import RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.version import __version__
@@ -68,25 +69,18 @@ def load_described(
     with ThreadPoolExecutor(1) as pool:  # the disk is read while the model is compiled
         reading = pool.submit(read_installed)
         runner = backend.load_runner(description, description.files, config)
-        installed = reading.result()
+        lineage = make_lineage(config, description, runner.info, sources, reading.result())
     return EngineParts(
         runner=runner,
-        card=model_card(config, description, runner.info, sources, installed),
+        card=model_card(config, description, runner.info, lineage),
         tokenizer=description.tokenizer,
         grammars=GrammarCompiler(description.tokenizer, runner.info.vocab_size),
     )
 
 
-def model_card(
-    config: Config,
-    description: ModelDescription,
-    info: RunnerInfo,
-    sources: Mapping[str, str] | None = None,
-    installed: Installed | None = None,
-) -> ModelCard:
+def model_card(config: Config, description: ModelDescription, info: RunnerInfo, lineage: Lineage) -> ModelCard:
     """What clients are told of the model."""
     own = min(description.max_position_embeddings, info.max_model_len)
-    lineage = make_lineage(config, description, info, sources, installed)
     relaxed = "" if config.engine.determinism == "strict" else f"-{config.engine.determinism}"
     return ModelCard(
         model_id=config.model.served_model_name or description.files.name,

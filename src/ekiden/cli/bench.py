@@ -6,6 +6,7 @@ Options mean the same in every bench. Ratios are only worth something between fi
 import asyncio
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,6 @@ from ekiden.evaluation.pressure import BENCHES
 from ekiden.evaluation.sse_client import Target
 from ekiden.measure.figures import Figures
 
-Decorator = Callable[[Any], Any]
 ABOVE_ZERO = click.IntRange(min=1)
 JSON = click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 REQUESTS = click.option("--requests", type=ABOVE_ZERO, help="requests in all  [default: as many as rows]")
@@ -50,7 +50,7 @@ def command() -> None:
     """Measure the backend, the engine or any OpenAI-compatible server."""
 
 
-def _shaped(*more: Decorator) -> Decorator:
+def _shaped(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Give a command the settings of the engine, the options that every bench shares, and ``more`` of the shape.
 
     It is called with ``resolved``, with a ``shape`` in place of the options that make one, and with ``as_json``.
@@ -121,17 +121,12 @@ def serve(resolved: Resolved, shape: Shape, as_json: bool, url: str | None, key:
     if shape.concurrency is None and shape.rate is None:
         shape = replace(shape, concurrency=shape.rows)
 
-    def run(url: str) -> Figures:
-        # The load shares its cores with the server, so it takes the event loop that costs least.
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(bench_serve(Target.parse(url, api_key=key), shape, **options))
-
     if url is not None:
         _refuse_server_settings(resolved)
-        figures = run(url)
-    else:
-        with own_server(sized(resolved.config, shape.rows)) as own_url:
-            figures = run(own_url)
+    server = own_server(sized(resolved.config, shape.rows)) if url is None else nullcontext(url)
+    # The load shares its cores with the server, so it takes the event loop that costs least.
+    with server as address, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        figures = runner.run(bench_serve(Target.parse(address, api_key=key), shape, **options))
     loop = f"{shape.rate:g} requests/s" if shape.rate else f"{shape.concurrency} streams"
     _report(f"bench serve: {loop}, {shape.requests} requests", figures, as_json)
     if figures["failures"]:

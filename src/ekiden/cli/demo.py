@@ -170,11 +170,9 @@ def show(console: Console, runs: Sequence[ArmRun], prompts: Sequence[DemoPrompt]
         console.print()
     longest = sorted(prompts, key=lambda prompt: -prompt.max_tokens)[:3]
     told = ", ".join(sorted(names[prompt.id] for prompt in longest))
-    console.print(Text(f"A letter is a request, · an empty slot. The long answers are {told}."))
-    console.print()
+    console.print(Text(f"A letter is a request, · an empty slot. The long answers are {told}.\n"))
     console.print(table_of(["", *(run.batching for run in runs)], figure_rows(runs)))
-    console.print(FORMULAS, style="dim")
-    console.print()
+    console.print(f"{FORMULAS}\n", style="dim")
 
 
 def figure_rows(runs: Sequence[ArmRun]) -> list[list[str]]:

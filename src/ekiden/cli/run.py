@@ -149,7 +149,6 @@ def _result(job: Job, completion: Completion) -> dict[str, Any]:
             "total_tokens": finish.num_prompt_tokens + finish.num_output_tokens,
             "prompt_tokens_details": {"cached_tokens": finish.num_cached_tokens},
         }
-    error = _error(completion)
-    if error is not None:
+    if (error := _error(completion)) is not None:
         row["error"] = error
     return row

@@ -22,7 +22,7 @@ class Preparing:
         self._grammars = grammars
         self._notify = notify
         self._held: dict[str, Request] = {}
-        self._aborted: set[str] = set()
+        self._aborted: dict[str, bool] = {}
 
     def hold(self, request: Request) -> bool:
         """True when the request must wait; ``notify`` is then called once with :class:`Prepared`."""
@@ -40,16 +40,13 @@ class Preparing:
         """True when the request is held; :meth:`release` then tells that it was aborted."""
         if request_id not in self._held:
             return False
-        self._aborted.add(request_id)
+        self._aborted[request_id] = True
         return True
 
     def release(self, prepared: Prepared) -> bool:
         """Stop holding the request; True when it was aborted meanwhile."""
-        request_id = prepared.request.request_id
-        self._held.pop(request_id, None)
-        aborted = request_id in self._aborted
-        self._aborted.discard(request_id)
-        return aborted
+        self._held.pop(prepared.request.request_id, None)
+        return self._aborted.pop(prepared.request.request_id, False)
 
     def give_up(self) -> list[Request]:
         """Stop holding all requests, and return them."""

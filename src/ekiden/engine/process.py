@@ -12,7 +12,6 @@ tokens move.
 
 import asyncio
 import contextlib
-import functools
 import gc
 import queue
 import threading
@@ -160,8 +159,9 @@ class EngineClient(StreamingEngine):
         self._child: _Child | None = None
         self._card: ModelCard | None = None
         self._last_report = 0.0
+        self._first: asyncio.Future[ModelCard]
+        """Is done once the first child is ready, or has ended before that."""
         self._supervisor: asyncio.Task[None] | None = None
-        self._failure: str | None = None
         self._held: list[SetControls] = []
         """Changes of the controls that were asked for while the engine restarts."""
         self._stopping = asyncio.Event()
@@ -169,9 +169,9 @@ class EngineClient(StreamingEngine):
 
     async def start(self) -> ModelCard:
         """Start the child and wait until it can answer. Raises :class:`ModelError` or :class:`EngineDied`."""
-        first: asyncio.Future[ModelCard] = asyncio.get_running_loop().create_future()
-        self._supervisor = asyncio.create_task(self._supervise(first), name="ekiden-supervisor")
-        return await first
+        self._first = asyncio.get_running_loop().create_future()
+        self._supervisor = asyncio.create_task(self._supervise(), name="ekiden-supervisor")
+        return await self._first
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
         """Let what runs finish for ``drain_seconds``, abort the rest, end the child. Harmless when repeated."""
@@ -232,24 +232,22 @@ class EngineClient(StreamingEngine):
 
     # --- supervision
 
-    async def _supervise(self, first: "asyncio.Future[ModelCard]") -> None:
+    async def _supervise(self) -> None:
         pause = 0.5
         while not self._stopping.is_set():
             started = time.monotonic()
-            await self._run_child(first)
-            if not first.done():
-                first.set_exception(EngineDied(str(self._failure)))
-            if first.exception() is not None:
+            await self._run_child()
+            if self._first.exception() is not None:
                 return
             self.restarts += 1
             pause = 0.5 if time.monotonic() - started > 60.0 else min(pause * 2, 30.0)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), timeout=pause)
 
-    async def _run_child(self, first: "asyncio.Future[ModelCard]") -> None:
+    async def _run_child(self) -> None:
         """One child from start to end; every stream it leaves open fails."""
         spawned, self._spawned = self._spawned or self._begin(spawn(engine_main)), None
-        child = self._child = _Child(spawned, functools.partial(self._take, first))
+        child = self._child = _Child(spawned, self._take)
         try:
             while not child.closed.is_set():
                 with contextlib.suppress(TimeoutError):
@@ -259,9 +257,10 @@ class EngineClient(StreamingEngine):
         finally:
             self._child = None
             await child.end()
-            if not child.failed:
-                self._failure = f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
-            self._fail_all(SHUTTING_DOWN if self._stopping.is_set() else str(self._failure), self._held)
+            failure = child.failure or f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
+            self._fail_all(SHUTTING_DOWN if self._stopping.is_set() else failure, self._held)
+            if not self._first.done():
+                self._first.set_exception(EngineDied(failure))
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
@@ -269,7 +268,7 @@ class EngineClient(StreamingEngine):
             spawned.connection.send((self._make_engine, self._config))
         return spawned
 
-    def _take(self, first: "asyncio.Future[ModelCard]", child: "_Child", report: Report) -> None:
+    def _take(self, child: "_Child", report: Report) -> None:
         """Handle a report of the child, on the event loop."""
         self._last_report = time.monotonic()
         match report:
@@ -284,13 +283,12 @@ class EngineClient(StreamingEngine):
                 for command in (SetControls(self.controls().changes), *self._held):
                     self._send(command)
                 self._held.clear()
-                if not first.done():
-                    first.set_result(card)
+                if not self._first.done():
+                    self._first.set_result(card)
             case Failed(message, permanent):
-                child.failed = True
-                self._failure = message
-                if not first.done():
-                    first.set_exception(ModelError(message) if permanent else EngineDied(message))
+                child.failure = message
+                if not self._first.done():
+                    self._first.set_exception(ModelError(message) if permanent else EngineDied(message))
 
 
 class _Child:
@@ -301,8 +299,8 @@ class _Child:
         self._take = take
         self._events = asyncio.get_running_loop()
         self.ready = False
-        self.failed = False
-        """True once it has reported why it ends."""
+        self.failure: str | None = None
+        """Why it ends, once it has reported that."""
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.closed = asyncio.Event()
         """Set after its last report was taken."""

@@ -82,9 +82,10 @@ def test_addresses_names_and_keys_are_not_and_no_secret_is_told() -> None:
 
 
 def test_the_fingerprint_ends_with_it_and_says_when_the_promise_is_relaxed() -> None:
-    card = model_card(Config(), description(), INFO)
+    card = model_card(Config(), description(), INFO, make_lineage(Config(), description(), INFO))
     assert card.fingerprint == f"ekiden-0.1.0-{card.lineage.digest[:8]}"
-    relaxed = model_card(Config(engine=EngineConfig(determinism="relaxed")), description(), INFO)
+    config = Config(engine=EngineConfig(determinism="relaxed"))
+    relaxed = model_card(config, description(), INFO, make_lineage(config, description(), INFO))
     assert relaxed.fingerprint == f"ekiden-0.1.0-{relaxed.lineage.digest[:8]}-relaxed"
 
 
