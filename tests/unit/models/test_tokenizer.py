@@ -2,6 +2,7 @@
 
 import json
 import threading
+from importlib.resources import files
 
 import pytest
 import tokenizers
@@ -41,17 +42,19 @@ class TestSmolLM2:
     """The default model's tokenizer, built from GGUF."""
 
     def test_agrees_with_transformers_on_prompts_and_text(self, smollm2_files, reference_dir):
-        from ekiden.data import read_passages, read_prompts
-
+        prompts, passages = (
+            [json.loads(line) for line in files("ekiden.data").joinpath(path).read_text("utf-8").splitlines()]
+            for path in ("prompts/prompts_en.jsonl", "text/perplexity_en.jsonl")
+        )
         description = describe(smollm2_files)
         reference = json.loads((reference_dir / "smollm2_reference.json").read_text())
         assert description.chat_template is not None
-        for row, prompt in zip(reference["greedy"], read_prompts(), strict=False):
-            text = description.chat_template.render([{"role": "user", "content": prompt.turns[0]}])
+        for row, prompt in zip(reference["greedy"], prompts, strict=False):
+            text = description.chat_template.render([{"role": "user", "content": prompt["turns"][0]}])
             ids = description.tokenizer.encode(text, add_special_tokens=False, parse_special=True)
             assert ids == row["prompt"]
-        for wanted, text in zip(reference["passages"], read_passages(), strict=False):
-            assert description.tokenizer.encode(text, add_special_tokens=True)[:512] == wanted
+        for wanted, passage in zip(reference["passages"], passages, strict=False):
+            assert description.tokenizer.encode(passage["text"], add_special_tokens=True)[:512] == wanted
 
     @pytest.mark.parametrize("text", SAMPLES)
     def test_round_trip_and_stream(self, smollm2, text):
