@@ -49,12 +49,11 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def share(self, key: bytes) -> None:
-        found = self.pool.lookup(key)
-        holders = [block for block, known in self.key_of.items() if known == key]
-        assert ([] if found is None else [found]) == holders
-        if found is not None:
+        found = self.pool.lookup([key])
+        assert found == [block for block, known in self.key_of.items() if known == key]
+        if found:
             self.pool.share(found)
-            self.tables.append([found])
+            self.tables.append(found)
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -79,4 +78,5 @@ def test_least_recently_released_prefix_is_evicted_first() -> None:
     pool.release([blocks[1]])
     pool.release([blocks[0], blocks[2]])
     pool.allocate(1)
-    assert [pool.lookup(key) is not None for key in (b"a", b"b", b"c")] == [True, False, True]
+    assert [pool.lookup([key]) for key in (b"a", b"b", b"c")] == [[blocks[0]], [], [blocks[2]]]
+    assert pool.lookup([b"a", b"b", b"c"]) == [blocks[0]], "nothing is known after the first prefix that is not"

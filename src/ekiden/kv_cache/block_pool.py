@@ -11,6 +11,7 @@ Always free + cached + referenced = num_blocks. Only the KV cache manager uses t
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from ekiden.state.invariants import Invariant, InvariantBreach, checking
 
@@ -32,10 +33,6 @@ class BlockPool:
     def num_available(self) -> int:
         """Blocks that :meth:`allocate` can give: free ones and evictable cached ones."""
         return len(self._free) + len(self._cached)
-
-    @property
-    def num_cached(self) -> int:
-        return len(self._cached)
 
     @property
     def num_referenced(self) -> int:
@@ -60,15 +57,16 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def lookup(self, key: bytes) -> int | None:
-        """The block that holds the prefix named by ``key``, if there is one."""
-        return self._block_of.get(key)
+    def lookup(self, keys: Iterable[bytes]) -> list[int]:
+        """The blocks that hold the prefixes named by ``keys``, up to the first prefix that no block holds."""
+        return [self._block_of[key] for key in takewhile(self._block_of.__contains__, keys)]
 
-    def share(self, block: int) -> None:
-        """Add a reference to a block that :meth:`lookup` found."""
-        if self._ref_count[block] == 0:
-            del self._cached[block]
-        self._ref_count[block] += 1
+    def share(self, blocks: Iterable[int]) -> None:
+        """Add a reference to each of the blocks that :meth:`lookup` found."""
+        for block in blocks:
+            if self._ref_count[block] == 0:
+                del self._cached[block]
+            self._ref_count[block] += 1
 
     def set_key(self, block: int, key: bytes) -> None:
         """Give a referenced block the key of its content. If another block has that key already, nothing changes."""
