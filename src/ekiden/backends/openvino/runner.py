@@ -6,11 +6,13 @@ tokens are chosen before the next pass overwrites them.
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE
-from ekiden.backends.openvino.paged_model import Inputs, PagedModel, flat_inputs
+from ekiden.backends.openvino.paged_model import InputRow, Inputs, PagedModel, flat_inputs
 from ekiden.backends.openvino.passes import DUMMY, NO_LIMITS, Pass, PassLimits, split
-from ekiden.sampling.sampler import Sampler, prompt_logprobs
+from ekiden.sampling.logprobs import prompt_token_logprobs
+from ekiden.sampling.sampler import Sampler
 from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, RowResult, StepOutput, StepTiming
 from ekiden.state.request import TokenLogprobs
 from ekiden.state.runner import ChunkRules, RunnerInfo
@@ -47,18 +49,17 @@ class OpenVINORunner:
         model_seconds = sampling_seconds = 0.0
         passes = self._passes(rows)
         for piece in passes:
-            asked, places = _prompt_places(piece, rows)
-            logits, seconds = self.model.compute(_inputs_of(piece, rows, pool.scratch_block, places))
+            asked = list(_prompt_logits_of(piece, rows))
+            inputs = _inputs_of(piece, rows, pool.scratch_block, [place for _, place, *_ in asked])
+            logits, seconds = self.model.compute(inputs)
             model_seconds += seconds
             began = time.perf_counter()
             chosen = [piece.rows[index] for index in piece.wanted]
             sampled = self._sampler.sample(logits[: len(chosen)], [rows[row] for row in chosen]) if chosen else []
             for row, result in zip(chosen, sampled, strict=True):
                 results[row] = result
-            for (row, position), line in zip(asked, logits[len(chosen) :], strict=False):
-                wanted = rows[row].prompt_logits
-                assert wanted is not None
-                prompts[row] += prompt_logprobs(line[None], wanted, [position])
+            for (row, _, target, num_top), line in zip(asked, logits[len(chosen) :], strict=False):
+                prompts[row].append(prompt_token_logprobs(line, target, num_top))
             sampling_seconds += time.perf_counter() - began
         for row, found in prompts.items():
             results[row] = RowResult(results[row].tokens, results[row].logprobs, tuple(found))
@@ -84,34 +85,24 @@ class OpenVINORunner:
         self.model.close()
 
 
-def _prompt_places(piece: Pass, rows: list[Row]) -> tuple[list[tuple[int, int]], list[int]]:
-    """The prompt positions whose logits a pass must give, as (row, position), and their indices among its tokens."""
-    positions: list[tuple[int, int]] = []
-    places: list[int] = []
+def _prompt_logits_of(piece: Pass, rows: list[Row]) -> Iterator[tuple[int, int, int, int]]:
+    """The prompt positions whose logits a pass must give: the row, the index of the position among the pass's tokens,
+    the token that follows it, and how many alternatives to report."""
     begin = 0
     for row, start, count in zip(piece.rows, piece.starts, piece.counts, strict=True):
         if row != DUMMY and (asked := rows[row].prompt_logits) is not None:
             for position in range(max(start, asked.first), min(start + count, asked.first + len(asked.targets))):
-                positions.append((row, position))
-                places.append(begin + position - start)
+                yield row, begin + position - start, asked.targets[position - asked.first], asked.num_top
         begin += count
-    return positions, places
 
 
 def _inputs_of(piece: Pass, rows: list[Row], scratch_block: int, places: list[int]) -> Inputs:
-    token_ids: list[int] = []
-    blocks: list[int] = []
-    block_counts: list[int] = []
+    parts: list[InputRow] = []
     for index, start, count in zip(piece.rows, piece.starts, piece.counts, strict=True):
         if index == DUMMY:
-            token_ids.append(0)
-            blocks.append(scratch_block)
-            block_counts.append(1)
+            parts.append(([0], 0, [scratch_block]))
             continue
         row = rows[index]
-        own, first = row.token_ids, start - row.start
-        token_ids.extend(own if len(own) == count else own[first : first + count])
-        needed = -(-(start + count) // BLOCK_SIZE)
-        blocks.extend(row.blocks if len(row.blocks) == needed else row.blocks[:needed])
-        block_counts.append(needed)
-    return flat_inputs(token_ids, piece.starts, piece.counts, blocks, block_counts, piece.wanted, places)
+        first, needed = start - row.start, -(-(start + count) // BLOCK_SIZE)
+        parts.append((row.token_ids[first : first + count], start, row.blocks[:needed]))
+    return flat_inputs(parts, piece.wanted, places)
