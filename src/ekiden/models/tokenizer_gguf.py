@@ -45,13 +45,9 @@ _DIGITS_THEN_GPT2 = (pre_tokenizers.Digits(individual_digits=True), *_GPT2)
 
 # tokenizer.ggml.pre -> splitting rule.
 _SPLITS: dict[str, tuple[pre_tokenizers.PreTokenizer, ...]] = {
-    "gpt-2": _GPT2,
-    "gpt2": _GPT2,
-    "smollm": _DIGITS_THEN_GPT2,
-    "starcoder": _DIGITS_THEN_GPT2,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
+    **dict.fromkeys(("gpt-2", "gpt2"), _GPT2),
+    **dict.fromkeys(("smollm", "starcoder"), _DIGITS_THEN_GPT2),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _LLAMA3),
     "qwen2": _QWEN2,
     "tekken": _TEKKEN,
 }
@@ -193,15 +189,8 @@ def _sentencepiece(described: _Metadata) -> tokenizers.Tokenizer:
     bytes_there = sum(token_type == BYTE for token_type in described.types)
     if bytes_there not in (0, 256):
         raise ModelError(f"{described.source}: the file holds {bytes_there} byte tokens of 256; {_WAY_OUT}")
-    backend = tokenizers.Tokenizer(
-        models.BPE(
-            described.vocabulary,
-            _ranked_merges(described, scores),
-            unk_token=unknown_text,
-            fuse_unk=True,
-            byte_fallback=bytes_there == 256,
-        )
-    )
+    merges, options = _ranked_merges(described, scores), {"fuse_unk": True, "byte_fallback": bytes_there == 256}
+    backend = tokenizers.Tokenizer(models.BPE(described.vocabulary, merges, unk_token=unknown_text, **options))
     prepend = [normalizers.Prepend("▁")] if described.flag("add_space_prefix", True) else []
     backend.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", "▁")])
     return backend
