@@ -1,10 +1,12 @@
 """The block pool against a model that knows nothing of lists and queues: only who references what."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ekiden.kv_cache.block_pool import BlockPool, OutOfBlocks
+from ekiden.kv_cache.block_pool import BlockPool
+from ekiden.state.invariants import Invariant, InvariantBreach
 
 NUM_BLOCKS = 7
 KEYS = st.sampled_from([b"a", b"b", b"c"])
@@ -27,11 +29,10 @@ class BlockPoolMachine(RuleBasedStateMachine):
         available = NUM_BLOCKS - len(self.referenced())
         assert self.pool.num_available == available
         if count > available:
-            try:
+            with pytest.raises(InvariantBreach) as breach:
                 self.pool.allocate(count)
-            except OutOfBlocks:
-                return
-            raise AssertionError("more blocks were given out than there are")
+            assert breach.value.invariant is Invariant.BUDGET
+            return
         blocks = self.pool.allocate(count)
         assert len(set(blocks)) == count
         assert not set(blocks) & self.referenced(), "a referenced block was given out again"

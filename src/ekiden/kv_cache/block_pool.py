@@ -16,10 +16,6 @@ from itertools import takewhile
 from ekiden.state.invariants import Invariant, InvariantBreach, checking
 
 
-class OutOfBlocks(InvariantBreach):
-    """More blocks were taken than :attr:`BlockPool.num_available`, which callers must check first."""
-
-
 class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -42,10 +38,13 @@ class BlockPool:
         return self._ref_count[block]
 
     def allocate(self, count: int) -> list[int]:
-        """Take ``count`` blocks, with one reference each. Free blocks come first, then cached ones are evicted."""
+        """Take ``count`` blocks, with one reference each. Free blocks come first, then cached ones are evicted.
+
+        Callers must check :attr:`num_available` first.
+        """
         if count > self.num_available:
             what = f"{count} blocks asked for, {self.num_available} of {self.num_blocks} available"
-            raise OutOfBlocks(Invariant.BUDGET, what)
+            raise InvariantBreach(Invariant.BUDGET, what)
         blocks = []
         for _ in range(count):
             if self._free:

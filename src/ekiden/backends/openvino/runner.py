@@ -63,22 +63,15 @@ class OpenVINORunner:
             sampling_seconds += time.perf_counter() - began
         for row, found in prompts.items():
             results[row] = RowResult(results[row].tokens, results[row].logprobs, tuple(found))
-        return StepOutput(
-            rows=results,
-            timing=StepTiming(model=model_seconds, sampling=sampling_seconds),
-            padding_rows=sum(piece.padding_rows for piece in passes),
-            passes=len(passes),
-        )
+        timing = StepTiming(model=model_seconds, sampling=sampling_seconds)
+        padding_rows = sum(piece.rows.count(DUMMY) for piece in passes)
+        return StepOutput(rows=results, timing=timing, padding_rows=padding_rows, passes=len(passes))
 
     def _passes(self, rows: list[Row]) -> list[Pass]:
         limits = self.limits if all(row.prompt_logits is None for row in rows) else self._limits_with_prompt_logits
-        return split(
-            [row.start for row in rows],
-            [len(row.token_ids) for row in rows],
-            [row.sampling is not None for row in rows],
-            limits=limits,
-            block_size=BLOCK_SIZE,
-        )
+        starts, counts = [row.start for row in rows], [len(row.token_ids) for row in rows]
+        wanted = [row.sampling is not None for row in rows]
+        return split(starts, counts, wanted, limits=limits, block_size=BLOCK_SIZE)
 
     def close(self) -> None:
         """Release the model and the pool; the runner cannot be used afterwards."""
