@@ -114,16 +114,9 @@ def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: 
         raise failure(source, error) from error
     texts = dict(enumerate(described.tokens))
     named = [described.token_id(name) for name in ("bos", "eos", "eot", "eom", "padding")]
-    special = {
-        token_id: text
-        for token_id, text in texts.items()
-        if text and (described.types[token_id] in (CONTROL, UNKNOWN) or token_id in named)
-    }
-    added = {
-        token_id: text
-        for token_id, text in texts.items()
-        if described.types[token_id] in (CONTROL, USER_DEFINED, UNKNOWN) or token_id in special
-    }
+    types = described.types
+    special = {i: text for i, text in texts.items() if text and (types[i] in (CONTROL, UNKNOWN) or i in named)}
+    added = {i: text for i, text in texts.items() if types[i] in (CONTROL, USER_DEFINED, UNKNOWN) or i in special}
     backend.add_tokens([AddedToken(text, special=i in special, normalized=False) for i, text in added.items() if text])
     bos, eos, eot, eom, _ = named
     adds_bos = described.flag("add_bos_token", adds_bos)
