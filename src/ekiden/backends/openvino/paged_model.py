@@ -6,6 +6,7 @@ because another kernel, which rounds differently, computes a single row.
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -75,9 +76,9 @@ def flat_inputs(rows: Sequence[InputRow], wanted: list[int], places: Sequence[in
     ``wanted`` are the rows whose last token needs logits; ``places`` are the indices, among the tokens of all rows, of
     further tokens that need them.
     """
-    token_ids = [token for tokens, _, _ in rows for token in tokens]
-    counts = [len(tokens) for tokens, _, _ in rows]
-    past = np.array([start for _, start, _ in rows], np.int32)
+    tokens, starts, tables = zip(*rows, strict=True)
+    token_ids, counts = list(chain(*tokens)), list(map(len, tokens))
+    past = np.array(starts, np.int32)
     begins = _begins(counts)
     if len(token_ids) == len(rows):
         positions = past.astype(np.int64)
@@ -94,9 +95,9 @@ def flat_inputs(rows: Sequence[InputRow], wanted: list[int], places: Sequence[in
         "position_ids": positions,
         "past_lens": past,
         "subsequence_begins": begins,
-        "block_indices": np.array([block for _, _, table in rows for block in table], np.int32),
-        "block_indices_begins": _begins([len(table) for _, _, table in rows]),
-        "max_context_len": np.array((past + counts).max(), np.int32),
+        "block_indices": np.array(list(chain(*tables)), np.int32),
+        "block_indices_begins": _begins(list(map(len, tables))),
+        "max_context_len": np.array(max(map(int.__add__, starts, counts)), np.int32),
         "logit_rows": logit_rows,
     }
 
