@@ -244,7 +244,7 @@ async def test_auto_binds_nothing_and_required_binds_all(memory: Memory) -> None
 def follows(memory: Memory, text: str) -> bool:
     """Whether the request's grammar allows the text as a whole."""
     tokenizer = memory.engine.tokenizer
-    rules = GrammarCompiler(tokenizer, tokenizer.vocab_size).compile(grammar_of(memory)).start()
+    rules = GrammarCompiler(tokenizer, tokenizer.vocab_size).compile(grammar_of(memory))
     for index, token in enumerate([*say(text), END]):
         (mask,) = rules.masks()
         if not mask[token // 8] >> token % 8 & 1:

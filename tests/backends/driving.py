@@ -89,4 +89,4 @@ def load_folder(folder: Path, cache_dir: Path, **settings: Any) -> OpenVINORunne
 
 
 def load(files: ModelFiles, **settings: Any) -> OpenVINORunner:
-    return load_runner(describe(files), files, configuration(**settings))
+    return load_runner(describe(files), configuration(**settings))

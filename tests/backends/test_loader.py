@@ -102,7 +102,7 @@ def test_a_failed_self_test_is_told_and_not_kept(reference_dir: Path, tmp_path: 
 def test_the_backends_own_reducer_comes_with_it(reference_dir: Path, tmp_path: Path):
     reducer = load_folder(reference_dir / "llama", tmp_path, threads=1, **SMALL)._sampler._reducer
     assert isinstance(reducer, OpenVINOReducer)
-    reduced = reducer.reduce(np.zeros((3, 256), np.float32), np.ones(3, np.float32))
+    reduced = reducer(np.zeros((3, 256), np.float32), np.ones(3, np.float32))
     assert reduced.maxima.shape == (3, 2)
     assert reduced.sums.tolist() == [[128.0, 128.0]] * 3
 

@@ -1,10 +1,12 @@
 """The block pool against a model that knows nothing of lists and queues: only who references what."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ekiden.kv_cache.block_pool import BlockPool, OutOfBlocks
+from ekiden.kv_cache.block_pool import BlockPool
+from ekiden.state.invariants import Invariant, InvariantBreach
 
 NUM_BLOCKS = 7
 KEYS = st.sampled_from([b"a", b"b", b"c"])
@@ -27,11 +29,10 @@ class BlockPoolMachine(RuleBasedStateMachine):
         available = NUM_BLOCKS - len(self.referenced())
         assert self.pool.num_available == available
         if count > available:
-            try:
+            with pytest.raises(InvariantBreach) as breach:
                 self.pool.allocate(count)
-            except OutOfBlocks:
-                return
-            raise AssertionError("more blocks were given out than there are")
+            assert breach.value.invariant is Invariant.BUDGET
+            return
         blocks = self.pool.allocate(count)
         assert len(set(blocks)) == count
         assert not set(blocks) & self.referenced(), "a referenced block was given out again"
@@ -49,12 +50,11 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def share(self, key: bytes) -> None:
-        found = self.pool.lookup(key)
-        holders = [block for block, known in self.key_of.items() if known == key]
-        assert ([] if found is None else [found]) == holders
-        if found is not None:
+        found = self.pool.lookup([key])
+        assert found == [block for block, known in self.key_of.items() if known == key]
+        if found:
             self.pool.share(found)
-            self.tables.append([found])
+            self.tables.append(found)
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -79,4 +79,5 @@ def test_least_recently_released_prefix_is_evicted_first() -> None:
     pool.release([blocks[1]])
     pool.release([blocks[0], blocks[2]])
     pool.allocate(1)
-    assert [pool.lookup(key) is not None for key in (b"a", b"b", b"c")] == [True, False, True]
+    assert [pool.lookup([key]) for key in (b"a", b"b", b"c")] == [[blocks[0]], [], [blocks[2]]]
+    assert pool.lookup([b"a", b"b", b"c"]) == [blocks[0]], "nothing is known after the first prefix that is not"

@@ -15,9 +15,9 @@ import numpy as np
 
 from ekiden.config import Config
 from ekiden.models.load import ModelDescription
-from ekiden.models.resolve import ModelFiles
+from ekiden.sampling.logprobs import prompt_token_logprobs
 from ekiden.sampling.reduction import FloatMatrix
-from ekiden.sampling.sampler import Sampler, num_accepted, prompt_logprobs
+from ekiden.sampling.sampler import Sampler, num_accepted
 from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, RowResult, StepOutput
 from ekiden.state.runner import ChunkRules, RunnerError, RunnerInfo
 
@@ -85,7 +85,8 @@ class FakeRunner:
             result = RowResult(tuple(chosen[: 1 + num_accepted(row, chosen)]))
         if (asked := row.prompt_logits) is not None:
             positions = range(asked.first, asked.first + len(asked.targets))
-            likely = prompt_logprobs(self._logits(row, positions), asked, positions)
+            lines = zip(self._logits(row, positions), asked.targets, strict=True)
+            likely = tuple(prompt_token_logprobs(line, target, asked.num_top) for line, target in lines)
             result = RowResult(result.tokens, result.logprobs, likely)
         return result
 
@@ -122,7 +123,7 @@ def devices() -> tuple[str, ...]:
     return ("CPU",)
 
 
-def load_runner(description: ModelDescription, files: ModelFiles, config: Config) -> FakeRunner:
+def load_runner(description: ModelDescription, config: Config) -> FakeRunner:
     """A runner with the model's vocabulary and context, and none of its weights."""
     return FakeRunner(
         vocab_size=description.vocab_size,
@@ -130,5 +131,5 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
         num_swap_blocks=_SERVED_BLOCKS,
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len or description.max_position_embeddings,
-        sampler=Sampler(None, description.tokenizer.eos_token_ids),
+        sampler=Sampler(eos_token_ids=description.tokenizer.eos_token_ids),
     )

@@ -10,7 +10,6 @@ from ekiden.config import Config, ConfigError
 
 if TYPE_CHECKING:  # `ekiden serve` imports this module before all that is heavy
     from ekiden.models.load import ModelDescription
-    from ekiden.models.resolve import ModelFiles
     from ekiden.state.runner import ModelRunner
 
 
@@ -21,7 +20,7 @@ class Backend(Protocol):
         """The devices of this machine that it can compute on, as ``--device`` takes them."""
         ...
 
-    def load_runner(self, description: "ModelDescription", files: "ModelFiles", config: Config) -> "ModelRunner":
+    def load_runner(self, description: "ModelDescription", config: Config) -> "ModelRunner":
         """Raises :class:`~ekiden.models.errors.ModelError`, and :class:`ConfigError` for a setting it cannot meet."""
         ...
 

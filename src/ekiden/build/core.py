@@ -26,7 +26,7 @@ def build_core(
         clock=clock,
         eos_token_ids=parts.eos_token_ids,
         make_stop_text=partial(_stop_text, parts.tokenizer),
-        make_rules=None if grammars is None else lambda grammar: grammars.compile(grammar).start(),
+        make_rules=None if grammars is None else lambda grammar: grammars.compile(grammar),
         seed=config.engine.seed,
         max_model_len=parts.card.max_model_len,
         recorder=recorder,

@@ -68,7 +68,7 @@ def load_described(
     backend = import_backend(config)
     with ThreadPoolExecutor(1) as pool:  # the disk is read while the model is compiled
         reading = pool.submit(read_installed)
-        runner = backend.load_runner(description, description.files, config)
+        runner = backend.load_runner(description, config)
         lineage = make_lineage(config, description, runner.info, sources, reading.result())
     return EngineParts(
         runner=runner,

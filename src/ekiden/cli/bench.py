@@ -176,7 +176,7 @@ def peer(resolved: Resolved, shape: Shape, as_json: bool, rounds: int, peer_sett
     model = describe_model(config)
     parts = load_described(config, model, resolved.sources)
     with (
-        GenAIPeer(model, model.files, config, tuned=peer_settings == "ours") as other,
+        GenAIPeer(model, config, tuned=peer_settings == "ours") as other,
         progress("bench peer", 4 * rounds, "runs") as advance,
     ):
         figures = bench_peer(parts, config, shape, other.generate, rounds=rounds, on_run=advance)

@@ -221,7 +221,7 @@ class EngineCore:
             turn.end = turn.end or turn.start
             turn.epoch = self.controls.now.epoch
             turn.num_waiting, turn.num_running = len(self.population.queued), len(self.population.running)
-            turn.num_free_blocks = self.kv.num_available
+            turn.num_free_blocks = self.kv.pool.num_available
             self.recorder.record(turn)
         return result
 

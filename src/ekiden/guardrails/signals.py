@@ -35,17 +35,14 @@ class DrainRate:
         self._events = self._events * keep + joined
         self._seconds = self._seconds * keep + elapsed
 
-    @property
-    def per_second(self) -> float | None:
-        """None until there is a measurement."""
-        return self._events / self._seconds if self._events > 0 and self._seconds > 0 else None
-
     def seconds_for(self, count: int, at_most: float | None = None) -> float | None:
         """How long ``count`` waiting requests will take to join; None while nothing is known.
 
         ``at_most`` is an upper bound of the rate that is known from elsewhere.
         """
-        rates = [rate for rate in (self.per_second, at_most) if rate is not None]
+        rates = [] if at_most is None else [at_most]
+        if self._events > 0 and self._seconds > 0:
+            rates.append(self._events / self._seconds)
         return count / min(rates) if rates else None
 
 

@@ -11,12 +11,9 @@ Always free + cached + referenced = num_blocks. Only the KV cache manager uses t
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from ekiden.state.invariants import Invariant, InvariantBreach, checking
-
-
-class OutOfBlocks(InvariantBreach):
-    """More blocks were taken than :attr:`BlockPool.num_available`, which callers must check first."""
 
 
 class BlockPool:
@@ -34,10 +31,6 @@ class BlockPool:
         return len(self._free) + len(self._cached)
 
     @property
-    def num_cached(self) -> int:
-        return len(self._cached)
-
-    @property
     def num_referenced(self) -> int:
         return self.num_blocks - self.num_available
 
@@ -45,10 +38,13 @@ class BlockPool:
         return self._ref_count[block]
 
     def allocate(self, count: int) -> list[int]:
-        """Take ``count`` blocks, with one reference each. Free blocks come first, then cached ones are evicted."""
+        """Take ``count`` blocks, with one reference each. Free blocks come first, then cached ones are evicted.
+
+        Callers must check :attr:`num_available` first.
+        """
         if count > self.num_available:
             what = f"{count} blocks asked for, {self.num_available} of {self.num_blocks} available"
-            raise OutOfBlocks(Invariant.BUDGET, what)
+            raise InvariantBreach(Invariant.BUDGET, what)
         blocks = []
         for _ in range(count):
             if self._free:
@@ -60,15 +56,16 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def lookup(self, key: bytes) -> int | None:
-        """The block that holds the prefix named by ``key``, if there is one."""
-        return self._block_of.get(key)
+    def lookup(self, keys: Iterable[bytes]) -> list[int]:
+        """The blocks that hold the prefixes named by ``keys``, up to the first prefix that no block holds."""
+        return [self._block_of[key] for key in takewhile(self._block_of.__contains__, keys)]
 
-    def share(self, block: int) -> None:
-        """Add a reference to a block that :meth:`lookup` found."""
-        if self._ref_count[block] == 0:
-            del self._cached[block]
-        self._ref_count[block] += 1
+    def share(self, blocks: Iterable[int]) -> None:
+        """Add a reference to each of the blocks that :meth:`lookup` found."""
+        for block in blocks:
+            if self._ref_count[block] == 0:
+                del self._cached[block]
+            self._ref_count[block] += 1
 
     def set_key(self, block: int, key: bytes) -> None:
         """Give a referenced block the key of its content. If another block has that key already, nothing changes."""

@@ -36,10 +36,6 @@ class KVCacheManager:
         self._swap_in_flight: list[int] = []
 
     @property
-    def num_available(self) -> int:
-        return self.pool.num_available
-
-    @property
     def max_tokens(self) -> int:
         """The length of the longest sequence that fits the pool."""
         return self.pool.num_blocks * self.block_size
@@ -61,8 +57,7 @@ class KVCacheManager:
         if sequence.swapped_blocks:
             return self._swap_in(sequence)
         shared = self._shared_prefix(sequence)
-        for block in shared:
-            self.pool.share(block)
+        self.pool.share(shared)
         missing = self.blocks_for(len(sequence.token_ids)) - len(shared)
         sequence.block_table = (*shared, *self.pool.allocate(missing))
         sequence.num_computed_tokens = len(shared) * self.block_size
@@ -77,16 +72,7 @@ class KVCacheManager:
         """The blocks in the pool that already hold the start of this sequence's prompt."""
         if not self._takes_shared(sequence) or sequence.swapped_blocks:
             return []
-        return self._known_blocks(prompt_keys(sequence, self.block_size)[: self._reusable_blocks(sequence)])
-
-    def _known_blocks(self, keys: list[bytes]) -> list[int]:
-        """The blocks that hold the prefixes named by ``keys``, up to the first prefix that no block holds."""
-        blocks: list[int] = []
-        for key in keys:
-            if (block := self.pool.lookup(key)) is None:
-                break
-            blocks.append(block)
-        return blocks
+        return self.pool.lookup(prompt_keys(sequence, self.block_size)[: self._reusable_blocks(sequence)])
 
     def _reusable_blocks(self, sequence: Sequence) -> int:
         return reusable_blocks(sequence.num_prompt_tokens, self.block_size, self._least_chunk)
@@ -117,13 +103,12 @@ class KVCacheManager:
         Requests with the same long beginning often arrive together, before any of their blocks has a key.
         """
         left = sequence.num_prompt_tokens - sequence.num_computed_tokens
-        found = self._known_blocks(self.keys_to_compute(sequence, left))
+        found = self.pool.lookup(self.keys_to_compute(sequence, left))
         if not found:
             return 0
         first, table = sequence.num_computed_tokens // self.block_size, sequence.block_table
         after = first + len(found)
-        for block in found:
-            self.pool.share(block)
+        self.pool.share(found)
         self.pool.release(table[first:after])
         sequence.block_table = (*table[:first], *found, *table[after:])
         gained = len(found) * self.block_size
@@ -146,7 +131,7 @@ class KVCacheManager:
         end = sequence.num_computed_tokens + 1
         missing = self.blocks_for(end + count) - len(sequence.block_table)
         if missing > 0:
-            sequence.block_table += tuple(self.pool.allocate(min(missing, self.num_available)))
+            sequence.block_table += tuple(self.pool.allocate(min(missing, self.pool.num_available)))
         return min(count, len(sequence.block_table) * self.block_size - end)
 
     def trim(self, sequence: Sequence, num_tokens: int) -> None:

@@ -162,10 +162,7 @@ def _mapped(value: Any, change: Callable[[str], str], keep: tuple[str, ...] = ()
         return change(value)
     if isinstance(value, Mapping):
         # Keys change too, since the client wrote the names of a function's parameters.
-        return {
-            change(key) if isinstance(key, str) else key: item if key in keep else _mapped(item, change)
-            for key, item in value.items()
-        }
+        return {_mapped(key, change): item if key in keep else _mapped(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_mapped(item, change) for item in value]
     return value

@@ -83,8 +83,9 @@ class GGUFFile:
         except OSError as error:
             raise unreadable(path, error) from error
         self._size, self._position = len(self._data), len(MAGIC)
-        tensor_count, key_count = self._read_counts()
-        self.metadata: dict[str, MetadataValue] = self._read_metadata(key_count)
+        self._check_version()
+        tensor_count = self._count("number of tensors", 8 + 4 + 4 + 8, MAX_TENSORS)
+        self.metadata: dict[str, MetadataValue] = self._read_metadata()
         alignment = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 8 or alignment % 8 or alignment > 1 << 20:
             raise ModelError(
@@ -131,7 +132,7 @@ class GGUFFile:
         except UnicodeDecodeError as error:
             raise self._failure(f"{what} is not valid UTF-8") from error
 
-    def _read_counts(self) -> tuple[int, int]:
+    def _check_version(self) -> None:
         version: int = self._unpack("I")
         if version in (2 << 24, 3 << 24):
             raise ModelError(
@@ -139,14 +140,10 @@ class GGUFFile:
             )
         if version not in (2, 3):
             raise ModelError(f"{self.path}: GGUF version {version} is not supported; convert the model again")
-        return (
-            self._count("number of tensors", 8 + 4 + 4 + 8, MAX_TENSORS),
-            self._count("number of metadata keys", 8 + 4 + 1, MAX_KEYS),
-        )
 
-    def _read_metadata(self, key_count: int) -> dict[str, MetadataValue]:
+    def _read_metadata(self) -> dict[str, MetadataValue]:
         result: dict[str, MetadataValue] = {}
-        for _ in range(key_count):
+        for _ in range(self._count("number of metadata keys", 8 + 4 + 1, MAX_KEYS)):
             key = self._read_string("a metadata key")
             if key in result:
                 raise self._failure(f"metadata key {key!r} occurs twice")

@@ -32,11 +32,9 @@ def fetch_snapshot(repository: str, cache_dir: Path, progress: Progress) -> Path
         ) from error
     named = f"{repository} cannot be fetched from the hub"
     try:
+        bar = _progress_bar(f"fetching {repository}", progress)
         folder = snapshot_download(
-            repository,
-            cache_dir=cache_dir / "hub",
-            allow_patterns=list(PATTERNS),
-            tqdm_class=_progress_bar(f"fetching {repository}", progress),
+            repository, cache_dir=cache_dir / "hub", allow_patterns=list(PATTERNS), tqdm_class=bar
         )
     except errors.GatedRepoError as error:
         raise ModelError(f"{named}: it is gated; accept its terms there, then set HF_TOKEN") from error

@@ -109,15 +109,7 @@ def _with_tokenizer(kind: Kind, folder: Path, name: str, weights: tuple[Path, ..
             if needed == "tokenizer.json" and optional("tokenizer.model", "vocab.json"):
                 hint = " (save it with transformers' AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER))"
             raise ModelError(f"{folder}: {needed} is missing and needed{hint}; export or fetch the model again")
-    return ModelFiles(
-        kind=kind,
-        name=name,
-        root=folder,
-        weights=weights,
-        cache_dir=cache_dir,
-        config=folder / "config.json",
-        generation_config=optional("generation_config.json"),
-        tokenizer=folder / "tokenizer.json",
-        tokenizer_config=optional("tokenizer_config.json"),
-        chat_template=optional("chat_template.jinja", "chat_template.json"),
-    )
+    names = ("config", "generation_config", "tokenizer", "tokenizer_config")
+    found = {each: optional(f"{each}.json") for each in names}
+    found["chat_template"] = optional("chat_template.jinja", "chat_template.json")
+    return ModelFiles(kind=kind, name=name, root=folder, weights=weights, cache_dir=cache_dir, **found)

@@ -15,13 +15,12 @@ Rules:
 """
 
 import codecs
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ekiden.models.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextDelta:
+class TextDelta(NamedTuple):
     """``text`` may be sent now; ``stopped`` is the stop string that ended the text, if one did."""
 
     text: str

@@ -170,10 +170,8 @@ class Tokenizer:
         position = 0
         for match in self._special_token.finditer(text):
             name = match.group()
-            yield (
-                text[position : match.start()].replace(GUARD, ""),
-                (self.special[name if name in self.special else name.strip()],),
-            )
+            special_id = self.special[name if name in self.special else name.strip()]
+            yield text[position : match.start()].replace(GUARD, ""), (special_id,)
             position = match.end()
         yield text[position:].replace(GUARD, ""), ()
 

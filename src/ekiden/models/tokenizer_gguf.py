@@ -45,13 +45,9 @@ _DIGITS_THEN_GPT2 = (pre_tokenizers.Digits(individual_digits=True), *_GPT2)
 
 # tokenizer.ggml.pre -> splitting rule.
 _SPLITS: dict[str, tuple[pre_tokenizers.PreTokenizer, ...]] = {
-    "gpt-2": _GPT2,
-    "gpt2": _GPT2,
-    "smollm": _DIGITS_THEN_GPT2,
-    "starcoder": _DIGITS_THEN_GPT2,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
+    **dict.fromkeys(("gpt-2", "gpt2"), _GPT2),
+    **dict.fromkeys(("smollm", "starcoder"), _DIGITS_THEN_GPT2),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _LLAMA3),
     "qwen2": _QWEN2,
     "tekken": _TEKKEN,
 }
@@ -118,16 +114,9 @@ def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: 
         raise failure(source, error) from error
     texts = dict(enumerate(described.tokens))
     named = [described.token_id(name) for name in ("bos", "eos", "eot", "eom", "padding")]
-    special = {
-        token_id: text
-        for token_id, text in texts.items()
-        if text and (described.types[token_id] in (CONTROL, UNKNOWN) or token_id in named)
-    }
-    added = {
-        token_id: text
-        for token_id, text in texts.items()
-        if described.types[token_id] in (CONTROL, USER_DEFINED, UNKNOWN) or token_id in special
-    }
+    types = described.types
+    special = {i: text for i, text in texts.items() if text and (types[i] in (CONTROL, UNKNOWN) or i in named)}
+    added = {i: text for i, text in texts.items() if types[i] in (CONTROL, USER_DEFINED, UNKNOWN) or i in special}
     backend.add_tokens([AddedToken(text, special=i in special, normalized=False) for i, text in added.items() if text])
     bos, eos, eot, eom, _ = named
     adds_bos = described.flag("add_bos_token", adds_bos)
@@ -193,15 +182,8 @@ def _sentencepiece(described: _Metadata) -> tokenizers.Tokenizer:
     bytes_there = sum(token_type == BYTE for token_type in described.types)
     if bytes_there not in (0, 256):
         raise ModelError(f"{described.source}: the file holds {bytes_there} byte tokens of 256; {_WAY_OUT}")
-    backend = tokenizers.Tokenizer(
-        models.BPE(
-            described.vocabulary,
-            _ranked_merges(described, scores),
-            unk_token=unknown_text,
-            fuse_unk=True,
-            byte_fallback=bytes_there == 256,
-        )
-    )
+    merges, options = _ranked_merges(described, scores), {"fuse_unk": True, "byte_fallback": bytes_there == 256}
+    backend = tokenizers.Tokenizer(models.BPE(described.vocabulary, merges, unk_token=unknown_text, **options))
     prepend = [normalizers.Prepend("▁")] if described.flag("add_space_prefix", True) else []
     backend.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", "▁")])
     return backend

@@ -14,7 +14,7 @@ draws were rejected too often, sorts its likely tokens instead (``prefix.py``).
 
 import itertools
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,7 @@ BLOCKS_OF_ATTEMPTS = 4
 """Blocks of random numbers that a row may use before it sorts its likely tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     """One row's draw: ``row`` is its index in the logits; its random numbers follow from ``seed`` and ``position``."""
 
     row: int

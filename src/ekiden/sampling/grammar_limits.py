@@ -114,11 +114,8 @@ class _References:
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._root = schema
-        self._targets = {
-            value["$ref"]: _resolve(schema, value["$ref"])
-            for _, value, _ in _walk(schema)
-            if isinstance(value.get("$ref"), str)
-        }
+        references = [value["$ref"] for _, value, _ in _walk(schema) if isinstance(value.get("$ref"), str)]
+        self._targets = {reference: _resolve(schema, reference) for reference in references}
         self._ending: set[str] = set()
         self._looks = 0
 

@@ -5,7 +5,7 @@ with the highest maxima contain every token above the highest maximum of the oth
 those tokens, it is known exactly; otherwise the whole row is searched.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ FEWEST_GROUPS = 32
 MOST_GROUPS = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(NamedTuple):
     """Tokens of one row, highest first, with ``exp((logit - row maximum) / temperature)``."""
 
     ids: Ids

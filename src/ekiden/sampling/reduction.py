@@ -1,4 +1,4 @@
-"""Summarises a row of logits for sampling, and the port through which a backend may do so faster.
+"""Summarises a row of logits for sampling, and the type of the functions by which a backend may do so faster.
 
 A row of ``V`` logits is divided into ``ceil(V / GROUP_SIZE)`` groups. The maxima of the groups tell where the likely
 tokens are, and the groups' sums of exponentials add up to the row's total mass. Both arrays are small, so the code
@@ -7,8 +7,8 @@ after them reads few numbers.
 Rule: a row's results must not depend, in any bit, on the other rows of the call.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,7 @@ Ids = npt.NDArray[np.int64]
 GROUP_SIZE = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Reduced:
+class Reduced(NamedTuple):
     """``maxima[r, g]`` is the highest logit of group ``g``; ``sums[r, g]`` the sum over the group of
     ``exp((logit - row maximum) * inverse temperature)``."""
 
@@ -30,25 +29,21 @@ class Reduced:
     sums: FloatMatrix
 
 
-class Reducer(Protocol):
-    def reduce(self, logits: FloatMatrix, inverse_temperatures: npt.NDArray[np.float32]) -> Reduced:
-        """Reduce ``logits`` with ``1 / temperature`` for each row.
+Reducer = Callable[[FloatMatrix, FloatRow], Reduced]
+"""Reduces logits with ``1 / temperature`` for each row.
 
-        ``logits`` is C-contiguous, ``[rows, padded vocabulary]``, a multiple of :data:`GROUP_SIZE` wide, and is only
-        read. The result is valid until the next call.
-        """
-        ...
+The logits are C-contiguous, ``[rows, padded vocabulary]``, a multiple of :data:`GROUP_SIZE` wide, and are only read.
+The result is valid until the next call.
+"""
 
 
-class NumpyReducer:
-    """The reference, for backends that have no reducer of their own."""
-
-    def reduce(self, logits: FloatMatrix, inverse_temperatures: npt.NDArray[np.float32]) -> Reduced:
-        groups = logits.reshape(len(logits), -1, GROUP_SIZE)
-        maxima = groups.max(axis=2)
-        top = maxima.max(axis=1)
-        weights = (groups - top[:, None, None]) * inverse_temperatures[:, None, None]
-        return Reduced(maxima, np.exp(weights, out=weights).sum(axis=2))
+def numpy_reduce(logits: FloatMatrix, inverse_temperatures: FloatRow) -> Reduced:
+    """The reference :data:`Reducer`, for backends that have none of their own."""
+    groups = logits.reshape(len(logits), -1, GROUP_SIZE)
+    maxima = groups.max(axis=2)
+    top = maxima.max(axis=1)
+    weights = (groups - top[:, None, None]) * inverse_temperatures[:, None, None]
+    return Reduced(maxima, np.exp(weights, out=weights).sum(axis=2))
 
 
 def pad_vocabulary(logits: FloatMatrix) -> FloatMatrix:

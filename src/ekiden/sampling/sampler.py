@@ -15,10 +15,9 @@ import numpy as np
 
 from ekiden.sampling.draw import Draw, choose
 from ekiden.sampling.edits import edit, restrict
-from ekiden.sampling.logprobs import prompt_token_logprobs, token_logprobs
-from ekiden.sampling.reduction import FloatMatrix, NumpyReducer, Reducer, pad_vocabulary
-from ekiden.state.plan import PromptLogits, Row, RowResult, RowSampling
-from ekiden.state.request import TokenLogprobs
+from ekiden.sampling.logprobs import token_logprobs
+from ekiden.sampling.reduction import FloatMatrix, Reducer, numpy_reduce, pad_vocabulary
+from ekiden.state.plan import Row, RowResult, RowSampling
 
 LEAST_TEMPERATURE = 1e-5
 """Below it, float32 cannot distinguish the distribution from its highest token, and the choice is greedy."""
@@ -45,8 +44,8 @@ class Choice(NamedTuple):
 class Sampler:
     """``reducer`` is the backend's own, if it has one. ``eos_token_ids`` are forbidden before ``min_tokens``."""
 
-    def __init__(self, reducer: Reducer | None = None, eos_token_ids: frozenset[int] = frozenset()) -> None:
-        self._reducer = reducer or NumpyReducer()
+    def __init__(self, reducer: Reducer = numpy_reduce, eos_token_ids: frozenset[int] = frozenset()) -> None:
+        self._reducer = reducer
         self._eos_token_ids = eos_token_ids
 
     def sample(self, logits: FloatMatrix, rows: list[Row]) -> list[RowResult]:
@@ -111,7 +110,7 @@ class Sampler:
         inverse = np.ones(len(matrix), np.float32)
         inverse[places] = [1.0 / draw.params.temperature for draw in draws]
         padded = pad_vocabulary(matrix)
-        reduced = self._reducer.reduce(padded, inverse)
+        reduced = self._reducer(padded, inverse)
         for at, token in zip(drawn, choose(padded, reduced, draws), strict=True):
             tokens[at] = token
 
@@ -128,11 +127,3 @@ def num_accepted(row: Row, chosen: list[int]) -> int:
     """How many of a row's drafts equal the chosen tokens. ``chosen`` has a token for each logit position."""
     drafts = row.token_ids[len(row.token_ids) - row.num_drafts :]
     return next((at for at, draft in enumerate(drafts) if chosen[at] != draft), row.num_drafts)
-
-
-def prompt_logprobs(logits: FloatMatrix, asked: PromptLogits, positions: Iterable[int]) -> tuple[TokenLogprobs, ...]:
-    """The log-probabilities of the prompt's own tokens; ``logits`` has a row for each of ``positions``."""
-    return tuple(
-        prompt_token_logprobs(row, asked.targets[position - asked.first], asked.num_top)
-        for row, position in zip(logits, positions, strict=True)
-    )

@@ -11,7 +11,6 @@ import json
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -56,19 +55,19 @@ class GrammarCompiler:
         self._thread = cache(_deep_thread)
         self._submit = lru_cache(CACHE_SIZE)(lambda grammar: self._thread().submit(self._compile, grammar))
 
-    def submit(self, grammar: Grammar) -> "Future[CompiledGrammar | GrammarError]":
+    def submit(self, grammar: Grammar) -> "Future[llguidance.LLMatcher | GrammarError]":
         """Compile on the helper thread. A grammar's error is a result, not an exception, because results are cached."""
         with self._lock:  # so that a grammar is compiled once, on one thread
             return self._submit(grammar)
 
-    def compile(self, grammar: Grammar) -> "CompiledGrammar":
-        """Wait for :meth:`submit`. Raises :class:`GrammarError`."""
+    def compile(self, grammar: Grammar) -> "GrammarMatcher":
+        """Wait for :meth:`submit` and make the matcher of a sequence. Raises :class:`GrammarError`."""
         result = self.submit(grammar).result()
         if isinstance(result, GrammarError):
             raise GrammarError(str(result), result.where)  # a new one, since the cached one would collect tracebacks
-        return result
+        return GrammarMatcher(result)
 
-    def _compile(self, grammar: Grammar) -> "CompiledGrammar | GrammarError":
+    def _compile(self, grammar: Grammar) -> llguidance.LLMatcher | GrammarError:
         try:
             tokenizer = self._library_tokenizer()
             matcher = llguidance.LLMatcher(tokenizer, library_grammar(grammar), log_level=0, limits=_LIMITS)
@@ -80,17 +79,7 @@ class GrammarCompiler:
         trial.compute_bitmask()
         if trial.is_error() or (trial.is_stopped() and not trial.is_accepting()):
             return GrammarError("no text can match it")
-        return CompiledGrammar(matcher)
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledGrammar:
-    """A compiled grammar; :meth:`start` makes the matcher of a sequence."""
-
-    beginning: llguidance.LLMatcher
-
-    def start(self) -> "GrammarMatcher":
-        return GrammarMatcher(self.beginning)
+        return matcher
 
 
 class GrammarMatcher:

@@ -92,7 +92,7 @@ class Formation:
 
     def _grow(self, sequence: Sequence, step: "_Forming", resumed: list[Sequence]) -> bool:
         """Give the sequence one more block, from a victim if need be; False when it must sit this step out."""
-        while self.kv.num_available == 0:
+        while self.kv.pool.num_available == 0:
             if self.padding.give_up_blocks():
                 continue
             victim, runner_up = self._victim(sequence, resumed)

@@ -48,7 +48,7 @@ class Refill:
     def _fits(self, sequence: Sequence) -> bool:
         running = len(self.population.running)
         watermark = self.kv.pool.num_blocks // 100 + running if running else 0
-        return self.kv.blocks_to_admit(sequence) + watermark <= self.kv.num_available
+        return self.kv.blocks_to_admit(sequence) + watermark <= self.kv.pool.num_available
 
     def _resume_preempted(self, outcome: RefillOutcome) -> None:
         preempted = self.population.preempted

@@ -182,7 +182,7 @@ def test_blocks_with_drafts_are_never_published() -> None:
     run = Run()
     core = make_core(run, Recital({"a": greedy(20)}, wrong=frozenset({2, 9})))
     drive(core, run, [request()])
-    assert core.kv.pool.num_cached == len(PROMPT) // BLOCK, "only blocks that prefill wrote have a key"
+    assert len(core.kv.pool._cached) == len(PROMPT) // BLOCK, "only blocks that prefill wrote have a key"
     whole = (*PROMPT, *greedy(20))
     longer = drive(core, Run(), [request("b", whole, max_tokens=5)])
     assert longer.tokens["b"] == greedy(5, whole)
@@ -221,7 +221,7 @@ def test_a_grammar_is_followed_through_drafts_and_back() -> None:
     settings: dict[str, Any] = {
         "sampler": Sampler(eos_token_ids=tokenizer.eos_token_ids),
         "eos_token_ids": tokenizer.eos_token_ids,
-        "make_rules": lambda grammar: compiler.compile(grammar).start(),
+        "make_rules": lambda grammar: compiler.compile(grammar),
     }
     seen = set()
     for seed in range(12):
@@ -237,7 +237,7 @@ def test_a_grammar_is_followed_through_drafts_and_back() -> None:
 
 def test_masks_leave_the_grammar_where_it_was_and_stop_at_what_it_forbids() -> None:
     tokenizer = make_tokenizer()
-    rules = GrammarCompiler(tokenizer, VOCAB_SIZE).compile(Grammar(kind=GrammarKind.REGEX, source="ab[0-9]+")).start()
+    rules = GrammarCompiler(tokenizer, VOCAB_SIZE).compile(Grammar(kind=GrammarKind.REGEX, source="ab[0-9]+"))
     a, b, nine, letter = (tokenizer.encode(text, add_special_tokens=False)[0] for text in ("a", "b", "9", "x"))
     before = rules.masks()
     masks = rules.masks((a, b, nine, nine))

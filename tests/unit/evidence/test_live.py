@@ -74,7 +74,7 @@ def check_agrees(view: LiveView, core: EngineCore, *, prompts_exact: bool) -> No
     assert {a.request_id: set(a.why) for a in view.away} == {
         name: {reason.value for reason in sequence.paused_by} for name, sequence in without_slot.items()
     }
-    assert (view.memory.used, view.memory.free) == (kv.pool.num_referenced, kv.num_available)
+    assert (view.memory.used, view.memory.free) == (kv.pool.num_referenced, kv.pool.num_available)
     assert view.memory.preempted == len(population.preempted)
     wait = core._refilled
     if population.queued and wait.head is not None and wait.head.status == "waiting":

@@ -110,7 +110,7 @@ def test_swapped_content_comes_back_to_as_many_blocks() -> None:
     table = list(sequence.block_table)
     out = manager.swap_out(sequence)
     assert [source for source, _ in out] == table
-    assert manager.num_available == 10
+    assert manager.pool.num_available == 10
     manager.check_integrity()
     back = manager.admit(sequence)
     assert [source for source, _ in back] == [target for _, target in out]
@@ -148,7 +148,7 @@ def test_releasing_a_swapped_sequence_frees_its_swap_blocks() -> None:
     manager.swap_out(sequence)
     manager.release(sequence)
     manager.check_integrity()
-    assert manager.num_available == 10
+    assert manager.pool.num_available == 10
 
 
 def test_integrity_check_sees_a_block_named_twice() -> None:

@@ -10,7 +10,7 @@ from scipy import stats
 
 from ekiden.sampling import draw, prefix
 from ekiden.sampling.draw import Draw, choose
-from ekiden.sampling.reduction import GROUP_SIZE, NumpyReducer, pad_vocabulary
+from ekiden.sampling.reduction import GROUP_SIZE, numpy_reduce, pad_vocabulary
 from ekiden.state.sampling_params import SamplingParams
 from tests.unit.sampling.naive import probabilities
 
@@ -30,7 +30,7 @@ def draw_many(row: np.ndarray, params: SamplingParams, count: int) -> np.ndarray
     for first in range(0, count, 500):
         seeds = range(first, min(first + 500, count))
         matrix = pad_vocabulary(np.tile(row, (len(seeds), 1)))
-        reduced = NumpyReducer().reduce(matrix, np.full(len(seeds), 1 / params.temperature, np.float32))
+        reduced = numpy_reduce(matrix, np.full(len(seeds), 1 / params.temperature, np.float32))
         tokens += choose(matrix, reduced, [Draw(at, params, seed, 9) for at, seed in enumerate(seeds)])
     return np.bincount(tokens, minlength=len(row))
 
@@ -86,7 +86,7 @@ def test_kept_tokens_are_those_of_a_full_sort(spread, fields):
     params, row = SamplingParams(**fields), logits_of(LARGE, spread)
     expected = probabilities(row, params)
     padded = pad_vocabulary(row[None, :])
-    reduced = NumpyReducer().reduce(padded, np.array([1 / params.temperature], np.float32))
+    reduced = numpy_reduce(padded, np.array([1 / params.temperature], np.float32))
     (kept,) = prefix.kept_tokens(padded, reduced, [0], [params])
     # The nucleus' last token may go either way when its mass lies within float32's rounding of the border.
     assert len(set(kept.ids.tolist()) ^ set(np.flatnonzero(expected).tolist())) <= 1
@@ -109,12 +109,10 @@ def test_a_row_draws_the_same_alone_and_in_any_company(rows):
     matrix = generator.normal(0, 3, (len(rows), 40 * GROUP_SIZE)).astype(np.float32)
     inverse = np.array([1 / params.temperature for params, _, _ in rows], np.float32)
     draws = [Draw(at, *row) for at, row in enumerate(rows)]
-    together = choose(matrix, NumpyReducer().reduce(matrix, inverse), draws)
-    backwards = choose(matrix, NumpyReducer().reduce(matrix, inverse), draws[::-1])[::-1]
+    together = choose(matrix, numpy_reduce(matrix, inverse), draws)
+    backwards = choose(matrix, numpy_reduce(matrix, inverse), draws[::-1])[::-1]
     alone = [
-        choose(matrix[at : at + 1], NumpyReducer().reduce(matrix[at : at + 1], inverse[at : at + 1]), [Draw(0, *row)])[
-            0
-        ]
+        choose(matrix[at : at + 1], numpy_reduce(matrix[at : at + 1], inverse[at : at + 1]), [Draw(0, *row)])[0]
         for at, row in enumerate(rows)
     ]
     assert together == backwards == alone
@@ -122,7 +120,7 @@ def test_a_row_draws_the_same_alone_and_in_any_company(rows):
 
 def test_a_draw_repeats_and_differs_by_seed_and_position():
     matrix = pad_vocabulary(np.zeros((3, 5000), np.float32))
-    reduced = NumpyReducer().reduce(matrix, np.ones(3, np.float32))
+    reduced = numpy_reduce(matrix, np.ones(3, np.float32))
     params = SamplingParams(top_p=0.999)
     draws = [Draw(0, params, 1, 10), Draw(1, params, 1, 11), Draw(2, params, 2, 10)]
     assert choose(matrix, reduced, draws) == choose(matrix, reduced, draws)

@@ -50,7 +50,7 @@ def allowed(rules: GrammarMatcher, width: int) -> list[int]:
 
 def wander(compiler: GrammarCompiler, tokenizer: Tokenizer, grammar: Grammar, seed: int, limit: int = 400) -> str:
     """A text made of allowed tokens, chosen by chance and ended as soon as it may."""
-    chance, rules, data = random.Random(seed), compiler.compile(grammar).start(), b""
+    chance, rules, data = random.Random(seed), compiler.compile(grammar), b""
     for _ in range(limit):
         choices = allowed(rules, tokenizer.vocab_size)
         ends = [token for token in choices if token in tokenizer.eos_token_ids]
@@ -120,14 +120,13 @@ def test_grammars_of_llama_cpp_are_taken(compiler, tokenizer):
 
 
 def test_special_tokens_never_stand_for_text(compiler, tokenizer):
-    rules = compiler.compile(regex(r"<\|im_start\|>.*")).start()
+    rules = compiler.compile(regex(r"<\|im_start\|>.*"))
     assert not set(allowed(rules, tokenizer.vocab_size)) & tokenizer.special_ids
 
 
 def test_copies_of_one_grammar_do_not_share_their_place(compiler, tokenizer):
-    compiled = compiler.compile(regex("ab"))
     (a,), (b,) = (tokenizer.encode(text, add_special_tokens=False) for text in "ab")
-    first, second = compiled.start(), compiled.start()
+    first, second = compiler.compile(regex("ab")), compiler.compile(regex("ab"))
     assert not first.advance(a)
     assert b in allowed(first, tokenizer.vocab_size)
     assert b not in allowed(second, tokenizer.vocab_size)
@@ -136,7 +135,7 @@ def test_copies_of_one_grammar_do_not_share_their_place(compiler, tokenizer):
 
 
 def test_a_token_outside_the_grammar_is_an_error_and_not_a_crash(compiler, tokenizer):
-    rules = compiler.compile(regex("[0-9]")).start()
+    rules = compiler.compile(regex("[0-9]"))
     (letter,) = tokenizer.encode("a", add_special_tokens=False)
     assert rules.advance(letter)
     assert rules.error is not None
@@ -287,14 +286,14 @@ def test_what_cannot_be_used_is_told_in_one_short_line(compiler, grammar):
     ids=lambda grammar: f"{grammar.kind} {grammar.source[:24]}",
 )
 def test_what_is_large_but_within_the_limits_works(compiler, tokenizer, grammar):
-    rules = compiler.compile(grammar).start()
+    rules = compiler.compile(grammar)
     assert allowed(rules, tokenizer.vocab_size)
     assert rules.error is None
 
 
 def test_a_recursive_tree_is_a_legal_schema(compiler, tokenizer):
     for text in ['{"v": true}', '{"v": false, "c": [{"v": true, "c": []}, {"v": true}]}']:
-        rules = compiler.compile(schema(TREE)).start()
+        rules = compiler.compile(schema(TREE))
         for token in tokenizer.encode(text, add_special_tokens=False):
             assert token in allowed(rules, tokenizer.vocab_size)
             rules.advance(token)

@@ -6,8 +6,8 @@ kernels' settings, the number of rows and the token budget.
 """
 
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import openvino as ov
@@ -19,16 +19,15 @@ from ekiden.backends.openvino.loader import DYNAMIC_QUANTISATION_GROUP, weight_f
 from ekiden.config import Config, parse_size
 from ekiden.models.errors import ModelError
 from ekiden.models.load import ModelDescription, open_checkpoint
-from ekiden.models.resolve import ModelFiles
 
 NEVER = 0
 """GenAI demands an end token; the bench's answers ignore it."""
 
 
-class GenAIPeer:
+class GenAIPeer(AbstractContextManager["GenAIPeer"]):
     """A loaded pipeline; a context manager, because it holds a temporary folder of links to the model."""
 
-    def __init__(self, description: ModelDescription, files: ModelFiles, config: Config, *, tuned: bool) -> None:
+    def __init__(self, description: ModelDescription, config: Config, *, tuned: bool) -> None:
         """``tuned``: use our runner's settings instead of GenAI's defaults.
 
         Raises :class:`ModelError` when GenAI is not installed.
@@ -40,7 +39,7 @@ class GenAIPeer:
         self._genai = openvino_genai
         self._folder = tempfile.TemporaryDirectory(prefix="ekiden-peer-")
         weights = weight_format(config, description) if tuned else config.model.weights
-        graph = _graph(description, files, weights)
+        graph = _graph(description, weights)
         folder = Path(self._folder.name)
         (folder / "openvino_model.xml").symlink_to(graph)
         (folder / "openvino_model.bin").symlink_to(graph.with_suffix(".bin"))
@@ -75,16 +74,13 @@ class GenAIPeer:
         results = self._pipeline.generate(tensors, [wanted] * len(prompts))
         return [list(result.m_generation_ids[0]) for result in results]
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         del self._pipeline
         self._folder.cleanup()
 
 
-def _graph(description: ModelDescription, files: ModelFiles, weights: str) -> Path:
-    spec = description.spec
+def _graph(description: ModelDescription, weights: str) -> Path:
+    spec, files = description.spec, description.files
     if spec is None:
         return files.weights[0].resolve()
     entry = conversion_entry(files.cache_dir, description.digests, weights)

@@ -105,14 +105,8 @@ def _attention(build: _Build, x: Node, index: int) -> Node:
     query, key = _rotate(build, query), _rotate(build, key)
     key = _cached(build, key, f"past_key_values.{index}.keypresent.{index}.key")
     value = _cached(build, value, f"past_key_values.{index}.valuepresent.{index}.value")
-    attended = op.scaled_dot_product_attention(
-        query,
-        _repeat_kv(build, key),
-        _repeat_kv(build, value),
-        build.mask,
-        _scalar(spec.head_dim**-0.5),
-        causal=False,
-    )
+    key, value, scale = _repeat_kv(build, key), _repeat_kv(build, value), _scalar(spec.head_dim**-0.5)
+    attended = op.scaled_dot_product_attention(query, key, value, build.mask, scale, causal=False)
     attended = op.reshape(op.transpose(attended, _integers(0, 2, 1, 3)), _integers(0, 0, -1), True)
     return _linear(build, attended, prefix + "o_proj", spec.output_bias)
 
@@ -150,9 +144,8 @@ def _rotary_tables(spec: ModelSpec, position_ids: Node, batch: Node) -> tuple[No
     """Cosine and sine for the given positions, each ``[batch, 1, length, head_dim]``."""
     frequencies = np.asarray(spec.rope.inverse_frequencies, np.float32).reshape(1, -1, 1)
     positions = op.convert(op.unsqueeze(position_ids, _integer(1)), Type.f32)
-    spread = op.broadcast(
-        op.constant(frequencies), op.concat([batch, _integers(1, 1)], 0), broadcast_spec="BIDIRECTIONAL"
-    )
+    shape = op.concat([batch, _integers(1, 1)], 0)
+    spread = op.broadcast(op.constant(frequencies), shape, broadcast_spec="BIDIRECTIONAL")
     angles = op.transpose(op.matmul(spread, positions, False, False), _integers(0, 2, 1))
     angles = op.concat([angles, angles], -1)
     cosine, sine = op.cos(angles), op.sin(angles)

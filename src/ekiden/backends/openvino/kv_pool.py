@@ -15,6 +15,9 @@ import openvino as ov
 
 from ekiden.config import ConfigError
 
+Layers = list[npt.NDArray[np.uint8]]
+"""The bytes of blocks, ``[blocks, bytes]`` for each cache input of the model."""
+
 BLOCK_SIZE = 32
 """Tokens in a block, as the CPU kernel has it."""
 
@@ -50,8 +53,8 @@ class KVPool:
     num_swap_blocks: int
     bytes_per_block: int
     tensors: dict[str, ov.Tensor]
-    _pool: list[npt.NDArray[np.uint8]] = field(repr=False)
-    _swap: list[npt.NDArray[np.uint8]] = field(repr=False)
+    _pool: Layers = field(repr=False)
+    _swap: Layers = field(repr=False)
 
     @property
     def scratch_block(self) -> int:
@@ -65,11 +68,11 @@ class KVPool:
         """Copy swap blocks to pool blocks; each pair is (swap block, pool block)."""
         _copy_blocks(self._swap, self._pool, pairs)
 
-    def snapshot(self, blocks: list[int]) -> list[npt.NDArray[np.uint8]]:
+    def snapshot(self, blocks: list[int]) -> Layers:
         """A copy of the given pool blocks, for :meth:`restore`."""
         return [layer[blocks] for layer in self._pool]
 
-    def restore(self, blocks: list[int], saved: list[npt.NDArray[np.uint8]]) -> None:
+    def restore(self, blocks: list[int], saved: Layers) -> None:
         """Write back what :meth:`snapshot` of the same blocks saved."""
         for layer, content in zip(self._pool, saved, strict=True):
             layer[blocks] = content
@@ -103,9 +106,7 @@ def allocate(layouts: list[KVLayout], *, kv_cache_bytes: int, swap_bytes: int) -
     return KVPool(num_blocks, num_swap_blocks, bytes_per_block, tensors, pool, swap)
 
 
-def _copy_blocks(
-    source: list[npt.NDArray[np.uint8]], target: list[npt.NDArray[np.uint8]], pairs: list[tuple[int, int]]
-) -> None:
+def _copy_blocks(source: Layers, target: Layers, pairs: list[tuple[int, int]]) -> None:
     if not pairs:
         return
     from_blocks, to_blocks = map(list, zip(*pairs, strict=True))

@@ -23,7 +23,6 @@ from ekiden.config import Config, ConfigError, parse_size
 from ekiden.models.errors import ModelError
 from ekiden.models.files import replace_file
 from ekiden.models.load import ModelDescription, open_checkpoint
-from ekiden.models.resolve import ModelFiles
 from ekiden.sampling.sampler import Sampler
 from ekiden.state.runner import RunnerInfo
 
@@ -35,8 +34,8 @@ EXPANDED_SHARE = 1 / 8
 """The largest share of the machine's memory that weights are expanded into unless the user asks for it."""
 
 
-def load_runner(description: ModelDescription, files: ModelFiles, config: Config) -> OpenVINORunner:
-    """Load the model that ``description`` and ``files`` name.
+def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner:
+    """Load the model that ``description`` names.
 
     Raises:
         ModelError: the model's files are damaged, or its graph cannot be used.
@@ -44,10 +43,10 @@ def load_runner(description: ModelDescription, files: ModelFiles, config: Config
     """
     _check(config)
     threads = config.engine.threads or machine.usable_threads()
-    core = ov.Core()
+    core, files = ov.Core(), description.files
     weights = weight_format(config, description)
     entry = conversion_entry(files.cache_dir, description.digests, weights)
-    graph = _paged_graph(core, description, files, weights, entry)
+    graph = _paged_graph(core, description, weights, entry)
     compiled = _compile(core, description, graph, config, weights, threads)
     pool = allocate(
         read_layouts(compiled),
@@ -116,10 +115,8 @@ def weight_format(config: Config, description: ModelDescription) -> str:
     return EXPANDED if expand == "always" or (machine.lacks_integer_dot_products() and fits) else weights
 
 
-def _paged_graph(
-    core: ov.Core, description: ModelDescription, files: ModelFiles, weights: str, entry: Path
-) -> ov.Model:
-    spec = description.spec
+def _paged_graph(core: ov.Core, description: ModelDescription, weights: str, entry: Path) -> ov.Model:
+    spec, files = description.spec, description.files
     if spec is not None:
         graph = converted(core, entry, lambda: build_model(spec, open_checkpoint(files), weights))
     else:

@@ -6,6 +6,7 @@ because another kernel, which rounds differently, computes a single row.
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,9 @@ from ekiden.state.runner import RunnerError
 
 Inputs = dict[str, npt.NDArray[np.generic]]
 """Arrays by the model's input names."""
+
+InputRow = tuple[Sequence[int], int, Sequence[int]]
+"""A row of a pass: its tokens, how many tokens come before them, and the blocks that hold all of these."""
 
 
 class PagedModel(Protocol):
@@ -66,31 +70,23 @@ class CompiledPagedModel:
         self.pool.tensors.clear()
 
 
-def flat_inputs(
-    token_ids: list[int],
-    starts: list[int],
-    counts: list[int],
-    blocks: list[int],
-    block_counts: list[int],
-    wanted: list[int],
-    places: Sequence[int] = (),
-) -> Inputs:
+def flat_inputs(rows: Sequence[InputRow], wanted: list[int], places: Sequence[int] = ()) -> Inputs:
     """The inputs of one pass.
 
-    Row ``i`` has the next ``counts[i]`` of ``token_ids``, ``starts[i]`` tokens before them, and the next
-    ``block_counts[i]`` of ``blocks``. ``wanted`` are the rows whose last token needs logits; ``places`` are
-    the indices in ``token_ids`` of further tokens that need them.
+    ``wanted`` are the rows whose last token needs logits; ``places`` are the indices, among the tokens of all rows, of
+    further tokens that need them.
     """
+    tokens, starts, tables = zip(*rows, strict=True)
+    token_ids, counts = list(chain(*tokens)), list(map(len, tokens))
     past = np.array(starts, np.int32)
     begins = _begins(counts)
-    tokens = len(token_ids)
-    if tokens == len(counts):
+    if len(token_ids) == len(rows):
         positions = past.astype(np.int64)
     else:
-        positions = np.arange(tokens, dtype=np.int64) + np.repeat(past - begins[:-1], counts)
+        positions = np.arange(len(token_ids), dtype=np.int64) + np.repeat(past - begins[:-1], counts)
     last = begins[1:] - 1
     logit_rows = last
-    if places or len(wanted) < len(counts) or len(counts) == 1:
+    if places or len(wanted) < len(rows) or len(rows) == 1:
         # If one token wants logits it is named twice (see above); if none does, the head must still run for one.
         chosen = [*last[wanted].tolist(), *places]
         logit_rows = np.array(chosen * 2 if len(chosen) == 1 else chosen or last[:1], np.int32)
@@ -99,8 +95,8 @@ def flat_inputs(
         "position_ids": positions,
         "past_lens": past,
         "subsequence_begins": begins,
-        "block_indices": np.array(blocks, np.int32),
-        "block_indices_begins": _begins(block_counts),
+        "block_indices": np.array(list(chain(*tables)), np.int32),
+        "block_indices_begins": _begins(list(map(len, tables))),
         "max_context_len": np.array(max(map(int.__add__, starts, counts)), np.int32),
         "logit_rows": logit_rows,
     }

@@ -44,7 +44,6 @@ class Pass:
     counts: list[int] = field(default_factory=list)
     wanted: list[int] = field(default_factory=list)
     tokens: int = 0
-    padding_rows: int = 0
 
     def add(self, row: int, start: int, count: int, wanted: bool) -> None:
         """Add tokens of a row; if they continue the last row, that row grows."""
@@ -62,7 +61,6 @@ class Pass:
         """Add a dummy row to a pass of one token."""
         if self.tokens == 1:
             self.add(DUMMY, 0, 1, wanted=False)
-            self.padding_rows += 1
 
 
 def split(

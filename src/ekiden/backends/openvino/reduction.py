@@ -4,22 +4,21 @@ It reads the logits where the language model wrote them. Its two outputs are sma
 """
 
 import numpy as np
-import numpy.typing as npt
 import openvino as ov
 from openvino import Type
 from openvino import opset13 as op
 
-from ekiden.sampling.reduction import GROUP_SIZE, FloatMatrix, Reduced
+from ekiden.sampling.reduction import GROUP_SIZE, FloatMatrix, FloatRow, Reduced
 
 
 class OpenVINOReducer:
-    """A :class:`ekiden.sampling.reduction.Reducer` on the CPU plugin, with ``threads`` threads."""
+    """A :data:`ekiden.sampling.reduction.Reducer` on the CPU plugin, with ``threads`` threads."""
 
     def __init__(self, core: ov.Core, threads: int) -> None:
         properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads)}
         self._request = core.compile_model(_model(), "CPU", properties).create_infer_request()
 
-    def reduce(self, logits: FloatMatrix, inverse_temperatures: npt.NDArray[np.float32]) -> Reduced:
+    def __call__(self, logits: FloatMatrix, inverse_temperatures: FloatRow) -> Reduced:
         request = self._request
         rows = len(logits)
         inputs = [logits.reshape(rows, -1, GROUP_SIZE), inverse_temperatures.reshape(rows, 1, 1)]

@@ -6,11 +6,13 @@ tokens are chosen before the next pass overwrites them.
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE
-from ekiden.backends.openvino.paged_model import Inputs, PagedModel, flat_inputs
+from ekiden.backends.openvino.paged_model import InputRow, Inputs, PagedModel, flat_inputs
 from ekiden.backends.openvino.passes import DUMMY, NO_LIMITS, Pass, PassLimits, split
-from ekiden.sampling.sampler import Sampler, prompt_logprobs
+from ekiden.sampling.logprobs import prompt_token_logprobs
+from ekiden.sampling.sampler import Sampler
 from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, RowResult, StepOutput, StepTiming
 from ekiden.state.request import TokenLogprobs
 from ekiden.state.runner import ChunkRules, RunnerInfo
@@ -47,71 +49,53 @@ class OpenVINORunner:
         model_seconds = sampling_seconds = 0.0
         passes = self._passes(rows)
         for piece in passes:
-            asked, places = _prompt_places(piece, rows)
-            logits, seconds = self.model.compute(_inputs_of(piece, rows, pool.scratch_block, places))
+            asked = list(_prompt_logits_of(piece, rows))
+            inputs = _inputs_of(piece, rows, pool.scratch_block, [place for _, place, *_ in asked])
+            logits, seconds = self.model.compute(inputs)
             model_seconds += seconds
             began = time.perf_counter()
             chosen = [piece.rows[index] for index in piece.wanted]
             sampled = self._sampler.sample(logits[: len(chosen)], [rows[row] for row in chosen]) if chosen else []
             for row, result in zip(chosen, sampled, strict=True):
                 results[row] = result
-            for (row, position), line in zip(asked, logits[len(chosen) :], strict=False):
-                wanted = rows[row].prompt_logits
-                assert wanted is not None
-                prompts[row] += prompt_logprobs(line[None], wanted, [position])
+            for (row, _, target, num_top), line in zip(asked, logits[len(chosen) :], strict=False):
+                prompts[row].append(prompt_token_logprobs(line, target, num_top))
             sampling_seconds += time.perf_counter() - began
         for row, found in prompts.items():
             results[row] = RowResult(results[row].tokens, results[row].logprobs, tuple(found))
-        return StepOutput(
-            rows=results,
-            timing=StepTiming(model=model_seconds, sampling=sampling_seconds),
-            padding_rows=sum(piece.padding_rows for piece in passes),
-            passes=len(passes),
-        )
+        timing = StepTiming(model=model_seconds, sampling=sampling_seconds)
+        padding_rows = sum(piece.rows.count(DUMMY) for piece in passes)
+        return StepOutput(rows=results, timing=timing, padding_rows=padding_rows, passes=len(passes))
 
     def _passes(self, rows: list[Row]) -> list[Pass]:
         limits = self.limits if all(row.prompt_logits is None for row in rows) else self._limits_with_prompt_logits
-        return split(
-            [row.start for row in rows],
-            [len(row.token_ids) for row in rows],
-            [row.sampling is not None for row in rows],
-            limits=limits,
-            block_size=BLOCK_SIZE,
-        )
+        starts, counts = [row.start for row in rows], [len(row.token_ids) for row in rows]
+        wanted = [row.sampling is not None for row in rows]
+        return split(starts, counts, wanted, limits=limits, block_size=BLOCK_SIZE)
 
     def close(self) -> None:
         """Release the model and the pool; the runner cannot be used afterwards."""
         self.model.close()
 
 
-def _prompt_places(piece: Pass, rows: list[Row]) -> tuple[list[tuple[int, int]], list[int]]:
-    """The prompt positions whose logits a pass must give, as (row, position), and their indices among its tokens."""
-    positions: list[tuple[int, int]] = []
-    places: list[int] = []
+def _prompt_logits_of(piece: Pass, rows: list[Row]) -> Iterator[tuple[int, int, int, int]]:
+    """The prompt positions whose logits a pass must give: the row, the index of the position among the pass's tokens,
+    the token that follows it, and how many alternatives to report."""
     begin = 0
     for row, start, count in zip(piece.rows, piece.starts, piece.counts, strict=True):
         if row != DUMMY and (asked := rows[row].prompt_logits) is not None:
             for position in range(max(start, asked.first), min(start + count, asked.first + len(asked.targets))):
-                positions.append((row, position))
-                places.append(begin + position - start)
+                yield row, begin + position - start, asked.targets[position - asked.first], asked.num_top
         begin += count
-    return positions, places
 
 
 def _inputs_of(piece: Pass, rows: list[Row], scratch_block: int, places: list[int]) -> Inputs:
-    token_ids: list[int] = []
-    blocks: list[int] = []
-    block_counts: list[int] = []
+    parts: list[InputRow] = []
     for index, start, count in zip(piece.rows, piece.starts, piece.counts, strict=True):
         if index == DUMMY:
-            token_ids.append(0)
-            blocks.append(scratch_block)
-            block_counts.append(1)
+            parts.append(([0], 0, [scratch_block]))
             continue
         row = rows[index]
-        own, first = row.token_ids, start - row.start
-        token_ids.extend(own if len(own) == count else own[first : first + count])
-        needed = -(-(start + count) // BLOCK_SIZE)
-        blocks.extend(row.blocks if len(row.blocks) == needed else row.blocks[:needed])
-        block_counts.append(needed)
-    return flat_inputs(token_ids, piece.starts, piece.counts, blocks, block_counts, piece.wanted, places)
+        first, needed = start - row.start, -(-(start + count) // BLOCK_SIZE)
+        parts.append((row.token_ids[first : first + count], start, row.blocks[:needed]))
+    return flat_inputs(parts, piece.wanted, places)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE
-from ekiden.backends.openvino.paged_model import PagedModel, flat_inputs
+from ekiden.backends.openvino.paged_model import InputRow, PagedModel, flat_inputs
 from ekiden.backends.openvino.passes import NO_LIMITS, PassLimits, least_limit
 from ekiden.sampling.reduction import FloatMatrix
 
@@ -112,9 +112,9 @@ class SelfTest:
     def _check_chunks(self) -> str | None:
         """A prompt in two chunks, cut at a block border, must give the same logits as in one."""
         first = self._prompt[:BLOCK_SIZE]
-        self._model.compute(flat_inputs(first, [0], [BLOCK_SIZE], _PREFILL_BLOCKS[:1], [1], []))
+        self._model.compute(flat_inputs([(first, 0, _PREFILL_BLOCKS[:1])], []))
         rest = self._prompt[BLOCK_SIZE:]
-        logits, _ = self._model.compute(flat_inputs(rest, [BLOCK_SIZE], [len(rest)], _PREFILL_BLOCKS, [2], [0]))
+        logits, _ = self._model.compute(flat_inputs([(rest, BLOCK_SIZE, _PREFILL_BLOCKS)], [0]))
         return None if np.array_equal(logits[0], self._alone[1]) else "a prompt in chunks rounds differently"
 
     def _prepare_context(self) -> list[npt.NDArray[np.uint8]]:
@@ -124,7 +124,7 @@ class SelfTest:
         same bytes.
         """
         context = self._prompt[:_DECODE_CONTEXT]
-        self._model.compute(flat_inputs(context, [0], [_DECODE_CONTEXT], _DECODE_BLOCKS, [2], []))
+        self._model.compute(flat_inputs([(context, 0, _DECODE_BLOCKS)], []))
         return self._model.pool.snapshot(_DECODE_BLOCKS)
 
     def _run(self, *, decode: bool, prefill: bool, size: int, logits: int = _FIXED_ROWS) -> FloatMatrix:
@@ -132,7 +132,7 @@ class SelfTest:
 
         ``logits`` above two asks for the first token's logits again until the pass computes so many rows.
         """
-        rows: list[tuple[list[int], int, list[int]]] = []  # tokens, how many come before them, block table
+        rows: list[InputRow] = []
         if decode:
             self._model.pool.restore(_DECODE_BLOCKS, self._context)
             rows.append(([self._prompt[0]], _DECODE_CONTEXT, _DECODE_BLOCKS))
@@ -141,15 +141,7 @@ class SelfTest:
         if prefill:
             rows.append((self._prompt, 0, _PREFILL_BLOCKS))
         wanted = [0] * decode + [len(rows) - 1] * prefill
-        inputs = flat_inputs(
-            [token for tokens, _, _ in rows for token in tokens],
-            [start for _, start, _ in rows],
-            [len(tokens) for tokens, _, _ in rows],
-            [block for _, _, table in rows for block in table],
-            [len(table) for _, _, table in rows],
-            wanted,
-            [0] * (logits - _FIXED_ROWS),
-        )
+        inputs = flat_inputs(rows, wanted, [0] * (logits - _FIXED_ROWS))
         found, self._seconds[size] = self._model.compute(inputs)
         return np.array(found[: len(wanted)], copy=True)
 

@@ -14,7 +14,6 @@ from ekiden.models.errors import ModelError
 
 _DEFAULT_KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32}
 _DEFAULT_HEAD_DIM = {"qwen3": 128}
-_DEFAULT_SLIDING_WINDOW = 4096
 
 
 def spec_from_config(source: str, config: Mapping[str, Any]) -> ModelSpec:
@@ -91,7 +90,7 @@ def _sliding_window(fields: Fields, family: str, num_layers: int, max_positions:
         return None
     if fields.has("sliding_window") and fields.get("sliding_window") is None:
         return None  # null turns the window off; an absent key means the family's default
-    window = fields.integer("sliding_window", _DEFAULT_SLIDING_WINDOW)
+    window = fields.integer("sliding_window", 4096)
     layers = _windowed_layers(fields, family, num_layers)
     if window >= max_positions or not layers:
         return None

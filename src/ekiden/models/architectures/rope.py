@@ -20,8 +20,6 @@ from ekiden.models.architectures.fields import Fields
 from ekiden.models.architectures.spec import RopeSpec
 from ekiden.models.errors import ModelError
 
-SUPPORTED = ("default", "linear", "llama3", "yarn")
-
 
 def rope_spec(
     source: str,
@@ -60,7 +58,7 @@ def rope_spec(
         inverse, attention_factor = _yarn(fields, inverse, theta, max_position_embeddings)
     elif kind != "default":
         raise ModelError(
-            f"{source}: rope scaling {kind!r} is not supported ({', '.join(SUPPORTED)} are); "
+            f"{source}: rope scaling {kind!r} is not supported (default, linear, llama3, yarn are); "
             "export the model with Optimum-Intel and give the OpenVINO folder"
         )
     return RopeSpec(inverse_frequencies=tuple(float(value) for value in inverse), attention_factor=attention_factor)
@@ -98,9 +96,8 @@ def _yarn(
     mixed = inverse / factor * interpolated + inverse * (1 - interpolated)
     attention_factor = yarn_scale(factor)
     if fields.get("mscale") and fields.get("mscale_all_dim"):
-        attention_factor = yarn_scale(factor, fields.number("mscale")) / yarn_scale(
-            factor, fields.number("mscale_all_dim")
-        )
+        over, under = (yarn_scale(factor, fields.number(key)) for key in ("mscale", "mscale_all_dim"))
+        attention_factor = over / under
     return mixed, fields.number("attention_factor", attention_factor)
 
 
