@@ -39,14 +39,6 @@ class EndsAfter:
         return self._left <= 0
 
 
-class Compiled:
-    def __init__(self, rules: EndsAfter) -> None:
-        self._rules = rules
-
-    def start(self) -> EndsAfter:
-        return self._rules
-
-
 @dataclass
 class SlowCompiler:
     """Stands in for the compiler: it is ready when the test says so."""
@@ -96,7 +88,7 @@ async def test_others_run_while_a_grammar_compiles_and_the_answer_ends_with_it(e
     free = make_request("free", max_tokens=20)
     assert await collect(engine, free) == expected(free, 20)
     assert not held.done()
-    compiler.future.set_result(Compiled(EndsAfter(6)))
+    compiler.future.set_result(EndsAfter(6))
     tokens, finish, _ = await held
     assert tokens == expected(constrained("held"), 6)
     assert finish.reason is FinishReason.STOP
@@ -118,14 +110,14 @@ async def test_a_request_aborted_while_its_grammar_compiles_gets_its_one_end(eng
     await collect(engine, free)
     await engine.abort("held")
     await collect(engine, make_request("more", max_tokens=2))
-    compiler.future.set_result(Compiled(EndsAfter(6)))
+    compiler.future.set_result(EndsAfter(6))
     tokens, finish, _ = await held
     assert (tokens, finish.reason) == ([], FinishReason.ABORT)
     assert engine.stats().kv_blocks_used == 0
 
 
 async def test_a_grammar_that_fails_on_the_way_ends_the_answer_with_an_error(engine, compiler) -> None:
-    compiler.future.set_result(Compiled(EndsAfter(3, "too complex")))
+    compiler.future.set_result(EndsAfter(3, "too complex"))
     tokens, finish, _ = await end_of(engine, constrained("hard"))
     assert len(tokens) == 3
     assert finish.reason is FinishReason.ERROR
@@ -133,7 +125,7 @@ async def test_a_grammar_that_fails_on_the_way_ends_the_answer_with_an_error(eng
 
 
 async def test_the_length_limit_still_holds(engine, compiler) -> None:
-    compiler.future.set_result(Compiled(EndsAfter(30)))
+    compiler.future.set_result(EndsAfter(30))
     tokens, finish, _ = await end_of(engine, constrained("long", max_tokens=10))
     assert len(tokens) == 10
     assert finish.reason is FinishReason.LENGTH
