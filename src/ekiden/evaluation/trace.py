@@ -55,9 +55,6 @@ class StepRecorder:
             timing, rows = turn.output.timing, tuple(_rows(turn.formed, turn))
             self.steps.append(SlotStep(turn.start, turn.end, rows, timing.model, timing.sampling))
 
-    def clear(self) -> None:
-        self.steps.clear()
-
     def samples(self) -> list[StepSample]:
         """Each step with its wall time: to the start of the next one, so that work between steps counts too."""
         ends = [*(step.start for step in self.steps[1:]), *(step.end for step in self.steps[-1:])]

@@ -237,12 +237,12 @@ class _Splitter:
         if last < first:
             self._add(Cause.HOST, total, span.begin.turn)
             return
-        sums = self._reader.sums(first, last)
+        turns, took, prefill, swapping = self._reader.sums(first, last)
         if span.left_out:
-            self._left_out(span.left_out, sums.took, first, last)
+            self._left_out(span.left_out, took, first, last)
         else:
-            self._add(Cause.OTHERS_PREFILL, sums.prefill, first, last, detail="shared_steps")
-            self._add(Cause.SWAPPING, sums.swapping, first, last)
-            self._add(Cause.OWN_DECODE, sums.took - sums.prefill - sums.swapping, first, last)
-        whole = sums.turns == last - first + 1
-        self._add(Cause.HOST if whole else Cause.UNRECORDED, total - sums.took, first, last)
+            self._add(Cause.OTHERS_PREFILL, prefill, first, last, detail="shared_steps")
+            self._add(Cause.SWAPPING, swapping, first, last)
+            self._add(Cause.OWN_DECODE, took - prefill - swapping, first, last)
+        whole = turns == last - first + 1
+        self._add(Cause.HOST if whole else Cause.UNRECORDED, total - took, first, last)

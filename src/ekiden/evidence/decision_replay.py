@@ -219,13 +219,10 @@ class Replay:
             (core.pause if paused else core.resume)(self._ids[number], PAUSE_REASONS[bit], by)
         core.step()  # not through `drive`: the recorded turns are iterated, and each gives its rows back
         for end in recorded.ends:
-            self._forget(end.request)
+            request_id = self._ids.pop(end.request)
+            if self._world.number_of.get(request_id) == end.request:
+                del self._world.number_of[request_id]
         return self._decided.pop()
-
-    def _forget(self, number: int) -> None:
-        request_id = self._ids.pop(number)
-        if self._world.number_of.get(request_id) == number:
-            del self._world.number_of[request_id]
 
     def _refused(self, row: RequestRow, detail: RequestDetail) -> RefusedCall:
         """What the HTTP layer refused is no decision of the engine's: it is noted again, and not submitted."""

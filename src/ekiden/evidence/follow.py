@@ -93,7 +93,10 @@ class Follower:
 
     def _look(self) -> None:
         try:
-            self._note_run()
+            path = self._run()
+            if path is not None and path != self._seen:
+                self._runs.append(SpanMaker(LedgerReader(path)))
+                self._seen = path
             self._send_what_is_there()
         except (sqlite3.Error, LedgerReadError) as error:
             self._complain("the ledger cannot be read, so spans wait", str(error))
@@ -102,12 +105,6 @@ class Follower:
         if time.monotonic() - self._told_at >= QUIET_SECONDS:
             self._told_at = time.monotonic()
             logger.warning("%s: %s", what, reason)
-
-    def _note_run(self) -> None:
-        path = self._run()
-        if path is not None and path != self._seen:
-            self._runs.append(SpanMaker(LedgerReader(path)))
-            self._seen = path
 
     def _send_what_is_there(self) -> None:
         while self._runs and time.monotonic() < self._give_up_at:

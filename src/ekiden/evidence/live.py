@@ -194,7 +194,11 @@ class _Builder:
             return Queue()
         holders = [one.number for one in self._live if one.phase in RUNNING or one.phase is Phase.PREEMPTED]
         newest_holder = max(holders, default=0)
-        causes = {one.number: self._waits_for(one, newest_holder) for one in waiting}
+        wait, head, order = self._last.wait, self._last.head, self._order
+        causes: dict[int, tuple[Cause, int | None]] = {}
+        for one in waiting:  # as ``explain`` would charge the time from here on
+            own, holder = one.number, newest_holder if newest_holder > one.number else None
+            causes[own] = waiting_cause(wait, own, head=head, holder=holder, blocked=one.blocked, order=order)
         line = sorted(waiting, key=lambda one: (one.number != self._last.head, not one.blocked, one.number))
         names = {one.number: one.request.request_id for one in self._live}
         return Queue(
@@ -215,12 +219,6 @@ class _Builder:
                 for one in line[: self._shown]
             ],
         )
-
-    def _waits_for(self, one: Timeline, newest_holder: int) -> tuple[Cause, int | None]:
-        """As ``explain`` would charge the time from here on."""
-        holder = newest_holder if newest_holder > one.number else None
-        wait, head, order = self._last.wait, self._last.head, self._order
-        return waiting_cause(wait, one.number, head=head, holder=holder, blocked=one.blocked, order=order)
 
     def _away(self) -> list[Away]:
         found = [one for one in self._live if one.phase in (Phase.PAUSED, Phase.RESUMING)]

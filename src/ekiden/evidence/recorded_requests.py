@@ -65,21 +65,10 @@ def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) 
         sampling["grammar"] = Grammar(kind=kind, source=str(row.request))
     if "stop_token_ids" in sampling:
         sampling["stop_token_ids"] = tuple(sampling["stop_token_ids"])
-    return _request(row, detail, prompt, SamplingParams(**sampling))
-
-
-def kept_request_of(row: RequestRow, detail: RequestDetail) -> Request | None:
-    """The request itself, for a replay with the model; None when its prompt was not kept."""
-    if detail.prompt is None:
-        return None
-    return _request(row, detail, unpack_tokens(detail.prompt), msgspec.convert(detail.sampling, SamplingParams))
-
-
-def _request(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], sampling: SamplingParams) -> Request:
     return Request(
         request_id=row.request_id,
         prompt_token_ids=prompt,
-        sampling=sampling,
+        sampling=SamplingParams(**sampling),
         arrival_time=detail.arrival,
         tenant=row.tenant,
         priority=row.priority,
@@ -87,3 +76,11 @@ def _request(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], sa
         external_id=detail.external_id,
         traceparent=detail.traceparent,
     )
+
+
+def kept_request_of(row: RequestRow, detail: RequestDetail) -> Request | None:
+    """The request itself, for a replay with the model; None when its prompt was not kept."""
+    if detail.prompt is None:
+        return None
+    sampling = msgspec.convert(detail.sampling, SamplingParams)
+    return msgspec.structs.replace(request_of(row, detail, unpack_tokens(detail.prompt)), sampling=sampling)

@@ -115,7 +115,10 @@ class SpanMaker:
         )
         if not span.is_recording():
             return None
-        _add_events(self.reader, span, row)
+        for event in self.reader.events(row.request):
+            if event.at is not None:
+                told = {"ekiden.turn": event.turn, "ekiden.value": event.value, "ekiden.words": event_words(event)}
+                span.add_event(event.kind.name.lower(), told, timestamp=_nanos(started, event.at))
         if end.reason in ("error", "refused"):
             span.set_status(trace.Status(trace.StatusCode.ERROR, row.refusal or end.reason))
         span.end(end_time=_nanos(started, end.at))
@@ -173,13 +176,3 @@ def _attributes(reader: LedgerReader, row: RequestRow, detail: RequestDetail, en
         "ekiden.time_in_queue": row.seconds_until(end.admitted),
     }
     return {name: value for name, value in attributes.items() if value is not None}
-
-
-def _add_events(reader: LedgerReader, span: Any, row: RequestRow) -> None:
-    for event in reader.events(row.request):
-        if event.at is not None:
-            span.add_event(
-                event.kind.name.lower(),
-                {"ekiden.turn": event.turn, "ekiden.value": event.value, "ekiden.words": event_words(event)},
-                timestamp=_nanos(reader.header.started, event.at),
-            )

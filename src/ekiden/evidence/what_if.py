@@ -32,7 +32,7 @@ _WHOLE = (FinishReason.STOP.value, FinishReason.LENGTH.value)
 _ONE_TOKEN = RowResult((0,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figures:
     """Seconds over the requests that ended by themselves; ``refused`` and ``cut`` are counts of the others."""
 
@@ -71,7 +71,10 @@ class FittedStepTime:
         self._cost = fitted(loads, measured)
         errors = [abs(self.seconds(load) - took) / took for load, took in zip(loads, measured, strict=True)]
         self.median_error = median(errors) if errors else 0.0
-        self.gap = _median_gap(rows)
+        pairs = pairwise(rows)
+        gaps = [after.start - before.end for before, after in pairs if before.running and after.p50 > 0]
+        self.gap = median(gaps) / 1e6 if gaps else 0.0
+        """Seconds between two steps of a busy engine."""
 
     def seconds(self, load: StepLoad) -> float:
         return max(1e-6, self._cost.seconds(load))
@@ -79,13 +82,6 @@ class FittedStepTime:
 
 def _load_of(row: TurnRow) -> StepLoad:
     return StepLoad(**{field.name: getattr(row, field.name) for field in fields(StepLoad)})
-
-
-def _median_gap(rows: list[TurnRow]) -> float:
-    """Seconds between two steps of a busy engine."""
-    pairs = pairwise(rows)
-    gaps = [after.start - before.start - before.took for before, after in pairs if before.running and after.p50 > 0]
-    return median(gaps) / 1e6 if gaps else 0.0
 
 
 class _VirtualModel:
@@ -173,17 +169,10 @@ def _figures(ended: list[tuple[str, float | None, float]], duration: float) -> F
     whole = [(first, last) for reason, first, last in ended if reason in _WHOLE]
     refused = sum(reason == REFUSED for reason, _, _ in ended)
     firsts, lasts = [first for first, _ in whole if first is not None], [last for _, last in whole]
-    ttft, e2e = (percentiles(values, (50, 99)) if values else (0.0, 0.0) for values in (firsts, lasts))
-    return Figures(
-        finished=len(whole),
-        refused=refused,
-        cut=len(ended) - refused - len(whole),
-        ttft_p50=ttft[0],
-        ttft_p99=ttft[1],
-        e2e_p50=e2e[0],
-        e2e_p99=e2e[1],
-        duration=duration,
-    )
+    points = (percentiles(values, (50, 99)) if values else (0.0, 0.0) for values in (firsts, lasts))
+    (ttft_p50, ttft_p99), (e2e_p50, e2e_p99) = points
+    cut = len(ended) - refused - len(whole)
+    return Figures(len(whole), refused, cut, ttft_p50, ttft_p99, e2e_p50, e2e_p99, duration)
 
 
 def _simulate(header: RunHeader, load: _Load, fitted: FittedStepTime) -> Figures:

@@ -44,11 +44,7 @@ def control_text(value: ControlValue) -> str:
 
 def whole_microseconds(clock: Callable[[], float]) -> Callable[[], float]:
     """A clock that rounds its readings to whole microseconds, so that the ledger holds them exactly."""
-
-    def read() -> float:
-        return round(clock() * 1e6) / 1e6
-
-    return read
+    return lambda: round(clock() * 1e6) / 1e6
 
 
 class Recorder:
@@ -197,8 +193,8 @@ class Recorder:
                 (number[formed.sequences[i]], rows[i].num_drafts) for i in formed.proposed if rows[i].num_drafts
             ]
             made.swap_out, made.swap_in, made.budget = formed.plan.swap_out, formed.plan.swap_in, formed.token_budget
-        if turn.output is not None:
-            self._first_tokens(turn)
+            if turn.output is not None:
+                self._first_tokens(formed, turn.end)
         for update in turn.updates:
             if update.finish is not None:
                 sequence = self._live[update.request_id]
@@ -261,15 +257,11 @@ class Recorder:
         pairs = zip(formed.preempted, formed.runners_up, strict=True)
         return [(number[victim], number[other] if other else 0) for victim, other in pairs]
 
-    def _first_tokens(self, turn: Turn) -> None:
+    def _first_tokens(self, formed: FormationOutcome, end: float) -> None:
         """Note which sequences got their first token, and which have computed their dropped KV blocks again."""
-        assert turn.formed is not None
-        for sequence, row in zip(turn.formed.sequences, turn.formed.plan.rows, strict=True):
-            if (
-                row.prefill
-                and sequence.first_token_time == turn.end
-                and self._live.get(sequence.request_id) is sequence
-            ):
+        live = self._live
+        for sequence, row in zip(formed.sequences, formed.plan.rows, strict=True):
+            if row.prefill and sequence.first_token_time == end and live.get(sequence.request_id) is sequence:
                 self._event(self._number[sequence], EventKind.FIRST_TOKEN, late=1)
         caught_up = [s for s in self._recomputing if s.status is Status.RUNNING and s.num_uncomputed_tokens == 1]
         for sequence in sorted(caught_up, key=self._number.__getitem__):
@@ -302,12 +294,10 @@ class Recorder:
         now = self._passed_over if outcome is None else outcome.passed_over
         if now == self._passed_over:
             return None
-        for sequence in self._passed_over:
-            if sequence not in now and sequence in self._number:
-                self._event(self._number[sequence], EventKind.BLOCKED, 0, late=1)
-        for sequence in now:
-            if sequence not in self._passed_over:
-                self._event(self._number[sequence], EventKind.BLOCKED, 1, late=1)
+        gone = [(sequence, 0) for sequence in self._passed_over if sequence not in now and sequence in self._number]
+        come = [(sequence, 1) for sequence in now if sequence not in self._passed_over]
+        for sequence, blocked in gone + come:
+            self._event(self._number[sequence], EventKind.BLOCKED, blocked, late=1)
         self._passed_over = now
         return [self._number[sequence] for sequence in now]
 

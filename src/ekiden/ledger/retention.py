@@ -44,7 +44,8 @@ class Retention:
             if total <= self.max_bytes and now - _modified(path) <= self.max_seconds:
                 break
             total -= size_of(path)
-            delete_run(path)
+            for part in _parts(path):
+                part.unlink(missing_ok=True)
         more = self._trim(connection, too_much=total > self.max_bytes)
         self._due = now if more else now + self.interval
 
@@ -91,11 +92,6 @@ def is_being_written(path: Path) -> bool:
 def size_of(path: Path) -> int:
     """Bytes of a run on disk, its write-ahead log included."""
     return sum(part.stat().st_size for part in _parts(path) if part.exists())
-
-
-def delete_run(path: Path) -> None:
-    for part in _parts(path):
-        part.unlink(missing_ok=True)
 
 
 def _parts(path: Path) -> list[Path]:
