@@ -86,21 +86,17 @@ def print_explanation(console: Console, told: Explanation) -> None:
         console.print(f"{made}; expected at arrival: {p10} to {p90}, {p50} in the middle.", soft_wrap=True)
     if told.causes:
         console.print()
-        console.print(_causes_table(told))
+        table = plain_table("cause", "time", "share", "turns", "what", right=(1, 2))
+        for cause in told.causes:
+            turns = f"{cause.turns[0]}-{cause.turns[1]}"
+            table.add_row(cause.cause, seconds(cause.seconds), f"{cause.share:.1%}", turns, cause.words)
+        table.add_row("[bold]end to end[/bold]", f"[bold]{seconds(told.e2e_seconds)}[/bold]", "", "", "")
+        console.print(table)
     for cause in told.causes:
         if text := _linked(cause):
             console.print(f"  {cause.cause}: {text}", style="dim", soft_wrap=True)
     console.print()
     console.print(_life_table(told))
-
-
-def _causes_table(told: Explanation) -> Table:
-    table = plain_table("cause", "time", "share", "turns", "what", right=(1, 2))
-    for cause in told.causes:
-        turns = f"{cause.turns[0]}-{cause.turns[1]}"
-        table.add_row(cause.cause, seconds(cause.seconds), f"{cause.share:.1%}", turns, cause.words)
-    table.add_row("[bold]end to end[/bold]", f"[bold]{seconds(told.e2e_seconds)}[/bold]", "", "", "")
-    return table
 
 
 def _linked(cause: CauseShare) -> str:

@@ -14,9 +14,9 @@ from ekiden.evidence.words import seconds
 
 _STYLES = {
     SlotState.EMPTY: ("·", "dim"),
-    SlotState.PREFILLING: ("p", "cyan"),
-    SlotState.DECODING: ("d", "green"),
-    SlotState.RECOMPUTING: ("r", "yellow"),
+    SlotState.PREFILL: ("p", "cyan"),
+    SlotState.DECODE: ("d", "green"),
+    SlotState.RECOMPUTE: ("r", "yellow"),
     SlotState.PREEMPTED: ("x", "red"),
     SlotState.PADDING: ("~", "dim"),
 }
@@ -72,10 +72,11 @@ def _head(view: LiveView) -> list[Text]:
         first.append("  inexact: turns were lost", "bold red")
     first.append(f"  lineage {view.lineage[:8]}  {printable(view.model)}", "dim")
     share = memory.used / memory.total if memory.total else 0.0
+    full = round(10 * min(share, 1.0))
     state = Text.assemble(
         (f"{view.running}/{len(view.slots)} running", "green"),
         f", {queue.waiting} waiting, {view.paused} paused, {memory.preempted} preempted  KV ",
-        (_bar(share), "red" if share > 0.95 else "cyan"),
+        ("█" * full + "░" * (10 - full), "red" if share > 0.95 else "cyan"),
         f" {memory.used:,}/{memory.total:,}",
     )
     if memory.moved or memory.preempted_blocks:
@@ -87,11 +88,6 @@ def _head(view: LiveView) -> list[Text]:
     )
     times = Text.assemble(*_spread("TTFT", pace.ttft), "   ", *_spread("ITL", pace.itl), "   ", *_step(pace.step))
     return [first, state, speed, times]
-
-
-def _bar(share: float, width: int = 10) -> str:
-    full = round(min(share, 1.0) * width)
-    return "█" * full + "░" * (width - full)
 
 
 def _spread(name: str, spread: Spread) -> list[str | tuple[str, str]]:
@@ -152,7 +148,7 @@ def _cell(slot: Slot, width: int) -> tuple[str, str]:
     sign = "!" if slot.left_out else sign
     made = slot.output_tokens
     done = str(made) if made < 1000 else f"{min(99, made // 1000)}k"
-    if slot.state is SlotState.PREFILLING:
+    if slot.state is SlotState.PREFILL:
         done = f"{min(99, 100 * slot.computed_tokens // max(1, slot.prompt_tokens))}%"
     text = f"{sign}{done:>3}"
     if width > len(text) + 2:

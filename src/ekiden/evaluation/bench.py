@@ -43,12 +43,6 @@ class Shape:
     concurrency: int | None = None
     rate: float | None = None
 
-    @property
-    def sampling(self) -> SamplingParams:
-        return SamplingParams(
-            temperature=self.temperature, top_p=self.top_p, max_tokens=self.output_tokens, ignore_eos=True
-        )
-
 
 def sized(config: Config, rows: int) -> Config:
     """``config`` with ``rows`` slots, and a token budget that allows them."""
@@ -94,9 +88,11 @@ def requests_for(shape: Shape, *, vocab_size: int, start: float, name: str = "be
     """Synthetic requests that arrive at ``start``, or from then on at the shape's rate."""
     due = poisson_arrivals(shape.requests, shape.rate, seed=shape.seed) if shape.rate else [0.0] * shape.requests
     prompts = synthetic_prompts(shape.requests, shape.prompt_tokens, seed=shape.seed, vocab_size=vocab_size)
+    sampling = SamplingParams(
+        temperature=shape.temperature, top_p=shape.top_p, max_tokens=shape.output_tokens, ignore_eos=True
+    )
     return [
-        plain_request(f"{name}-{index}", prompt, shape.sampling, start + due[index])
-        for index, prompt in enumerate(prompts)
+        plain_request(f"{name}-{index}", prompt, sampling, start + due[index]) for index, prompt in enumerate(prompts)
     ]
 
 

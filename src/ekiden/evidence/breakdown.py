@@ -34,7 +34,6 @@ _LEFT_OUT_CAUSES = {
     LeftOutReason.KV_BLOCKS: Cause.RUNNING_KV_BLOCKS,
     LeftOutReason.PREFIX_IN_FLIGHT: Cause.PREFIX_IN_FLIGHT,
 }
-_WHOLE_CAUSES = {Phase.PREEMPTED: Cause.PREEMPTED, Phase.RESUMING: Cause.RESUMING, Phase.RECOMPUTE: Cause.RECOMPUTE}
 _ORDER_CAUSES = {"fair": Cause.TENANT_TURN, "priority": Cause.PRIORITY, "deadline": Cause.EARLIER_DEADLINE}
 assert _ORDER_CAUSES.keys() == set(ORDERS) - {"fcfs"}, "an order that lets later requests join first has no cause"
 _OPERATOR = PAUSE_BITS[PauseReason.OPERATOR]
@@ -162,8 +161,8 @@ class _Splitter:
                 self._decode(span)
             case Phase.PAUSED:
                 self._whole(span, Cause.OPERATOR_PAUSE if span.pauses & _OPERATOR else Cause.SLOW_READER)
-            case phase:
-                self._whole(span, _WHOLE_CAUSES[phase])
+            case phase:  # preempted, resuming or recomputing
+                self._whole(span, Cause[phase.name])
 
     def _whole(self, span: Span, cause: Cause) -> None:
         self._add(cause, span.end.at - span.begin.at, span.begin.turn, span.end.turn)

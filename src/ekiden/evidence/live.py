@@ -38,12 +38,6 @@ SHOWN_AWAY = 12
 SHOWN_TENANTS = 8
 _PADDING_TURNS = 4_096
 """How far back the rows of a padded batch are looked for; they are written when they change."""
-_STATES = {
-    Phase.PREFILL: SlotState.PREFILLING,
-    Phase.DECODE: SlotState.DECODING,
-    Phase.RECOMPUTE: SlotState.RECOMPUTING,
-    Phase.PREEMPTED: SlotState.PREEMPTED,
-}
 
 
 def live_view(
@@ -141,7 +135,7 @@ class _Builder:
         request, since = one.request, None if one.admitted is None else one.admitted.at
         return Slot(
             slot=index,
-            state=_STATES[one.phase],
+            state=SlotState[one.phase.name],
             request_id=request.request_id,
             tenant=request.tenant,
             prompt_tokens=request.prompt_tokens,
@@ -261,17 +255,14 @@ class _Builder:
             output_tokens_per_second=output / seconds,
             prompt_tokens_per_second=prompt / seconds,
             rows_per_step=sum(turn.decode_rows for turn in steps) / max(1, len(steps)),
-            ttft=Spread.of((micros, 1) for micros in self._first_tokens()),
+            ttft=Spread.of(
+                (first.at - one.request.arrival, 1)
+                for one in (*self._live, *self._gone)
+                if (first := one.first_token) is not None and first.at is not None and first.turn >= self._first_turn
+            ),
             itl=Spread.of(_gaps(turns)),
             step=Spread.of((turn.took, 1) for turn in steps),
         )
-
-    def _first_tokens(self) -> Iterable[int]:
-        """Time to first token of those that got it in the window."""
-        for one in (*self._live, *self._gone):
-            first = one.first_token
-            if first is not None and first.at is not None and first.turn >= self._first_turn:
-                yield first.at - one.request.arrival
 
     def _output_tokens(self) -> dict[int, int]:
         """How many tokens each live request has, by its number."""

@@ -184,17 +184,15 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
 
     def later_admitted(self, number: int, upto_turn: int) -> list[tuple[int, int, int]]:
         """Those that arrived after ``number`` and were admitted up to a turn: request, admission's and end's turn."""
+        # Numbers and turns of arrival grow together, so the highest number given out up to a turn is searched for.
+        ((newest,),) = self._all("SELECT coalesce(max(request), 0) FROM requests")
+        sql = "SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1"
+        last = bisect_right(range(1, newest + 1), upto_turn, key=lambda request: self._all(sql, request)[0][0])
         return self._all(
             "SELECT e.request, e.turn, coalesce(n.turn, ?) FROM events e LEFT JOIN ends n ON n.request = e.request "
             "WHERE e.request > ? AND e.request <= ? AND e.kind = ? AND e.turn <= ? ORDER BY e.turn",
-            *(2**62, number, self._last_request_before(upto_turn), EventKind.ADMITTED, upto_turn),
+            *(2**62, number, last, EventKind.ADMITTED, upto_turn),
         )
-
-    def _last_request_before(self, turn: int) -> int:
-        """The highest number given out up to a turn. Numbers and turns of arrival grow together."""
-        ((newest,),) = self._all("SELECT coalesce(max(request), 0) FROM requests")
-        sql = "SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1"
-        return bisect_right(range(1, newest + 1), turn, key=lambda number: self._all(sql, number)[0][0])
 
     def all_requests(self) -> list[RequestRow]:
         return self._rows(RequestRow, "ORDER BY request")

@@ -36,19 +36,16 @@ class PromptMaker:
         for start in range(0, len(detail.block_keys), KEY_BYTES):
             key = detail.block_keys[start : start + KEY_BYTES]
             if key not in self._blocks:
-                self._blocks[key] = self._numerals(self._followers[before])
+                # The block's number among its siblings, in the base of the vocabulary, with a digit for each token.
+                number, digits = self._followers[before], []
+                for _ in range(self._block_size):
+                    number, digit = divmod(number, self._vocab_size)
+                    digits.append(digit)
+                self._blocks[key] = tuple(digits)
                 self._followers[before] += 1
             tokens += self._blocks[key]
             before = key
         return (*tokens, *(0,) * (row.prompt_tokens - len(tokens)))
-
-    def _numerals(self, number: int) -> tuple[int, ...]:
-        """The number of a block among its siblings, written in the base of the vocabulary over one block."""
-        digits = []
-        for _ in range(self._block_size):
-            number, digit = divmod(number, self._vocab_size)
-            digits.append(digit)
-        return tuple(digits)
 
 
 def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) -> Request:

@@ -99,10 +99,19 @@ class Recorder:
             self._inbox(turn, start, inputs)
         inputs.controls = turn.control_changes
         inputs.drafts = self._proposed(turn)
-        _measure(turn, inputs)
+        inputs.failure = turn.failure
+        if turn.output is not None:  # what stage 3 measured
+            timing = turn.output.timing
+            inputs.advance_start = round((timing.started - turn.start) * 1e6)
+            inputs.advance, inputs.model = round(timing.total * 1e6), round(timing.model * 1e6)
+            inputs.sampling = round(timing.sampling * 1e6)
+            inputs.passes, inputs.padding_rows = turn.output.passes, turn.output.padding_rows
         decisions = self._decide(turn, end, inputs)
         row = self._turn_row(turn, start, end, inputs, decisions)
-        self._forget_padding()
+        for sequence in self._padded:
+            if sequence.slot is None:  # a finished row that is no longer computed
+                del self._number[sequence]
+        self._padded = [sequence for sequence in self._padded if sequence.slot is not None]
         self._ends.sort()  # as they are read back
         self._put(Rows(row, self._events, self._requests, self._ends, self._controls))
 
@@ -240,8 +249,6 @@ class Recorder:
         return found
 
     def _left_out_changes(self, formed: FormationOutcome) -> list[tuple[int, int]]:
-        if not formed.left_out and not self._left_out:
-            return []
         now = {self._number[sequence]: LEFT_OUT_CODES[reason] for sequence, reason in formed.left_out}
         changes = [(number, code) for number, code in now.items() if self._left_out.get(number) != code]
         changes += [(number, 0) for number in self._left_out if number not in now]
@@ -366,21 +373,3 @@ class Recorder:
     def _held_back(self, outcome: RefillOutcome) -> tuple[int | None, int | None]:
         head = outcome.head
         return WAIT_CODES[outcome.wait_reason], None if head is None else self._number.get(head)
-
-    def _forget_padding(self) -> None:
-        """Forget the numbers of finished rows that are no longer computed."""
-        for sequence in self._padded:
-            if sequence.slot is None:
-                del self._number[sequence]
-        self._padded = [sequence for sequence in self._padded if sequence.slot is not None]
-
-
-def _measure(turn: Turn, inputs: TurnInputs) -> None:
-    """Add what stage 3 measured."""
-    inputs.failure = turn.failure
-    if turn.output is not None:
-        timing = turn.output.timing
-        inputs.advance_start = round((timing.started - turn.start) * 1e6)
-        inputs.advance, inputs.model = round(timing.total * 1e6), round(timing.model * 1e6)
-        inputs.sampling = round(timing.sampling * 1e6)
-        inputs.passes, inputs.padding_rows = turn.output.passes, turn.output.padding_rows
