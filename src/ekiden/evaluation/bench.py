@@ -150,8 +150,7 @@ def bench_scheduler(
     ``rows`` sequences run and ``waiting`` more wait, of ``tenants`` in turns; lengths vary so that some end, and are
     replaced, in most steps.
     """
-    recorder = StepRecorder()
-    requests = rows + waiting
+    recorder, requests = StepRecorder(), rows + waiting
     config = Config(
         scheduler=SchedulerConfig(
             max_num_seqs=rows, max_num_batched_tokens=rows + max(rows, 2 * 16), scheduling_policy=order
@@ -160,7 +159,7 @@ def bench_scheduler(
         limits=LimitsConfig(max_num_queued_reqs=10 * requests, max_num_queued_tokens=1_000 * requests),
     )
     core, source, clock = fake_core(config, recorder), random.Random(seed), RealClock()
-    for index in range(rows + waiting):
+    for index in range(requests):
         sampling = SamplingParams(temperature=0.0, max_tokens=source.randrange(steps, 3 * steps))
         prompt = [source.randrange(1000) for _ in range(4)]
         core.add_request(plain_request(str(index), prompt, sampling, 0.0, f"tenant-{index % tenants}"))

@@ -207,6 +207,7 @@ class Replay:
             while changes and changes[0][0] == place:
                 core.set_controls(changes.popleft()[1])
             detail = request_detail_of(request)
+            self._ids[request.request] = request.request_id
             if request.refusal is not None and detail.by_door:
                 core.note_refusal(self._refused(request, detail))
             else:
@@ -226,7 +227,6 @@ class Replay:
 
     def _refused(self, row: RequestRow, detail: RequestDetail) -> RefusedCall:
         """What the HTTP layer refused is no decision of the engine's: it is noted again, and not submitted."""
-        self._ids[row.request] = row.request_id
         return RefusedCall(
             request=request_of(row, detail, ()),
             refusal=Refusal(
@@ -240,7 +240,6 @@ class Replay:
 
     def _request(self, row: RequestRow, detail: RequestDetail) -> Request:
         world = self._world
-        self._ids[row.request] = row.request_id
         if row.refusal != RefusalReason.DUPLICATE_ID:
             world.number_of[row.request_id] = row.request
         if row.refusal == RefusalReason.INVALID and detail.param == "grammar":

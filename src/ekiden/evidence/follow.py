@@ -74,13 +74,16 @@ class Follower:
         self._thread.join(1.0)
 
     def _follow(self) -> None:
-        self._reason.listen()
+        exporter = logging.getLogger("opentelemetry.exporter")
+        exporter.addHandler(self._reason)
+        exporter.propagate = False
         try:
             while not self._stopping.wait(self._pause()):
                 self._look()
             self._look()
         finally:
-            self._reason.forget()
+            exporter.removeHandler(self._reason)
+            exporter.propagate = True
             for run in self._runs:
                 if run.batch() is not None:
                     name = run.reader.path.stem
@@ -138,8 +141,6 @@ class Follower:
 class _Reason(logging.Handler):
     """Keeps what the exporter logs for every try, so that it is logged only once in a while."""
 
-    _LOGGER: Final = "opentelemetry.exporter"
-
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.last = ""
@@ -148,13 +149,3 @@ class _Reason(logging.Handler):
         text = record.getMessage()
         if "max retries" not in text:  # the one that names no reason
             self.last = text[:300]
-
-    def listen(self) -> None:
-        exporter = logging.getLogger(self._LOGGER)
-        exporter.addHandler(self)
-        exporter.propagate = False
-
-    def forget(self) -> None:
-        exporter = logging.getLogger(self._LOGGER)
-        exporter.removeHandler(self)
-        exporter.propagate = True

@@ -289,18 +289,16 @@ class _Builder:
             counts[one.request.tenant][where] += 1
         for request, _ in self._ended:
             counts[request.tenant]["ended" if request.refusal is None else "refused"] += 1
-        limits = self._tenant_limits()
+        control = self._reader.controls(last).get("tenants")
+        if control is None:
+            limits = msgspec.convert(self._reader.header.tenants, dict[str, TenantLimits])
+        else:
+            limits = msgspec.json.decode(control.value, type=dict[str, TenantLimits])
         others = limits.get(DEFAULT_TENANT, TenantLimits())
         tenants = [Tenant(tenant=n, weight=limits.get(n, others).weight, **count) for n, count in counts.items()]
         tenants.sort(key=lambda t: (-t.prompt_tokens - t.output_tokens, -t.running - t.waiting - t.away, t.tenant))
         rest = tenants[SHOWN_TENANTS:]
         return tenants[:SHOWN_TENANTS], Tenant.sum_of(rest) if rest else None
-
-    def _tenant_limits(self) -> dict[str, TenantLimits]:
-        control = self._reader.controls(self._last.turn).get("tenants")
-        if control is None:
-            return msgspec.convert(self._reader.header.tenants, dict[str, TenantLimits])
-        return msgspec.json.decode(control.value, type=dict[str, TenantLimits])
 
     def _controls(self) -> list[Control]:
         """The rules in force. Pauses count while their requests are in the engine."""
