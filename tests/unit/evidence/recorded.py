@@ -9,6 +9,7 @@ from ekiden.config import controls_of
 from ekiden.ledger.recorder import Recorder
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.store import LedgerWriter
+from ekiden.state.turn import Turn
 from tests.simulation.simulator import Simulation
 
 
@@ -27,18 +28,21 @@ class RecordedSimulation(Simulation):
 
     def __init__(self, seed: int, change_rate: float = 0.0) -> None:
         super().__init__(seed, change_rate=change_rate)
-        core = self.core
         self.header: RunHeader = make_header(
             self.config, self.runner.info, run_id=f"seed-{seed}", clock_base=0, eos_token_ids=frozenset({0})
         )
         self.kept = Kept()
-        core.recorder = Recorder(
+        self.recorder = Recorder(
             self.kept.put,
             clock_base=0,
             block_size=self.world.block_size,
             prefix_caching=self.world.prefix_caching,
             controls=controls_of(self.config),
         )
+
+    def record(self, turn: Turn) -> None:
+        super().record(turn)
+        self.recorder.record(turn)
 
     def _clock(self) -> float:
         return round(super()._clock() * 1e6) / 1e6

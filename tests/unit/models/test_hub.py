@@ -28,7 +28,7 @@ from ekiden.models.resolve import resolve
 seen = []
 try:
     files = resolve(sys.argv[1], Path(sys.argv[2]), progress=lambda what, done, total: seen.append([what, done, total]))
-    print(json.dumps({"name": describe(files).name, "root": str(files.root), "seen": seen}))
+    print(json.dumps({"name": describe(files).files.name, "root": str(files.root), "seen": seen}))
 except ModelError as error:
     print(json.dumps({"error": str(error)}))
 """
