@@ -47,7 +47,6 @@ class Follower:
         self._run, self._exporter = run, exporter
         self._poll_seconds, self._max_tries = poll_seconds, max_tries
         self._runs: deque[SpanMaker] = deque()
-        self._seen: Path | None = None
         self._stopping = threading.Event()
         self._give_up_at = float("inf")
         self._tries = 0
@@ -97,9 +96,8 @@ class Follower:
     def _look(self) -> None:
         try:
             path = self._run()
-            if path is not None and path != self._seen:
+            if path is not None and (not self._runs or path != self._runs[-1].reader.path):
                 self._runs.append(SpanMaker(LedgerReader(path)))
-                self._seen = path
             self._send_what_is_there()
         except (sqlite3.Error, LedgerReadError) as error:
             self._complain("the ledger cannot be read, so spans wait", str(error))

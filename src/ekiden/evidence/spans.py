@@ -16,7 +16,6 @@ from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.words import event_words
 from ekiden.ledger.records import EndRow, RequestDetail, RequestRow
 
-SPAN_NAME: Final = "ekiden.request"
 BATCH: Final = 256
 """Spans in one message to a collector."""
 MAX_EVENTS: Final = 1000
@@ -107,7 +106,7 @@ class SpanMaker:
         if detail.traceparent is not None:
             parent = self._extract({"traceparent": detail.traceparent}, context=parent)
         span = self._tracer.start_span(
-            SPAN_NAME,
+            "ekiden.request",
             context=parent,
             kind=trace.SpanKind.SERVER,
             start_time=_nanos(started, row.arrival),

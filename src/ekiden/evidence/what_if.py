@@ -29,7 +29,6 @@ from ekiden.state.runner import RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
 
 _WHOLE = (FinishReason.STOP.value, FinishReason.LENGTH.value)
-_ONE_TOKEN = RowResult((0,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class _VirtualModel:
     def execute(self, plan: BatchPlan) -> StepOutput:
         seconds = self._fitted.seconds(load_of(plan))
         self.clock.time += seconds
-        results = [NO_TOKENS if row.sampling is None else _ONE_TOKEN for row in plan.rows]
+        results = [NO_TOKENS if row.sampling is None else RowResult((0,)) for row in plan.rows]
         return StepOutput(rows=results, timing=StepTiming(model=seconds))
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from ekiden.ledger.records import (
 )
 from ekiden.state.controls import Controls, ControlValue, SetBy
 from ekiden.state.policy import StepLoad
-from ekiden.state.request import FinishReason, Refusal, RequestUpdate
+from ekiden.state.request import Finish, FinishReason, Refusal
 from ekiden.state.sequence import PauseReason, Sequence, Status
 from ekiden.state.turn import Arrival, FormationOutcome, RefillOutcome, Turn
 
@@ -157,7 +157,7 @@ class Recorder:
             self._controls.append(ControlRow(self._turn, start, f"pause {name}", state, set_by.value, who))
         for update in turn.ended_at_start:
             if update.finish is not None:
-                self._ended(update, start, late=0)
+                self._ended(update.request_id, update.finish, start, late=0)
 
     def _arrived(self, arrival: Arrival, start: int) -> None:
         self._numbered += 1
@@ -210,7 +210,7 @@ class Recorder:
                 if turn.output is not None and sequence.finish_reason is not FinishReason.LENGTH:
                     inputs.stops.append((number[sequence], stop_of(sequence)))
                 made.retired.append((number[sequence], update.finish.num_blocks))
-                self._ended(update, end, late=1)
+                self._ended(update.request_id, update.finish, end, late=1)
         made.resumed = self._resumed(at_end, late=1)
         made.admitted = self._admitted(at_end, late=1)
         made.passed_over = self._passed_over_changes(at_end or at_start)
@@ -308,10 +308,8 @@ class Recorder:
         self._passed_over = now
         return [self._number[sequence] for sequence in now]
 
-    def _ended(self, update: RequestUpdate, at: int, *, late: int) -> None:
-        finish = update.finish
-        assert finish is not None
-        sequence = self._live.pop(update.request_id)
+    def _ended(self, request_id: str, finish: Finish, at: int, *, late: int) -> None:
+        sequence = self._live.pop(request_id)
         number = self._number[sequence]
         self._recomputing.discard(sequence)
         self._left_out.pop(number, None)
