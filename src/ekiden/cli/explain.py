@@ -6,7 +6,6 @@ import time
 import click
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from ekiden.cli.options import Resolved
 from ekiden.cli.runs import folder_of, folder_options, open_run
@@ -86,21 +85,25 @@ def print_explanation(console: Console, told: Explanation) -> None:
         console.print(f"{made}; expected at arrival: {p10} to {p90}, {p50} in the middle.", soft_wrap=True)
     if told.causes:
         console.print()
-        console.print(_causes_table(told))
+        table = plain_table("cause", "time", "share", "turns", "what", right=(1, 2))
+        for cause in told.causes:
+            turns = f"{cause.turns[0]}-{cause.turns[1]}"
+            table.add_row(cause.cause, seconds(cause.seconds), f"{cause.share:.1%}", turns, cause.words)
+        table.add_row("[bold]end to end[/bold]", f"[bold]{seconds(told.e2e_seconds)}[/bold]", "", "", "")
+        console.print(table)
     for cause in told.causes:
         if text := _linked(cause):
             console.print(f"  {cause.cause}: {text}", style="dim", soft_wrap=True)
+    table = plain_table("after", "turn", "what happened", right=(0, 1))
+    events, half = told.life, _LIFE_LINES // 2
+    cut = len(events) - _LIFE_LINES
+    shown = events if cut <= 0 else [*events[:half], *events[-half:]]
+    for place, event in enumerate(shown):
+        if cut > 0 and place == half:
+            table.add_row("", "", f"... {cut} more (--json shows them)")
+        table.add_row(seconds(event.at_seconds), str(event.turn) if event.turn else "", event.words)
     console.print()
-    console.print(_life_table(told))
-
-
-def _causes_table(told: Explanation) -> Table:
-    table = plain_table("cause", "time", "share", "turns", "what", right=(1, 2))
-    for cause in told.causes:
-        turns = f"{cause.turns[0]}-{cause.turns[1]}"
-        table.add_row(cause.cause, seconds(cause.seconds), f"{cause.share:.1%}", turns, cause.words)
-    table.add_row("[bold]end to end[/bold]", f"[bold]{seconds(told.e2e_seconds)}[/bold]", "", "", "")
-    return table
+    console.print(table)
 
 
 def _linked(cause: CauseShare) -> str:
@@ -116,18 +119,6 @@ def _linked(cause: CauseShare) -> str:
     if cause.otherwise is not None:
         parts.append(cause.otherwise)
     return "; ".join(parts)
-
-
-def _life_table(told: Explanation) -> Table:
-    table = plain_table("after", "turn", "what happened", right=(0, 1))
-    events = told.life
-    cut = len(events) - _LIFE_LINES
-    shown = events if cut <= 0 else [*events[: _LIFE_LINES // 2], *events[-_LIFE_LINES // 2 :]]
-    for place, event in enumerate(shown):
-        if cut > 0 and place == _LIFE_LINES // 2:
-            table.add_row("", "", f"... {cut} more (--json shows them)")
-        table.add_row(seconds(event.at_seconds), str(event.turn) if event.turn else "", event.words)
-    return table
 
 
 def _print_answer(console: Console, answer: Answer) -> None:

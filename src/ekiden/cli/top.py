@@ -118,7 +118,10 @@ def _follow(console: Console, current: Callable[[], LiveView], first: LiveView, 
     try:
         with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(_drawn(console, view, trouble), refresh=True)
+                width, height = console.size
+                keys = f"q quits   {printable(trouble)}".rstrip()
+                lines = page(view, width=width, height=max(height, _LOWEST), keys=keys)
+                live.update(Group(*lines[:height]), refresh=True)
                 if "q" in pressed(interval).lower():
                     return
                 try:
@@ -127,12 +130,6 @@ def _follow(console: Console, current: Callable[[], LiveView], first: LiveView, 
                     trouble = str(error)
     except KeyboardInterrupt:
         return
-
-
-def _drawn(console: Console, view: LiveView, trouble: str) -> Group:
-    width, height = console.size
-    keys = f"q quits   {printable(trouble)}".rstrip()
-    return Group(*page(view, width=width, height=max(height, _LOWEST), keys=keys)[:height])
 
 
 @contextmanager

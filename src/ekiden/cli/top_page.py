@@ -14,9 +14,9 @@ from ekiden.evidence.words import seconds
 
 _STYLES = {
     SlotState.EMPTY: ("·", "dim"),
-    SlotState.PREFILLING: ("p", "cyan"),
-    SlotState.DECODING: ("d", "green"),
-    SlotState.RECOMPUTING: ("r", "yellow"),
+    SlotState.PREFILL: ("p", "cyan"),
+    SlotState.DECODE: ("d", "green"),
+    SlotState.RECOMPUTE: ("r", "yellow"),
     SlotState.PREEMPTED: ("x", "red"),
     SlotState.PADDING: ("~", "dim"),
 }
@@ -72,10 +72,11 @@ def _head(view: LiveView) -> list[Text]:
         first.append("  inexact: turns were lost", "bold red")
     first.append(f"  lineage {view.lineage[:8]}  {printable(view.model)}", "dim")
     share = memory.used / memory.total if memory.total else 0.0
+    full = round(10 * min(share, 1.0))
     state = Text.assemble(
         (f"{view.running}/{len(view.slots)} running", "green"),
         f", {queue.waiting} waiting, {view.paused} paused, {memory.preempted} preempted  KV ",
-        (_bar(share), "red" if share > 0.95 else "cyan"),
+        ("█" * full + "░" * (10 - full), "red" if share > 0.95 else "cyan"),
         f" {memory.used:,}/{memory.total:,}",
     )
     if memory.moved or memory.preempted_blocks:
@@ -85,13 +86,9 @@ def _head(view: LiveView) -> list[Text]:
         f"last {view.window_seconds:.3g} s: {pace.output_tokens_per_second:,.1f} tok/s out, "
         f"{pace.prompt_tokens_per_second:,.1f} tok/s of prompts, {pace.steps:,} steps of {pace.rows_per_step:.1f} rows"
     )
-    times = Text.assemble(*_spread("TTFT", pace.ttft), "   ", *_spread("ITL", pace.itl), "   ", *_step(pace.step))
+    step = ("step", "bold"), f" {'-' if pace.step.p50 is None else seconds(pace.step.p50)}", ("  (p50/p95/p99)", "dim")
+    times = Text.assemble(*_spread("TTFT", pace.ttft), "   ", *_spread("ITL", pace.itl), "   ", *step)
     return [first, state, speed, times]
-
-
-def _bar(share: float, width: int = 10) -> str:
-    full = round(min(share, 1.0) * width)
-    return "█" * full + "░" * (width - full)
 
 
 def _spread(name: str, spread: Spread) -> list[str | tuple[str, str]]:
@@ -101,10 +98,6 @@ def _spread(name: str, spread: Spread) -> list[str | tuple[str, str]]:
         return [(name, "bold"), " -"]
     scale, unit = (1000.0, "ms") if max(values) < 1.0 else (1.0, "s")
     return [(name, "bold"), f" {'/'.join(f'{value * scale:.3g}' for value in values)} {unit}"]
-
-
-def _step(spread: Spread) -> list[str | tuple[str, str]]:
-    return [("step", "bold"), " -" if spread.p50 is None else f" {seconds(spread.p50)}", ("  (p50/p95/p99)", "dim")]
 
 
 # --- slots
@@ -152,7 +145,7 @@ def _cell(slot: Slot, width: int) -> tuple[str, str]:
     sign = "!" if slot.left_out else sign
     made = slot.output_tokens
     done = str(made) if made < 1000 else f"{min(99, made // 1000)}k"
-    if slot.state is SlotState.PREFILLING:
+    if slot.state is SlotState.PREFILL:
         done = f"{min(99, 100 * slot.computed_tokens // max(1, slot.prompt_tokens))}%"
     text = f"{sign}{done:>3}"
     if width > len(text) + 2:
@@ -164,13 +157,11 @@ def _cell(slot: Slot, width: int) -> tuple[str, str]:
 
 
 def _queue(view: LiveView, width: int, room: int) -> list[Text]:
-    queue = view.queue
-    if not queue.waiting:
-        lines = [Text.assemble(("queue", "bold"), "  empty")]
-    else:
+    queue, title = view.queue, "  empty"
+    if queue.waiting:
         oldest = seconds(queue.oldest_seconds or 0.0)
         title = f"  {queue.waiting} ({_counts(queue.by_cause)}), oldest {oldest}, {queue.prompt_tokens:,} prompt tokens"
-        lines = [Text.assemble(("queue", "bold"), title)]
+    lines = [Text.assemble(("queue", "bold"), title)]
     name = 34 if width >= 110 else 13
     for place, one in enumerate(queue.first, 1):
         text = f"{place:>4} {_cut(one.request_id, name):<{name}} {_cut(one.tenant, 10):<10} "

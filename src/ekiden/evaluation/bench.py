@@ -43,12 +43,6 @@ class Shape:
     concurrency: int | None = None
     rate: float | None = None
 
-    @property
-    def sampling(self) -> SamplingParams:
-        return SamplingParams(
-            temperature=self.temperature, top_p=self.top_p, max_tokens=self.output_tokens, ignore_eos=True
-        )
-
 
 def sized(config: Config, rows: int) -> Config:
     """``config`` with ``rows`` slots, and a token budget that allows them."""
@@ -94,9 +88,11 @@ def requests_for(shape: Shape, *, vocab_size: int, start: float, name: str = "be
     """Synthetic requests that arrive at ``start``, or from then on at the shape's rate."""
     due = poisson_arrivals(shape.requests, shape.rate, seed=shape.seed) if shape.rate else [0.0] * shape.requests
     prompts = synthetic_prompts(shape.requests, shape.prompt_tokens, seed=shape.seed, vocab_size=vocab_size)
+    sampling = SamplingParams(
+        temperature=shape.temperature, top_p=shape.top_p, max_tokens=shape.output_tokens, ignore_eos=True
+    )
     return [
-        plain_request(f"{name}-{index}", prompt, shape.sampling, start + due[index])
-        for index, prompt in enumerate(prompts)
+        plain_request(f"{name}-{index}", prompt, sampling, start + due[index]) for index, prompt in enumerate(prompts)
     ]
 
 
@@ -118,7 +114,7 @@ def bench_engine(
     )
     vocab_size = parts.card.vocab_size
     run_batch(core, requests_for(warm_up, vocab_size=vocab_size, start=time.monotonic(), name="warm-up"))
-    recorder.clear()
+    recorder.steps.clear()
     start = time.monotonic()
     requests = requests_for(shape, vocab_size=vocab_size, start=start)
     answers = run_batch(core, requests, concurrency=shape.concurrency, on_finish=lambda answer: on_finish())
@@ -154,8 +150,7 @@ def bench_scheduler(
     ``rows`` sequences run and ``waiting`` more wait, of ``tenants`` in turns; lengths vary so that some end, and are
     replaced, in most steps.
     """
-    recorder = StepRecorder()
-    requests = rows + waiting
+    recorder, requests = StepRecorder(), rows + waiting
     config = Config(
         scheduler=SchedulerConfig(
             max_num_seqs=rows, max_num_batched_tokens=rows + max(rows, 2 * 16), scheduling_policy=order
@@ -164,7 +159,7 @@ def bench_scheduler(
         limits=LimitsConfig(max_num_queued_reqs=10 * requests, max_num_queued_tokens=1_000 * requests),
     )
     core, source, clock = fake_core(config, recorder), random.Random(seed), RealClock()
-    for index in range(rows + waiting):
+    for index in range(requests):
         sampling = SamplingParams(temperature=0.0, max_tokens=source.randrange(steps, 3 * steps))
         prompt = [source.randrange(1000) for _ in range(4)]
         core.add_request(plain_request(str(index), prompt, sampling, 0.0, f"tenant-{index % tenants}"))
@@ -178,7 +173,7 @@ def bench_scheduler(
         """The recorder sees the steps."""
 
     drive(core, until_all_rows_run(), clock, ignore)
-    recorder.clear()
+    recorder.steps.clear()
     begin, begin_cpu = time.monotonic(), time.process_time()
     drive(core, repeat(None, steps), clock, ignore)
     duration, cpu = time.monotonic() - begin, time.process_time() - begin_cpu

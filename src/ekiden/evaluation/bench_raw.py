@@ -15,8 +15,6 @@ from ekiden.state.plan import BatchPlan, Row, RowSampling
 from ekiden.state.runner import ModelRunner
 from ekiden.state.sampling_params import SamplingParams
 
-_GREEDY = SamplingParams(temperature=0.0)
-
 
 class TooManyRows(UserError, ValueError):
     """The rows of a bench do not fit the KV pool."""
@@ -55,7 +53,7 @@ class BareLoop:
         self._runner, self._budget = runner, config.scheduler.max_num_batched_tokens
         self._prompt_tokens = shape.prompt_tokens
         self._blocks = [tuple(range(slot * each, (slot + 1) * each)) for slot in range(shape.rows)]
-        self._sampling = RowSampling(_GREEDY, 0, shape.prompt_tokens)
+        self._sampling = RowSampling(SamplingParams(temperature=0.0), 0, shape.prompt_tokens)
         self.token_ids = synthetic_prompts(shape.rows, shape.prompt_tokens, seed=shape.seed, vocab_size=info.vocab_size)
         self.computed = [0] * shape.rows
 

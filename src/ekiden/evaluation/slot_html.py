@@ -61,20 +61,17 @@ def page(
     longest = max((chart.seconds for chart in charts), default=0.0) or 1.0
     spacing = next((tick for tick in _TICKS if longest / tick <= 12), 120)
     template = files(data).joinpath("slot_charts.html").read_text(encoding="utf-8")
-    return (
-        Environment(autoescape=True, keep_trailing_newline=True)
-        .from_string(template)
-        .render(
-            heading=heading,
-            intro=intro,
-            charts=charts,
-            tables=tables,
-            names=names,
-            about=about,
-            fill=colours(list(names)),
-            stays=stays,
-            width=CHART_WIDTH,
-            scale=CHART_WIDTH / longest,
-            ticks=[index * spacing for index in range(int(longest / spacing) + 1)],
-        )
+    environment = Environment(autoescape=True, keep_trailing_newline=True)
+    return environment.from_string(template).render(
+        heading=heading,
+        intro=intro,
+        charts=charts,
+        tables=tables,
+        names=names,
+        about=about,
+        fill=colours(list(names)),
+        stays=stays,
+        width=CHART_WIDTH,
+        scale=CHART_WIDTH / longest,
+        ticks=[index * spacing for index in range(int(longest / spacing) + 1)],
     )

@@ -55,10 +55,8 @@ def stays(steps: Sequence[SlotStep]) -> list[Stay]:
 
 def slot_figures(steps: Sequence[SlotStep], num_slots: int) -> SlotFigures:
     """Figures of a run in which all requests were waiting from the start."""
-    by_slot: dict[int, list[Stay]] = {}
-    for stay in stays(steps):
-        by_slot.setdefault(stay.slot, []).append(stay)
-    pairs = [pair for slot_stays in by_slot.values() for pair in pairwise(slot_stays)]
+    by_slot = sorted(stays(steps), key=lambda stay: stay.slot)  # each slot's in order of start
+    pairs = [(before, after) for before, after in pairwise(by_slot) if before.slot == after.slot]
     rows = [row for step in steps for row in step.rows]
     return SlotFigures(
         steps=len(steps),

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ekiden.measure.figures import StepSample
-from ekiden.state.turn import FormationOutcome, Turn
+from ekiden.state.turn import Turn
 
 
 class Work(StrEnum):
@@ -51,12 +51,20 @@ class StepRecorder:
         self.steps: list[SlotStep] = []
 
     def record(self, turn: Turn) -> None:
-        if turn.formed is not None and turn.output is not None:
-            timing, rows = turn.output.timing, tuple(_rows(turn.formed, turn))
-            self.steps.append(SlotStep(turn.start, turn.end, rows, timing.model, timing.sampling))
-
-    def clear(self) -> None:
-        self.steps.clear()
+        if turn.formed is None or turn.output is None:
+            return
+        # What a row gave and the answer did not take, such as tokens after a stop, does not count.
+        made = {update.request_id: len(update.token_ids) for update in turn.updates}
+        rows = []
+        for sequence, row in zip(turn.formed.sequences, turn.formed.plan.rows, strict=True):
+            tokens = made.get(sequence.request_id, 0)
+            work = Work.PREFILL if row.prefill else Work.DECODE
+            # A row that ended in this very step is marked as padding by now, but it did advance.
+            if sequence.padding and not tokens:
+                work = Work.PADDING
+            rows.append(SlotRow(row.slot, sequence.request_id, work, len(row.token_ids), tokens))
+        timing = turn.output.timing
+        self.steps.append(SlotStep(turn.start, turn.end, tuple(rows), timing.model, timing.sampling))
 
     def samples(self) -> list[StepSample]:
         """Each step with its wall time: to the start of the next one, so that work between steps counts too."""
@@ -71,17 +79,3 @@ class StepRecorder:
             )
             for step, end in zip(self.steps, ends, strict=True)
         ]
-
-
-def _rows(formed: FormationOutcome, turn: Turn) -> list[SlotRow]:
-    # What a row gave and the answer did not take, such as tokens after a stop, does not count.
-    made = {update.request_id: len(update.token_ids) for update in turn.updates}
-    rows = []
-    for sequence, row in zip(formed.sequences, formed.plan.rows, strict=True):
-        tokens = made.get(sequence.request_id, 0)
-        work = Work.PREFILL if row.prefill else Work.DECODE
-        # A row that ended in this very step is marked as padding by now, but it did advance.
-        if sequence.padding and not tokens:
-            work = Work.PADDING
-        rows.append(SlotRow(row.slot, sequence.request_id, work, len(row.token_ids), tokens))
-    return rows

@@ -34,7 +34,6 @@ _LEFT_OUT_CAUSES = {
     LeftOutReason.KV_BLOCKS: Cause.RUNNING_KV_BLOCKS,
     LeftOutReason.PREFIX_IN_FLIGHT: Cause.PREFIX_IN_FLIGHT,
 }
-_WHOLE_CAUSES = {Phase.PREEMPTED: Cause.PREEMPTED, Phase.RESUMING: Cause.RESUMING, Phase.RECOMPUTE: Cause.RECOMPUTE}
 _ORDER_CAUSES = {"fair": Cause.TENANT_TURN, "priority": Cause.PRIORITY, "deadline": Cause.EARLIER_DEADLINE}
 assert _ORDER_CAUSES.keys() == set(ORDERS) - {"fcfs"}, "an order that lets later requests join first has no cause"
 _OPERATOR = PAUSE_BITS[PauseReason.OPERATOR]
@@ -162,8 +161,8 @@ class _Splitter:
                 self._decode(span)
             case Phase.PAUSED:
                 self._whole(span, Cause.OPERATOR_PAUSE if span.pauses & _OPERATOR else Cause.SLOW_READER)
-            case phase:
-                self._whole(span, _WHOLE_CAUSES[phase])
+            case phase:  # preempted, resuming or recomputing
+                self._whole(span, Cause[phase.name])
 
     def _whole(self, span: Span, cause: Cause) -> None:
         self._add(cause, span.end.at - span.begin.at, span.begin.turn, span.end.turn)
@@ -237,12 +236,12 @@ class _Splitter:
         if last < first:
             self._add(Cause.HOST, total, span.begin.turn)
             return
-        sums = self._reader.sums(first, last)
+        turns, took, prefill, swapping = self._reader.sums(first, last)
         if span.left_out:
-            self._left_out(span.left_out, sums.took, first, last)
+            self._left_out(span.left_out, took, first, last)
         else:
-            self._add(Cause.OTHERS_PREFILL, sums.prefill, first, last, detail="shared_steps")
-            self._add(Cause.SWAPPING, sums.swapping, first, last)
-            self._add(Cause.OWN_DECODE, sums.took - sums.prefill - sums.swapping, first, last)
-        whole = sums.turns == last - first + 1
-        self._add(Cause.HOST if whole else Cause.UNRECORDED, total - sums.took, first, last)
+            self._add(Cause.OTHERS_PREFILL, prefill, first, last, detail="shared_steps")
+            self._add(Cause.SWAPPING, swapping, first, last)
+            self._add(Cause.OWN_DECODE, took - prefill - swapping, first, last)
+        whole = turns == last - first + 1
+        self._add(Cause.HOST if whole else Cause.UNRECORDED, total - took, first, last)

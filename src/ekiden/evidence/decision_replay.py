@@ -207,6 +207,7 @@ class Replay:
             while changes and changes[0][0] == place:
                 core.set_controls(changes.popleft()[1])
             detail = request_detail_of(request)
+            self._ids[request.request] = request.request_id
             if request.refusal is not None and detail.by_door:
                 core.note_refusal(self._refused(request, detail))
             else:
@@ -219,17 +220,13 @@ class Replay:
             (core.pause if paused else core.resume)(self._ids[number], PAUSE_REASONS[bit], by)
         core.step()  # not through `drive`: the recorded turns are iterated, and each gives its rows back
         for end in recorded.ends:
-            self._forget(end.request)
+            request_id = self._ids.pop(end.request)
+            if self._world.number_of.get(request_id) == end.request:
+                del self._world.number_of[request_id]
         return self._decided.pop()
-
-    def _forget(self, number: int) -> None:
-        request_id = self._ids.pop(number)
-        if self._world.number_of.get(request_id) == number:
-            del self._world.number_of[request_id]
 
     def _refused(self, row: RequestRow, detail: RequestDetail) -> RefusedCall:
         """What the HTTP layer refused is no decision of the engine's: it is noted again, and not submitted."""
-        self._ids[row.request] = row.request_id
         return RefusedCall(
             request=request_of(row, detail, ()),
             refusal=Refusal(
@@ -243,7 +240,6 @@ class Replay:
 
     def _request(self, row: RequestRow, detail: RequestDetail) -> Request:
         world = self._world
-        self._ids[row.request] = row.request_id
         if row.refusal != RefusalReason.DUPLICATE_ID:
             world.number_of[row.request_id] = row.request
         if row.refusal == RefusalReason.INVALID and detail.param == "grammar":

@@ -121,7 +121,9 @@ def _headline(found: Breakdown, shares: list[CauseShare]) -> str:
 def _share(reader: LedgerReader, found: Breakdown, time: CauseTime, viewer: str | None) -> CauseShare:
     cause, others = time.cause, time.others
     control, otherwise = REMEDIES.get(cause, (None, None))
-    decision: dict[str, Any] = {"stage": cause.stage, "turn": _deciding_turn(found, time)}
+    # The turn at whose boundary the cause began; for waiting that is the one before.
+    before = cause.stage == "refill" and time.first_turn > found.request.turn
+    decision: dict[str, Any] = {"stage": cause.stage, "turn": max(1, time.first_turn - before)}
     if cause is Cause.OTHERS_PREFILL:
         others = _prefilled(reader, found.request.request, time)
     if cause is Cause.PREEMPTED:
@@ -141,12 +143,6 @@ def _share(reader: LedgerReader, found: Breakdown, time: CauseTime, viewer: str 
         otherwise=otherwise,
         saved_seconds=time.micros / 1e6 if otherwise else None,
     )
-
-
-def _deciding_turn(found: Breakdown, time: CauseTime) -> int:
-    """The turn at whose boundary the cause began; for waiting that is the one before."""
-    before = time.cause.stage == "refill" and time.first_turn > found.request.turn
-    return max(1, time.first_turn - before)
 
 
 def _control(reader: LedgerReader, found: Breakdown, time: CauseTime, name: str | None) -> dict[str, str] | None:

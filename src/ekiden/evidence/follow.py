@@ -47,7 +47,6 @@ class Follower:
         self._run, self._exporter = run, exporter
         self._poll_seconds, self._max_tries = poll_seconds, max_tries
         self._runs: deque[SpanMaker] = deque()
-        self._seen: Path | None = None
         self._stopping = threading.Event()
         self._give_up_at = float("inf")
         self._tries = 0
@@ -74,13 +73,16 @@ class Follower:
         self._thread.join(1.0)
 
     def _follow(self) -> None:
-        self._reason.listen()
+        exporter = logging.getLogger("opentelemetry.exporter")
+        exporter.addHandler(self._reason)
+        exporter.propagate = False
         try:
             while not self._stopping.wait(self._pause()):
                 self._look()
             self._look()
         finally:
-            self._reason.forget()
+            exporter.removeHandler(self._reason)
+            exporter.propagate = True
             for run in self._runs:
                 if run.batch() is not None:
                     name = run.reader.path.stem
@@ -93,7 +95,9 @@ class Follower:
 
     def _look(self) -> None:
         try:
-            self._note_run()
+            path = self._run()
+            if path is not None and (not self._runs or path != self._runs[-1].reader.path):
+                self._runs.append(SpanMaker(LedgerReader(path)))
             self._send_what_is_there()
         except (sqlite3.Error, LedgerReadError) as error:
             self._complain("the ledger cannot be read, so spans wait", str(error))
@@ -102,12 +106,6 @@ class Follower:
         if time.monotonic() - self._told_at >= QUIET_SECONDS:
             self._told_at = time.monotonic()
             logger.warning("%s: %s", what, reason)
-
-    def _note_run(self) -> None:
-        path = self._run()
-        if path is not None and path != self._seen:
-            self._runs.append(SpanMaker(LedgerReader(path)))
-            self._seen = path
 
     def _send_what_is_there(self) -> None:
         while self._runs and time.monotonic() < self._give_up_at:
@@ -141,8 +139,6 @@ class Follower:
 class _Reason(logging.Handler):
     """Keeps what the exporter logs for every try, so that it is logged only once in a while."""
 
-    _LOGGER: Final = "opentelemetry.exporter"
-
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.last = ""
@@ -151,13 +147,3 @@ class _Reason(logging.Handler):
         text = record.getMessage()
         if "max retries" not in text:  # the one that names no reason
             self.last = text[:300]
-
-    def listen(self) -> None:
-        exporter = logging.getLogger(self._LOGGER)
-        exporter.addHandler(self)
-        exporter.propagate = False
-
-    def forget(self) -> None:
-        exporter = logging.getLogger(self._LOGGER)
-        exporter.removeHandler(self)
-        exporter.propagate = True

@@ -38,12 +38,6 @@ SHOWN_AWAY = 12
 SHOWN_TENANTS = 8
 _PADDING_TURNS = 4_096
 """How far back the rows of a padded batch are looked for; they are written when they change."""
-_STATES = {
-    Phase.PREFILL: SlotState.PREFILLING,
-    Phase.DECODE: SlotState.DECODING,
-    Phase.RECOMPUTE: SlotState.RECOMPUTING,
-    Phase.PREEMPTED: SlotState.PREEMPTED,
-}
 
 
 def live_view(
@@ -141,7 +135,7 @@ class _Builder:
         request, since = one.request, None if one.admitted is None else one.admitted.at
         return Slot(
             slot=index,
-            state=_STATES[one.phase],
+            state=SlotState[one.phase.name],
             request_id=request.request_id,
             tenant=request.tenant,
             prompt_tokens=request.prompt_tokens,
@@ -194,7 +188,11 @@ class _Builder:
             return Queue()
         holders = [one.number for one in self._live if one.phase in RUNNING or one.phase is Phase.PREEMPTED]
         newest_holder = max(holders, default=0)
-        causes = {one.number: self._waits_for(one, newest_holder) for one in waiting}
+        wait, head, order = self._last.wait, self._last.head, self._order
+        causes: dict[int, tuple[Cause, int | None]] = {}
+        for one in waiting:  # as ``explain`` would charge the time from here on
+            own, holder = one.number, newest_holder if newest_holder > one.number else None
+            causes[own] = waiting_cause(wait, own, head=head, holder=holder, blocked=one.blocked, order=order)
         line = sorted(waiting, key=lambda one: (one.number != self._last.head, not one.blocked, one.number))
         names = {one.number: one.request.request_id for one in self._live}
         return Queue(
@@ -215,12 +213,6 @@ class _Builder:
                 for one in line[: self._shown]
             ],
         )
-
-    def _waits_for(self, one: Timeline, newest_holder: int) -> tuple[Cause, int | None]:
-        """As ``explain`` would charge the time from here on."""
-        holder = newest_holder if newest_holder > one.number else None
-        wait, head, order = self._last.wait, self._last.head, self._order
-        return waiting_cause(wait, one.number, head=head, holder=holder, blocked=one.blocked, order=order)
 
     def _away(self) -> list[Away]:
         found = [one for one in self._live if one.phase in (Phase.PAUSED, Phase.RESUMING)]
@@ -263,17 +255,14 @@ class _Builder:
             output_tokens_per_second=output / seconds,
             prompt_tokens_per_second=prompt / seconds,
             rows_per_step=sum(turn.decode_rows for turn in steps) / max(1, len(steps)),
-            ttft=Spread.of((micros, 1) for micros in self._first_tokens()),
+            ttft=Spread.of(
+                (first.at - one.request.arrival, 1)
+                for one in (*self._live, *self._gone)
+                if (first := one.first_token) is not None and first.at is not None and first.turn >= self._first_turn
+            ),
             itl=Spread.of(_gaps(turns)),
             step=Spread.of((turn.took, 1) for turn in steps),
         )
-
-    def _first_tokens(self) -> Iterable[int]:
-        """Time to first token of those that got it in the window."""
-        for one in (*self._live, *self._gone):
-            first = one.first_token
-            if first is not None and first.at is not None and first.turn >= self._first_turn:
-                yield first.at - one.request.arrival
 
     def _output_tokens(self) -> dict[int, int]:
         """How many tokens each live request has, by its number."""
@@ -300,18 +289,16 @@ class _Builder:
             counts[one.request.tenant][where] += 1
         for request, _ in self._ended:
             counts[request.tenant]["ended" if request.refusal is None else "refused"] += 1
-        limits = self._tenant_limits()
+        control = self._reader.controls(last).get("tenants")
+        if control is None:
+            limits = msgspec.convert(self._reader.header.tenants, dict[str, TenantLimits])
+        else:
+            limits = msgspec.json.decode(control.value, type=dict[str, TenantLimits])
         others = limits.get(DEFAULT_TENANT, TenantLimits())
         tenants = [Tenant(tenant=n, weight=limits.get(n, others).weight, **count) for n, count in counts.items()]
         tenants.sort(key=lambda t: (-t.prompt_tokens - t.output_tokens, -t.running - t.waiting - t.away, t.tenant))
         rest = tenants[SHOWN_TENANTS:]
         return tenants[:SHOWN_TENANTS], Tenant.sum_of(rest) if rest else None
-
-    def _tenant_limits(self) -> dict[str, TenantLimits]:
-        control = self._reader.controls(self._last.turn).get("tenants")
-        if control is None:
-            return msgspec.convert(self._reader.header.tenants, dict[str, TenantLimits])
-        return msgspec.json.decode(control.value, type=dict[str, TenantLimits])
 
     def _controls(self) -> list[Control]:
         """The rules in force. Pauses count while their requests are in the engine."""

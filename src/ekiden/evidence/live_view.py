@@ -12,10 +12,12 @@ from ekiden.measure.percentiles import percentiles
 
 
 class SlotState(StrEnum):
+    """The phases of a request that has a slot have the same names."""
+
     EMPTY = "empty"
-    PREFILLING = "prefilling"
-    DECODING = "decoding"
-    RECOMPUTING = "recomputing"
+    PREFILL = "prefilling"
+    DECODE = "decoding"
+    RECOMPUTE = "recomputing"
     """What was dropped when it was preempted is being computed again."""
     PREEMPTED = "preempted"
     """It keeps the slot; its KV blocks were taken."""

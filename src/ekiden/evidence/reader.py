@@ -8,7 +8,7 @@ import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby, starmap, takewhile
 from operator import attrgetter
 from pathlib import Path
@@ -68,15 +68,6 @@ class LedgerReadError(UserError, ValueError):
     """What was asked for is not in the ledger, or cannot be read; the message says where it was looked for."""
 
 
-class StepSums(NamedTuple):
-    """Sums over a range of turns, in microseconds: time, the part owed to prefill chunks, the part owed to swaps."""
-
-    turns: int
-    took: int
-    prefill: int
-    swapping: int
-
-
 class Event(NamedTuple):
     """What happened to a request at the start (``late`` 0) or the end (1) of a turn. ``value`` depends on the kind."""
 
@@ -99,7 +90,7 @@ class History(NamedTuple):
         return self.values[bisect_right(self.turns, turn) - 1]
 
 
-class LedgerReader:
+class LedgerReader(AbstractContextManager["LedgerReader"]):
     """One stored run. Use as a context manager."""
 
     def __init__(self, path: Path) -> None:
@@ -119,9 +110,6 @@ class LedgerReader:
 
     def close(self) -> None:
         self._connection.close()
-
-    def __enter__(self) -> "LedgerReader":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -196,17 +184,15 @@ class LedgerReader:
 
     def later_admitted(self, number: int, upto_turn: int) -> list[tuple[int, int, int]]:
         """Those that arrived after ``number`` and were admitted up to a turn: request, admission's and end's turn."""
+        # Numbers and turns of arrival grow together, so the highest number given out up to a turn is searched for.
+        ((newest,),) = self._all("SELECT coalesce(max(request), 0) FROM requests")
+        sql = "SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1"
+        last = bisect_right(range(1, newest + 1), upto_turn, key=lambda request: self._all(sql, request)[0][0])
         return self._all(
             "SELECT e.request, e.turn, coalesce(n.turn, ?) FROM events e LEFT JOIN ends n ON n.request = e.request "
             "WHERE e.request > ? AND e.request <= ? AND e.kind = ? AND e.turn <= ? ORDER BY e.turn",
-            *(2**62, number, self._last_request_before(upto_turn), EventKind.ADMITTED, upto_turn),
+            *(2**62, number, last, EventKind.ADMITTED, upto_turn),
         )
-
-    def _last_request_before(self, turn: int) -> int:
-        """The highest number given out up to a turn. Numbers and turns of arrival grow together."""
-        ((newest,),) = self._all("SELECT coalesce(max(request), 0) FROM requests")
-        sql = "SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1"
-        return bisect_right(range(1, newest + 1), turn, key=lambda number: self._all(sql, number)[0][0])
 
     def all_requests(self) -> list[RequestRow]:
         return self._rows(RequestRow, "ORDER BY request")
@@ -295,20 +281,22 @@ class LedgerReader:
         where = "WHERE turn BETWEEN ? AND ? AND prefill_time > 0 ORDER BY prefill_time DESC LIMIT ?"
         return self._rows(TurnRow, where, first, last, count)
 
-    def sums(self, first: int, last: int) -> StepSums:
-        """Sums over the turns ``first`` to ``last``."""
+    def sums(self, first: int, last: int) -> tuple[int, int, int, int]:
+        """Over a range of turns: their number, and in microseconds their time, the part owed to prefill chunks and the
+        part owed to swaps."""
         sql = (
             "SELECT count(*), coalesce(sum(took), 0), coalesce(sum(prefill_time), 0), coalesce(sum(CASE WHEN swapped > "
             "0 AND took > p90 THEN min(took - p90, took - prefill_time) ELSE 0 END), 0) FROM turns WHERE turn BETWEEN "
             "? AND ?"
         )
-        return StepSums(*self._all(sql, first, last)[0])
+        turns, took, prefill, swapping = self._all(sql, first, last)[0]
+        return turns, took, prefill, swapping
 
     def controls(self, upto_turn: int) -> dict[str, ControlRow]:
         """The controls in force after a turn, by name."""
         return {row.name: row for row in self._iterate(ControlRow, "WHERE turn <= ? ORDER BY turn, rowid", upto_turn)}
 
-    def history(self, name: str) -> "History":
+    def history(self, name: str) -> History:
         """The values that a control had over the run."""
         header = self.header
         first = header.scheduler.get(name, header.limits.get(name))

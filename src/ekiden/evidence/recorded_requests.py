@@ -36,19 +36,16 @@ class PromptMaker:
         for start in range(0, len(detail.block_keys), KEY_BYTES):
             key = detail.block_keys[start : start + KEY_BYTES]
             if key not in self._blocks:
-                self._blocks[key] = self._numerals(self._followers[before])
+                # The block's number among its siblings, in the base of the vocabulary, with a digit for each token.
+                number, digits = self._followers[before], []
+                for _ in range(self._block_size):
+                    number, digit = divmod(number, self._vocab_size)
+                    digits.append(digit)
+                self._blocks[key] = tuple(digits)
                 self._followers[before] += 1
             tokens += self._blocks[key]
             before = key
         return (*tokens, *(0,) * (row.prompt_tokens - len(tokens)))
-
-    def _numerals(self, number: int) -> tuple[int, ...]:
-        """The number of a block among its siblings, written in the base of the vocabulary over one block."""
-        digits = []
-        for _ in range(self._block_size):
-            number, digit = divmod(number, self._vocab_size)
-            digits.append(digit)
-        return tuple(digits)
 
 
 def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) -> Request:
@@ -65,21 +62,10 @@ def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) 
         sampling["grammar"] = Grammar(kind=kind, source=str(row.request))
     if "stop_token_ids" in sampling:
         sampling["stop_token_ids"] = tuple(sampling["stop_token_ids"])
-    return _request(row, detail, prompt, SamplingParams(**sampling))
-
-
-def kept_request_of(row: RequestRow, detail: RequestDetail) -> Request | None:
-    """The request itself, for a replay with the model; None when its prompt was not kept."""
-    if detail.prompt is None:
-        return None
-    return _request(row, detail, unpack_tokens(detail.prompt), msgspec.convert(detail.sampling, SamplingParams))
-
-
-def _request(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], sampling: SamplingParams) -> Request:
     return Request(
         request_id=row.request_id,
         prompt_token_ids=prompt,
-        sampling=sampling,
+        sampling=SamplingParams(**sampling),
         arrival_time=detail.arrival,
         tenant=row.tenant,
         priority=row.priority,
@@ -87,3 +73,11 @@ def _request(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], sa
         external_id=detail.external_id,
         traceparent=detail.traceparent,
     )
+
+
+def kept_request_of(row: RequestRow, detail: RequestDetail) -> Request | None:
+    """The request itself, for a replay with the model; None when its prompt was not kept."""
+    if detail.prompt is None:
+        return None
+    sampling = msgspec.convert(detail.sampling, SamplingParams)
+    return msgspec.structs.replace(request_of(row, detail, unpack_tokens(detail.prompt)), sampling=sampling)

@@ -16,7 +16,6 @@ from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.words import event_words
 from ekiden.ledger.records import EndRow, RequestDetail, RequestRow
 
-SPAN_NAME: Final = "ekiden.request"
 BATCH: Final = 256
 """Spans in one message to a collector."""
 MAX_EVENTS: Final = 1000
@@ -107,7 +106,7 @@ class SpanMaker:
         if detail.traceparent is not None:
             parent = self._extract({"traceparent": detail.traceparent}, context=parent)
         span = self._tracer.start_span(
-            SPAN_NAME,
+            "ekiden.request",
             context=parent,
             kind=trace.SpanKind.SERVER,
             start_time=_nanos(started, row.arrival),
@@ -115,7 +114,10 @@ class SpanMaker:
         )
         if not span.is_recording():
             return None
-        _add_events(self.reader, span, row)
+        for event in self.reader.events(row.request):
+            if event.at is not None:
+                told = {"ekiden.turn": event.turn, "ekiden.value": event.value, "ekiden.words": event_words(event)}
+                span.add_event(event.kind.name.lower(), told, timestamp=_nanos(started, event.at))
         if end.reason in ("error", "refused"):
             span.set_status(trace.Status(trace.StatusCode.ERROR, row.refusal or end.reason))
         span.end(end_time=_nanos(started, end.at))
@@ -173,13 +175,3 @@ def _attributes(reader: LedgerReader, row: RequestRow, detail: RequestDetail, en
         "ekiden.time_in_queue": row.seconds_until(end.admitted),
     }
     return {name: value for name, value in attributes.items() if value is not None}
-
-
-def _add_events(reader: LedgerReader, span: Any, row: RequestRow) -> None:
-    for event in reader.events(row.request):
-        if event.at is not None:
-            span.add_event(
-                event.kind.name.lower(),
-                {"ekiden.turn": event.turn, "ekiden.value": event.value, "ekiden.words": event_words(event)},
-                timestamp=_nanos(reader.header.started, event.at),
-            )

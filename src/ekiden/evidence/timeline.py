@@ -200,7 +200,7 @@ class Timeline:
         for stretch in self.stretches_until(last):
             begin, end = max(stretch[0], first), min(stretch[1], last)
             if begin <= end:
-                count += end - begin + 1 - within(silent, begin, end)
+                count += end - begin + 1 - (bisect_right(silent, end) - bisect_left(silent, begin))
         return count + sum(tokens - 1 for turn, tokens in self._several.items() if first <= turn <= last)
 
 
@@ -223,8 +223,3 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             found.append((first, last))
     return found
-
-
-def within(ordered: Sequence[int], first: int, last: int) -> int:
-    """How many of the ordered numbers lie from ``first`` to ``last``."""
-    return max(0, bisect_right(ordered, last) - bisect_left(ordered, first))

@@ -20,7 +20,7 @@ from ekiden.engine.step_time import fitted, load_of
 from ekiden.evidence.decision_replay import config_of, runner_info
 from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
-from ekiden.ledger.records import REFUSED, EndRow, RequestDetail, RequestRow, RunHeader, TurnRow
+from ekiden.ledger.records import REFUSED, RunHeader, TurnRow
 from ekiden.measure.percentiles import median, percentiles
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
 from ekiden.state.policy import StepLoad
@@ -29,10 +29,9 @@ from ekiden.state.runner import RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
 
 _WHOLE = (FinishReason.STOP.value, FinishReason.LENGTH.value)
-_ONE_TOKEN = RowResult((0,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figures:
     """Seconds over the requests that ended by themselves; ``refused`` and ``cut`` are counts of the others."""
 
@@ -67,25 +66,18 @@ class FittedStepTime:
 
     def __init__(self, rows: list[TurnRow]) -> None:
         steps = [row for row in rows if row.p50 > 0 and row.took > 0]
-        loads, measured = [_load_of(row) for row in steps], [row.took / 1e6 for row in steps]
+        names, measured = [field.name for field in fields(StepLoad)], [row.took / 1e6 for row in steps]
+        loads = [StepLoad(**{name: getattr(row, name) for name in names}) for row in steps]
         self._cost = fitted(loads, measured)
         errors = [abs(self.seconds(load) - took) / took for load, took in zip(loads, measured, strict=True)]
         self.median_error = median(errors) if errors else 0.0
-        self.gap = _median_gap(rows)
+        pairs = pairwise(rows)
+        gaps = [after.start - before.end for before, after in pairs if before.running and after.p50 > 0]
+        self.gap = median(gaps) / 1e6 if gaps else 0.0
+        """Seconds between two steps of a busy engine."""
 
     def seconds(self, load: StepLoad) -> float:
         return max(1e-6, self._cost.seconds(load))
-
-
-def _load_of(row: TurnRow) -> StepLoad:
-    return StepLoad(**{field.name: getattr(row, field.name) for field in fields(StepLoad)})
-
-
-def _median_gap(rows: list[TurnRow]) -> float:
-    """Seconds between two steps of a busy engine."""
-    pairs = pairwise(rows)
-    gaps = [after.start - before.start - before.took for before, after in pairs if before.running and after.p50 > 0]
-    return median(gaps) / 1e6 if gaps else 0.0
 
 
 class _VirtualModel:
@@ -99,7 +91,7 @@ class _VirtualModel:
     def execute(self, plan: BatchPlan) -> StepOutput:
         seconds = self._fitted.seconds(load_of(plan))
         self.clock.time += seconds
-        results = [NO_TOKENS if row.sampling is None else _ONE_TOKEN for row in plan.rows]
+        results = [NO_TOKENS if row.sampling is None else RowResult((0,)) for row in plan.rows]
         return StepOutput(rows=results, timing=StepTiming(model=seconds))
 
     def close(self) -> None:
@@ -134,38 +126,30 @@ class _Load:
         header = reader.header
         prompts = PromptMaker(vocab_size=header.vocab_size, block_size=header.block_size)
         told = {row: detail for row in reader.all_requests() if not (detail := request_detail_of(row)).by_door}
-        rows, numbers = [*told], {row.request for row in told}
+        numbers = {row.request for row in told}
         ends = {end.request: end for end in reader.all_ends() if end.request in numbers}
         lengths = {end.request: end.output_tokens for end in ends.values() if end.reason in _WHOLE}
         typical = int(median(list(lengths.values()))) if lengths else 1
-        self.unknown_lengths = len(rows) - sum(row.request in lengths for row in rows)
+        self.unknown_lengths = len(numbers - lengths.keys())
         self.leaves = [(e.at / 1e6, str(e.request)) for e in ends.values() if e.reason == FinishReason.ABORT]
         self.requests: list[Request] = []
         for row, detail in told.items():
             room = row.max_tokens or header.max_model_len - row.prompt_tokens
             if row.prompt_tokens and room > 0 and detail.bad_token is None:
-                prompt = prompts.prompt(row, detail)
-                length = min(lengths.get(row.request, typical), room)
-                self.requests.append(_offered(row, detail, prompt, length, header.clock_base / 1e6))
+                length = max(1, min(lengths.get(row.request, typical), room))
+                offered = msgspec.structs.replace(
+                    request_of(row, detail, prompts.prompt(row, detail)),
+                    request_id=str(row.request),
+                    sampling=SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True),
+                    arrival_time=row.arrival / 1e6,
+                    deadline=None if detail.deadline is None else detail.deadline - header.clock_base / 1e6,
+                )
+                self.requests.append(offered)
         self.requests.sort(key=lambda request: request.arrival_time)
-        self.recorded = _recorded_figures(rows, ends)
-
-
-def _offered(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], length: int, base: float) -> Request:
-    return msgspec.structs.replace(
-        request_of(row, detail, prompt),
-        request_id=str(row.request),
-        sampling=SamplingParams(temperature=0.0, max_tokens=max(1, length), ignore_eos=True),
-        arrival_time=row.arrival / 1e6,
-        deadline=None if detail.deadline is None else detail.deadline - base,
-    )
-
-
-def _recorded_figures(rows: list[RequestRow], ends: dict[int, EndRow]) -> Figures:
-    pairs = [(row, ends[row.request]) for row in rows if row.request in ends]
-    ended = [(end.reason, row.seconds_until(end.first_token), end.e2e / 1e6) for row, end in pairs]
-    span = max((end.at for end in ends.values()), default=0) - min((row.arrival for row in rows), default=0)
-    return _figures(ended, span / 1e6)
+        pairs = [(row, ends[row.request]) for row in told if row.request in ends]
+        ended = [(end.reason, row.seconds_until(end.first_token), end.e2e / 1e6) for row, end in pairs]
+        span = max((end.at for end in ends.values()), default=0) - min((row.arrival for row in told), default=0)
+        self.recorded = _figures(ended, span / 1e6)
 
 
 def _figures(ended: list[tuple[str, float | None, float]], duration: float) -> Figures:
@@ -173,17 +157,10 @@ def _figures(ended: list[tuple[str, float | None, float]], duration: float) -> F
     whole = [(first, last) for reason, first, last in ended if reason in _WHOLE]
     refused = sum(reason == REFUSED for reason, _, _ in ended)
     firsts, lasts = [first for first, _ in whole if first is not None], [last for _, last in whole]
-    ttft, e2e = (percentiles(values, (50, 99)) if values else (0.0, 0.0) for values in (firsts, lasts))
-    return Figures(
-        finished=len(whole),
-        refused=refused,
-        cut=len(ended) - refused - len(whole),
-        ttft_p50=ttft[0],
-        ttft_p99=ttft[1],
-        e2e_p50=e2e[0],
-        e2e_p99=e2e[1],
-        duration=duration,
-    )
+    points = (percentiles(values, (50, 99)) if values else (0.0, 0.0) for values in (firsts, lasts))
+    (ttft_p50, ttft_p99), (e2e_p50, e2e_p99) = points
+    cut = len(ended) - refused - len(whole)
+    return Figures(len(whole), refused, cut, ttft_p50, ttft_p99, e2e_p50, e2e_p99, duration)
 
 
 def _simulate(header: RunHeader, load: _Load, fitted: FittedStepTime) -> Figures:

@@ -11,21 +11,24 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 100.0 else f"{value:.0f} s"
 
 
+_WORDS = {
+    EventKind.ARRIVED: "taken into the queue",
+    EventKind.REFUSED: "refused",
+    EventKind.PREFILL: "{} prompt tokens computed",
+    EventKind.FIRST_TOKEN: "first token",
+    EventKind.CAUGHT_UP: "what was dropped is computed again",
+    EventKind.TOKENS: "{} tokens in one step, drafts included",
+    EventKind.ENDED: "ended",
+}
+
+
 def event_words(event: Event) -> str:
     """One moment of a request's life."""
     value = event.value
     match event.kind:
-        case EventKind.ARRIVED:
-            return "taken into the queue"
-        case EventKind.REFUSED:
-            return "refused"
         case EventKind.ADMITTED:
             found = f", {value} prompt tokens found in the prefix cache" if value else ""
             return f"got a slot and its KV blocks{found}"
-        case EventKind.PREFILL:
-            return f"{value} prompt tokens computed"
-        case EventKind.FIRST_TOKEN:
-            return "first token"
         case EventKind.LEFT_OUT:
             return f"left out of steps: {LEFT_OUT_REASONS[value].value}" if value else "back in the steps"
         case EventKind.BLOCKED:
@@ -34,12 +37,8 @@ def event_words(event: Event) -> str:
             return f"preempted, {value} blocks moved to the swap space" if value else "preempted, its blocks dropped"
         case EventKind.RESUMED:
             return "back after preemption" if Resumed.of(value).whole else "back after preemption, to be computed again"
-        case EventKind.CAUGHT_UP:
-            return "what was dropped is computed again"
         case EventKind.PAUSED:
             names = [reason.value for reason, bit in PAUSE_BITS.items() if value & bit]
             return f"paused: {', '.join(names)}" if names else "pause withdrawn"
-        case EventKind.TOKENS:
-            return f"{value} tokens in one step, drafts included"
-        case EventKind.ENDED:
-            return "ended"
+        case kind:
+            return _WORDS[kind].format(value)

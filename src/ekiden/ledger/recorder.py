@@ -30,7 +30,7 @@ from ekiden.ledger.records import (
 )
 from ekiden.state.controls import Controls, ControlValue, SetBy
 from ekiden.state.policy import StepLoad
-from ekiden.state.request import FinishReason, Refusal, RequestUpdate
+from ekiden.state.request import Finish, FinishReason, Refusal
 from ekiden.state.sequence import PauseReason, Sequence, Status
 from ekiden.state.turn import Arrival, FormationOutcome, RefillOutcome, Turn
 
@@ -44,11 +44,7 @@ def control_text(value: ControlValue) -> str:
 
 def whole_microseconds(clock: Callable[[], float]) -> Callable[[], float]:
     """A clock that rounds its readings to whole microseconds, so that the ledger holds them exactly."""
-
-    def read() -> float:
-        return round(clock() * 1e6) / 1e6
-
-    return read
+    return lambda: round(clock() * 1e6) / 1e6
 
 
 class Recorder:
@@ -103,10 +99,19 @@ class Recorder:
             self._inbox(turn, start, inputs)
         inputs.controls = turn.control_changes
         inputs.drafts = self._proposed(turn)
-        _measure(turn, inputs)
+        inputs.failure = turn.failure
+        if turn.output is not None:  # what stage 3 measured
+            timing = turn.output.timing
+            inputs.advance_start = round((timing.started - turn.start) * 1e6)
+            inputs.advance, inputs.model = round(timing.total * 1e6), round(timing.model * 1e6)
+            inputs.sampling = round(timing.sampling * 1e6)
+            inputs.passes, inputs.padding_rows = turn.output.passes, turn.output.padding_rows
         decisions = self._decide(turn, end, inputs)
         row = self._turn_row(turn, start, end, inputs, decisions)
-        self._forget_padding()
+        for sequence in self._padded:
+            if sequence.slot is None:  # a finished row that is no longer computed
+                del self._number[sequence]
+        self._padded = [sequence for sequence in self._padded if sequence.slot is not None]
         self._ends.sort()  # as they are read back
         self._put(Rows(row, self._events, self._requests, self._ends, self._controls))
 
@@ -152,7 +157,7 @@ class Recorder:
             self._controls.append(ControlRow(self._turn, start, f"pause {name}", state, set_by.value, who))
         for update in turn.ended_at_start:
             if update.finish is not None:
-                self._ended(update, start, late=0)
+                self._ended(update.request_id, update.finish, start, late=0)
 
     def _arrived(self, arrival: Arrival, start: int) -> None:
         self._numbered += 1
@@ -197,15 +202,15 @@ class Recorder:
                 (number[formed.sequences[i]], rows[i].num_drafts) for i in formed.proposed if rows[i].num_drafts
             ]
             made.swap_out, made.swap_in, made.budget = formed.plan.swap_out, formed.plan.swap_in, formed.token_budget
-        if turn.output is not None:
-            self._first_tokens(turn)
+            if turn.output is not None:
+                self._first_tokens(formed, turn.end)
         for update in turn.updates:
             if update.finish is not None:
                 sequence = self._live[update.request_id]
                 if turn.output is not None and sequence.finish_reason is not FinishReason.LENGTH:
                     inputs.stops.append((number[sequence], stop_of(sequence)))
                 made.retired.append((number[sequence], update.finish.num_blocks))
-                self._ended(update, end, late=1)
+                self._ended(update.request_id, update.finish, end, late=1)
         made.resumed = self._resumed(at_end, late=1)
         made.admitted = self._admitted(at_end, late=1)
         made.passed_over = self._passed_over_changes(at_end or at_start)
@@ -244,8 +249,6 @@ class Recorder:
         return found
 
     def _left_out_changes(self, formed: FormationOutcome) -> list[tuple[int, int]]:
-        if not formed.left_out and not self._left_out:
-            return []
         now = {self._number[sequence]: LEFT_OUT_CODES[reason] for sequence, reason in formed.left_out}
         changes = [(number, code) for number, code in now.items() if self._left_out.get(number) != code]
         changes += [(number, 0) for number in self._left_out if number not in now]
@@ -261,15 +264,11 @@ class Recorder:
         pairs = zip(formed.preempted, formed.runners_up, strict=True)
         return [(number[victim], number[other] if other else 0) for victim, other in pairs]
 
-    def _first_tokens(self, turn: Turn) -> None:
+    def _first_tokens(self, formed: FormationOutcome, end: float) -> None:
         """Note which sequences got their first token, and which have computed their dropped KV blocks again."""
-        assert turn.formed is not None
-        for sequence, row in zip(turn.formed.sequences, turn.formed.plan.rows, strict=True):
-            if (
-                row.prefill
-                and sequence.first_token_time == turn.end
-                and self._live.get(sequence.request_id) is sequence
-            ):
+        live = self._live
+        for sequence, row in zip(formed.sequences, formed.plan.rows, strict=True):
+            if row.prefill and sequence.first_token_time == end and live.get(sequence.request_id) is sequence:
                 self._event(self._number[sequence], EventKind.FIRST_TOKEN, late=1)
         caught_up = [s for s in self._recomputing if s.status is Status.RUNNING and s.num_uncomputed_tokens == 1]
         for sequence in sorted(caught_up, key=self._number.__getitem__):
@@ -302,19 +301,15 @@ class Recorder:
         now = self._passed_over if outcome is None else outcome.passed_over
         if now == self._passed_over:
             return None
-        for sequence in self._passed_over:
-            if sequence not in now and sequence in self._number:
-                self._event(self._number[sequence], EventKind.BLOCKED, 0, late=1)
-        for sequence in now:
-            if sequence not in self._passed_over:
-                self._event(self._number[sequence], EventKind.BLOCKED, 1, late=1)
+        gone = [(sequence, 0) for sequence in self._passed_over if sequence not in now and sequence in self._number]
+        come = [(sequence, 1) for sequence in now if sequence not in self._passed_over]
+        for sequence, blocked in gone + come:
+            self._event(self._number[sequence], EventKind.BLOCKED, blocked, late=1)
         self._passed_over = now
         return [self._number[sequence] for sequence in now]
 
-    def _ended(self, update: RequestUpdate, at: int, *, late: int) -> None:
-        finish = update.finish
-        assert finish is not None
-        sequence = self._live.pop(update.request_id)
+    def _ended(self, request_id: str, finish: Finish, at: int, *, late: int) -> None:
+        sequence = self._live.pop(request_id)
         number = self._number[sequence]
         self._recomputing.discard(sequence)
         self._left_out.pop(number, None)
@@ -376,21 +371,3 @@ class Recorder:
     def _held_back(self, outcome: RefillOutcome) -> tuple[int | None, int | None]:
         head = outcome.head
         return WAIT_CODES[outcome.wait_reason], None if head is None else self._number.get(head)
-
-    def _forget_padding(self) -> None:
-        """Forget the numbers of finished rows that are no longer computed."""
-        for sequence in self._padded:
-            if sequence.slot is None:
-                del self._number[sequence]
-        self._padded = [sequence for sequence in self._padded if sequence.slot is not None]
-
-
-def _measure(turn: Turn, inputs: TurnInputs) -> None:
-    """Add what stage 3 measured."""
-    inputs.failure = turn.failure
-    if turn.output is not None:
-        timing = turn.output.timing
-        inputs.advance_start = round((timing.started - turn.start) * 1e6)
-        inputs.advance, inputs.model = round(timing.total * 1e6), round(timing.model * 1e6)
-        inputs.sampling = round(timing.sampling * 1e6)
-        inputs.passes, inputs.padding_rows = turn.output.passes, turn.output.padding_rows

@@ -10,7 +10,6 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,23 +17,23 @@ from typing import Final
 from ekiden.config import LedgerConfig
 
 SUFFIX: Final = ".sqlite"
+CHECK_SECONDS: Final = 10.0
+"""The time from one check to the next."""
 CHUNK_TURNS: Final = 2_000
 """Turns deleted in one go."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Retention:
-    """``max_bytes`` and ``max_seconds`` are of the whole folder. Checked every ``interval`` seconds."""
+    """``max_bytes`` and ``max_seconds`` are of the whole folder."""
 
     max_bytes: int
     max_seconds: float
-    interval: float = 10.0
-    clock: Callable[[], float] = time.time
     _due: float = field(default=0.0, init=False)
 
     def apply(self, connection: sqlite3.Connection, own: Path) -> None:
         """Delete what is too old or too much. ``connection`` writes to the run ``own``, which is never deleted."""
-        now = self.clock()
+        now = time.time()
         if now < self._due:
             return
         runs = sorted(own.parent.glob("*" + SUFFIX), key=_modified)
@@ -44,9 +43,10 @@ class Retention:
             if total <= self.max_bytes and now - _modified(path) <= self.max_seconds:
                 break
             total -= size_of(path)
-            delete_run(path)
+            for part in _parts(path):
+                part.unlink(missing_ok=True)
         more = self._trim(connection, too_much=total > self.max_bytes)
-        self._due = now if more else now + self.interval
+        self._due = now if more else now + CHECK_SECONDS
 
     def _trim(self, connection: sqlite3.Connection, *, too_much: bool) -> bool:
         """Delete the oldest turns of the run being written; True when more must go."""
@@ -91,11 +91,6 @@ def is_being_written(path: Path) -> bool:
 def size_of(path: Path) -> int:
     """Bytes of a run on disk, its write-ahead log included."""
     return sum(part.stat().st_size for part in _parts(path) if part.exists())
-
-
-def delete_run(path: Path) -> None:
-    for part in _parts(path):
-        part.unlink(missing_ok=True)
 
 
 def _parts(path: Path) -> list[Path]:

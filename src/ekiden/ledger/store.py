@@ -15,7 +15,6 @@ import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final, get_type_hints
@@ -140,13 +139,13 @@ class LedgerWriter:
         self._connection.execute("BEGIN")
         for table, statements in _INSERTS.items():
             of_turns = ([rows.turn] if table == "turns" else getattr(rows, table) for rows in batch)
-            self._insert(statements, list(chain.from_iterable(of_turns)))
-        self._note_live([request.request for rows in batch for request in rows.requests], batch)
-        self._connection.execute("COMMIT")
-
-    def _note_live(self, arrived: list[int], batch: list[Rows]) -> None:
-        """Keep the list of the requests in the engine, so that the live view of a long run needs no search for them."""
-        if arrived:
+            found, place = list(chain.from_iterable(of_turns)), 0
+            for size, statement in statements.items():
+                while len(found) - place >= size:
+                    self._connection.execute(statement, list(chain.from_iterable(found[place : place + size])))
+                    place += size
+        # The list of the requests in the engine, so that the live view of a long run needs no search for them.
+        if arrived := [request.request for rows in batch for request in rows.requests]:
             self._connection.execute(
                 "INSERT INTO live SELECT request FROM requests WHERE request BETWEEN ? AND ? AND refusal IS NULL",
                 (arrived[0], arrived[-1]),
@@ -156,11 +155,4 @@ class LedgerWriter:
                 "DELETE FROM live WHERE request IN (SELECT request FROM ends WHERE turn BETWEEN ? AND ?)",
                 (batch[0].turn.turn, batch[-1].turn.turn),
             )
-
-    def _insert(self, statements: dict[int, str], rows: Sequence[tuple[object, ...]]) -> None:
-        place = 0
-        for size, statement in statements.items():
-            while len(rows) - place >= size:
-                values = list(chain.from_iterable(rows[place : place + size]))
-                self._connection.execute(statement, values)
-                place += size
+        self._connection.execute("COMMIT")

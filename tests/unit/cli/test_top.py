@@ -36,7 +36,7 @@ from ekiden.evidence.live_view import (
 from tests.unit.evidence.directed import Directed
 
 RULES = {"batching": "continuous", "scheduling_policy": "fair", "max_num_seqs": "64", "max_num_batched_tokens": "512"}
-BUSY = (SlotState.DECODING, SlotState.PREFILLING, SlotState.RECOMPUTING, SlotState.PREEMPTED, SlotState.PADDING)
+BUSY = (SlotState.DECODE, SlotState.PREFILL, SlotState.RECOMPUTE, SlotState.PREEMPTED, SlotState.PADDING)
 
 
 def full_view(slots: int) -> LiveView:

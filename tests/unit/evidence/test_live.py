@@ -43,8 +43,8 @@ def state_of(sequence: Sequence) -> SlotState:
     if sequence.status == "preempted":
         return SlotState.PREEMPTED
     if sequence.is_prefilling and not sequence.num_output_tokens:
-        return SlotState.PREFILLING
-    return SlotState.RECOMPUTING if sequence.num_uncomputed_tokens > 1 else SlotState.DECODING
+        return SlotState.PREFILL
+    return SlotState.RECOMPUTE if sequence.num_uncomputed_tokens > 1 else SlotState.DECODE
 
 
 def check_agrees(view: LiveView, core: EngineCore, *, prompts_exact: bool) -> None:
@@ -142,9 +142,9 @@ def test_slots_and_who_waits_for_one(tmp_path: Path) -> None:
     world.wait(0.5)
     view = view_of(world, tmp_path, now=world.header.started + world.now)
     first, second = view.slots
-    assert (first.request_id, first.tenant, first.state, first.max_tokens) == ("a", "ours", SlotState.DECODING, 40)
+    assert (first.request_id, first.tenant, first.state, first.max_tokens) == ("a", "ours", SlotState.DECODE, 40)
     assert first.output_tokens == 3
-    assert (second.request_id, second.state) == ("long-prompt", SlotState.PREFILLING)
+    assert (second.request_id, second.state) == ("long-prompt", SlotState.PREFILL)
     assert 0 < second.computed_tokens < second.prompt_tokens == 200
     assert view.queue.by_cause == {"waiting_for_slot": 1}
     assert view.queue.first[0].request_id == "late"
@@ -262,7 +262,7 @@ def test_a_victim_keeps_its_slot(tmp_path: Path) -> None:
         world.step()
     view = view_of(world, tmp_path)
     assert [(slot.request_id, slot.state) for slot in view.slots[:2]] == [
-        ("old", SlotState.DECODING),
+        ("old", SlotState.DECODE),
         ("new", SlotState.PREEMPTED),
     ]
     assert view.memory.preempted == view.memory.preemptions == 1

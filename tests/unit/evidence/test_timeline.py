@@ -15,9 +15,9 @@ from tests.unit.evidence.recorded import RecordedSimulation, finished, stored
 SEEDS = (0, 11, 86, 112, 247, 256)
 """Worlds with pauses, preemption with and without swap space, failed steps, every kind of order but one."""
 _PHASES = {
-    SlotState.PREFILLING: Phase.PREFILL,
-    SlotState.DECODING: Phase.DECODE,
-    SlotState.RECOMPUTING: Phase.RECOMPUTE,
+    SlotState.PREFILL: Phase.PREFILL,
+    SlotState.DECODE: Phase.DECODE,
+    SlotState.RECOMPUTE: Phase.RECOMPUTE,
     SlotState.PREEMPTED: Phase.PREEMPTED,
 }
 
