@@ -26,9 +26,10 @@ test: setup-test
 	wait $$lint; lint=$$?; cat "$$checks"; \
 	exit $$((tests ? tests : lint))
 
-# Whatever needs neither a model nor another program, for while one works.
+# Whatever needs neither a model nor another program, for while one works. Many of these tests wait for a moment: a third
+# file at a time uses that.
 test-fast: setup-test
-	SIMULATION_SEEDS=500 $(PYTEST) -m "not model and not program" $(ARGS)
+	SIMULATION_SEEDS=300 $(PYTEST) -n 3 -m "not model and not program" $(ARGS)
 
 lint: setup-test
 	$(BIN)/ruff check .

@@ -20,6 +20,8 @@ settings.load_profile("ekiden")
 TESTS = Path(__file__).parent
 FOLDERS = {"backends": "model", "endtoend": "model", "clients": "program", "fuzz": "program"}
 FIXTURES = {"smollm2_files": "model"}
+LONG = {"test_engines.py", "test_draw.py", "test_health.py", "test_replay.py", "test_noted_refusals.py", "test_live.py"}
+"""Files of several seconds; those of the end-to-end tests take longer still."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -29,13 +31,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by what it needs; the model's tests come first, as the longest files must not be begun last."""
+    """Mark each test by what it needs; the longest files come first, since begun last they keep one worker
+    busy alone."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         for need in {FOLDERS.get(item.path.relative_to(TESTS).parts[0]), *(FIXTURES.get(name) for name in fixtures)}:
             if need is not None:
                 item.add_marker(need)
-    items.sort(key=lambda item: item.path.parent != TESTS / "endtoend")
+    items.sort(key=lambda item: (item.path.parent != TESTS / "endtoend", item.path.name not in LONG))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -121,7 +121,7 @@ async def test_a_slow_reader_is_paused_and_holds_up_nobody(engine: Engine) -> No
 
 
 async def test_pausing_and_resuming_changes_no_token(engine: Engine) -> None:
-    request = make_request("held", max_tokens=20_000)
+    request = make_request("held", max_tokens=8_000)
     stream = engine.generate(request)
     tokens = list((await anext(stream)).token_ids)
     await engine.pause("held")
@@ -129,7 +129,7 @@ async def test_pausing_and_resuming_changes_no_token(engine: Engine) -> None:
     await engine.resume("held")
     async for update in stream:
         tokens += update.token_ids
-    assert tokens == expected(request, 20_000)
+    assert tokens == expected(request, 8_000)
 
 
 async def test_a_refusal_is_the_only_update(engine: Engine) -> None:
@@ -145,12 +145,12 @@ async def test_an_id_in_flight_cannot_be_used_again(engine: Engine) -> None:
 
 
 async def test_a_closed_door_opens_again(engine: Engine) -> None:
-    running = engine.generate(make_request("inside", max_tokens=20_000))
+    running = engine.generate(make_request("inside", max_tokens=8_000))
     await engine.set_controls(drain(True))
     await until(lambda: engine.stats().num_running == 1 or engine.stats().num_paused == 1)
     outside = make_request("outside", max_tokens=5)
     assert [each.refusal and each.refusal.reason async for each in engine.generate(outside)] == [RefusalReason.DRAINING]
-    assert sum([len(update.token_ids) async for update in running]) == 20_000
+    assert sum([len(update.token_ids) async for update in running]) == 8_000
     await engine.set_controls(drain(False))
     assert await collect(engine, outside) == expected(outside, 5)
 
