@@ -76,13 +76,15 @@ class FakeRunner:
         return StepOutput(rows=[self._result(row) for row in plan.rows])
 
     def _result(self, row: Row) -> RowResult:
-        self._compute(row)
+        last = self._compute(row)
         result = NO_TOKENS
         if row.sampling is not None and self._sampler is not None:
             (result,) = self._sampler.sample(self._logits(row, row.logit_positions), [row])
-        elif row.sampling is not None:
+        elif row.num_drafts:
             chosen = [self._state_at(row, position) % self.info.vocab_size for position in row.logit_positions]
             result = RowResult(tuple(chosen[: 1 + num_accepted(row, chosen)]))
+        elif row.sampling is not None:
+            result = RowResult((last % self.info.vocab_size,))
         if (asked := row.prompt_logits) is not None:
             positions = range(asked.first, asked.first + len(asked.targets))
             lines = zip(self._logits(row, positions), asked.targets, strict=True)
@@ -102,7 +104,8 @@ class FakeRunner:
         size = self.info.block_size
         return SEED if position < 0 else self._pool[row.blocks[position // size]][position % size]
 
-    def _compute(self, row: Row) -> None:
+    def _compute(self, row: Row) -> int:
+        """Write the row's hashes into its blocks; returns the last one."""
         size = self.info.block_size
         if row.end > len(row.blocks) * size:
             raise RunnerError(f"tokens {row.start}..{row.end} do not fit {len(row.blocks)} blocks of {size}")
@@ -111,6 +114,7 @@ class FakeRunner:
             state = mix(state, token)
             self._pool[row.blocks[position // size]][position % size] = state
         self.computed_tokens += len(row.token_ids)
+        return state
 
     def close(self) -> None:
         self._pool.clear()
