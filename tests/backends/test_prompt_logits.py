@@ -13,7 +13,7 @@ from tests.backends.driving import execute, load, sequence, step
 LENGTH = 200
 BLOCKS = 8
 TOP = 20
-"""Alternatives reported at each position: they and the exact values stand for the logits."""
+"""Alternatives reported at each position."""
 
 
 @pytest.fixture(scope="module")
@@ -31,24 +31,33 @@ def placed(tokens: list[int], place: int, **sampling) -> Sequence:
     return sequence(tokens, list(range(place * BLOCKS, (place + 1) * BLOCKS)), **sampling)
 
 
-def reported(logits: np.ndarray, tokens: list[int], position: int, num_top: int) -> TokenLogprobs:
-    """What the logits at a position say of the prompt's next token."""
-    return prompt_token_logprobs(logits, tokens[position + 1], num_top)
+@pytest.fixture
+def lines(monkeypatch) -> list[np.ndarray]:
+    """Copies of the logits at the positions of prompts, in the order in which the runner reads them."""
+    seen: list[np.ndarray] = []
+
+    def look(line: np.ndarray, token: int, num_top: int) -> TokenLogprobs:
+        seen.append(line.copy())
+        return prompt_token_logprobs(line, token, num_top)
+
+    monkeypatch.setattr("ekiden.backends.openvino.runner.prompt_token_logprobs", look)
+    return seen
 
 
-def test_each_position_is_the_end_of_a_shorter_prompt(runner, prompt):
+def test_each_position_is_the_end_of_a_shorter_prompt(runner, prompt, lines):
     output, ends = execute(runner, [(placed(prompt, 0, prompt_logprobs=TOP), LENGTH)])
     found = output.rows[0].prompt_logprobs
-    assert len(found) == LENGTH - 1
+    assert len(found) == len(lines) == LENGTH - 1
     assert LENGTH > PROMPT_LOGITS_LIMIT  # it took more than one pass
     whole = step(runner, [(placed(prompt, 1), LENGTH)])
     assert np.array_equal(ends[0], whole[0])
     for length in (2, 31, 32, 33, 64, 97, 130, 199):
         alone = step(runner, [(placed(prompt[:length], 1), length)])
-        assert found[length - 1] == reported(alone[0], prompt, length - 1, TOP), length
+        assert np.array_equal(lines[length - 1], alone[0]), length
+        assert found[length - 1] == prompt_token_logprobs(alone[0], prompt[length], TOP), length
 
 
-def test_in_chunks_and_beside_others(runner, prompt):
+def test_in_chunks_and_beside_others(runner, prompt, lines):
     whole, _ = execute(runner, [(placed(prompt, 0, prompt_logprobs=TOP), LENGTH)])
     asked = placed(prompt, 1, prompt_logprobs=TOP)
     others = [placed(prompt[index : index + 40], 2 + index) for index in range(6)]
@@ -59,6 +68,8 @@ def test_in_chunks_and_beside_others(runner, prompt):
         asked.prompt_logprobs += output.rows[1].prompt_logprobs
     assert tuple(asked.prompt_logprobs) == whole.rows[0].prompt_logprobs
     assert len(asked.prompt_logprobs) == LENGTH - 1
+    assert len(lines) == 2 * (LENGTH - 1)
+    assert np.array_equal(lines[: LENGTH - 1], lines[LENGTH - 1 :])
 
 
 @pytest.mark.parametrize("decodes", [1, 7])

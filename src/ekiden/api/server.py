@@ -38,7 +38,7 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 HEAD_SECONDS: Final = 20.0
 """How long a request's head may take to arrive once it has begun."""
 
-LINGER_BYTES: Final = 32 * 2**20
+LINGER_BYTES: Final = 16 * 2**20
 LINGER_SECONDS: Final = 10.0
 """How much of a body, and for how long, is read and dropped after its request was answered, so that the client can
 finish sending and read the answer. Closing at once would reset the connection and lose the answer."""
