@@ -121,6 +121,8 @@ class StreamOptions(Strict):
 class JsonSchemaFormat(Strict):
     """A schema with its name. ``strict`` not true: keywords that cannot be enforced are passed over."""
 
+    closed = True
+
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
     definition: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
@@ -128,6 +130,8 @@ class JsonSchemaFormat(Strict):
 
 
 class ResponseFormat(Strict):
+    closed = True
+
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 

@@ -40,7 +40,7 @@ _PASSED_OVER: Final = ("cache_control", "citations")
 
 
 def _text(value: Any, where: str = "") -> str:
-    return joined_text(value, where, extra=_PASSED_OVER, noun="blocks")
+    return joined_text(value, where, kinds={"text": "text"}, noun="blocks")
 
 
 def _check_messages(value: Any) -> list[Message]:

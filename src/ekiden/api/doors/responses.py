@@ -20,7 +20,7 @@ from ekiden.api.fields import (
     sampling_of,
 )
 from ekiden.api.generation import Child
-from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, string_field
+from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, sound_arguments, string_field
 from ekiden.api.json_schema import TEXT, any_of, array
 from ekiden.api.schema_base import ReadBy, Strict
 from ekiden.api.shape import Fate, ignored, refused
@@ -72,6 +72,7 @@ def _add_call(messages: list[Message], item: dict[str, Any], where: str) -> None
     """Chat templates expect a text of the assistant and the calls that follow it in one message."""
     only_fields(item, ("type", "id", "status", "call_id", "name", "arguments"), where)
     name, arguments = string_field(item, "name", where), string_field(item, "arguments", where)
+    sound_arguments(arguments, f"{where}.arguments")
     call = earlier_call(string_field(item, "call_id", where), name, arguments)
     if messages and messages[-1]["role"] == "assistant":
         messages[-1].setdefault("tool_calls", []).append(call)
@@ -80,8 +81,7 @@ def _add_call(messages: list[Message], item: dict[str, Any], where: str) -> None
 
 
 def _text(value: Any, where: str) -> str:
-    kinds, extra = ("input_text", "output_text", "text"), ("annotations", "logprobs")
-    return joined_text(value, where, kinds=kinds, extra=extra)
+    return joined_text(value, where, kinds=dict.fromkeys(("input_text", "output_text", "text"), "text"))
 
 
 _ITEM_SCHEMA: Final = {"type": "object", "properties": {"type": TEXT}}
