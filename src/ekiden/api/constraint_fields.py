@@ -32,6 +32,15 @@ def _read_schema(value: Any) -> dict[str, Any]:
     return schema
 
 
+def _read_format(value: Any) -> dict[str, Any] | None:
+    """Ollama's: a schema, or the word ``json`` for any object."""
+    if value in ("", "json"):
+        return {"type": "object"} if value else None
+    if not isinstance(value, dict):
+        raise rule(f"is {shown(value)}; it must be 'json' or a JSON schema")
+    return value
+
+
 GuidedJson = Annotated[dict[str, Any], ReadBy(_read_schema, any_of({"type": "object"}, TEXT))]
 GuidedText = Annotated[str, Field(min_length=1)]
 GuidedChoice = Annotated[list[GuidedText], Field(fail_fast=True, min_length=1, max_length=MAX_GUIDED_CHOICES)]
@@ -95,6 +104,10 @@ class ConstraintFields(Strict):
     # llama.cpp; some of its clients send an empty grammar for none.
     grammar: str | None = None
     json_schema: GuidedJson | None = None
+    # Ollama.
+    format: (
+        Annotated[dict[str, Any], ReadBy(_read_format, any_of({"enum": ["json", ""]}, {"type": "object"}))] | None
+    ) = None
     # SGLang.
     regex: GuidedText | None = None
     ebnf: GuidedText | None = None

@@ -225,6 +225,8 @@ class GenerationFields(OpenAIFields, ConstraintFields):
     # Other names of the same.
     n_predict: NumPredict | None = None
     repeat_penalty: RepetitionPenalty | None = None
+    min_new_tokens: Annotated[int, Within(BOUNDS["min_tokens"])] | None = None
+    random_seed: Annotated[int, Within(BOUNDS["seed"])] | None = None
     options: OllamaOptions | None = None
 
 
@@ -239,6 +241,9 @@ def check_streaming(fields: GenerationFields) -> bool:
     return bool(fields.stream_options.include_usage)
 
 
+_OTHER_NAMES: Final = {"repetition_penalty": "repeat_penalty", "min_tokens": "min_new_tokens", "seed": "random_seed"}
+
+
 def first(*values: T | None) -> T | None:
     """The first value that was given."""
     return next((value for value in values if value is not None), None)
@@ -248,14 +253,12 @@ def generation_sampling(
     fields: GenerationFields, defaults: SamplingParams, *limits: int | None, **own: Any
 ) -> SamplingParams:
     """:func:`sampling_of` for fields that have other names; ``max_tokens`` is the first of ``limits``."""
-    own["max_tokens"] = first(*limits, fields.n_predict)
-    own["repetition_penalty"] = first(fields.repetition_penalty, fields.repeat_penalty)
-    if fields.options is not None:
-        options = fields.options
-        own["max_tokens"] = first(own["max_tokens"], options.num_predict)
-        own["repetition_penalty"] = first(own["repetition_penalty"], options.repeat_penalty)
-        defaults = sampling_of(options, defaults)
-    return sampling_of(fields, defaults, **own)
+    if (options := fields.options) is not None:
+        limit, penalty = options.num_predict, options.repeat_penalty
+        defaults = sampling_of(options, defaults, max_tokens=limit, repetition_penalty=penalty)
+    for name, other in _OTHER_NAMES.items():
+        own[name] = first(getattr(fields, name), getattr(fields, other))
+    return sampling_of(fields, defaults, max_tokens=first(*limits, fields.n_predict), **own)
 
 
 def sampling_of(fields: Strict, defaults: SamplingParams, **own: Any) -> SamplingParams:

@@ -109,6 +109,7 @@ _FIELDS: Final[dict[str, Callable[[str, Any], AnswerFormat]]] = {
     "guided_grammar": _of_grammar,
     "grammar": _of_grammar,
     "json_schema": json_format,
+    "format": json_format,
     "regex": _of_regex,
     "ebnf": _of_grammar,
 }

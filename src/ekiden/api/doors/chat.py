@@ -93,7 +93,7 @@ class ChatMessage(Strict):
         "function_call": refused("this older form of tool_calls is not taken"),
         "cache_control": ignored(FOUND_BY_CONTENT),
         "id": ignored(_NOT_FOR_THE_TEMPLATE),
-        "type": ignored(_NOT_FOR_THE_TEMPLATE, fine=("message",)),
+        "type": ignored(_NOT_FOR_THE_TEMPLATE, fine=("message", "text")),
         "annotations": ignored(_NOT_FOR_THE_TEMPLATE),
         "reasoning_content": ignored(_NOT_FOR_THE_TEMPLATE),
         "provider_specific_fields": ignored(_NOT_FOR_THE_TEMPLATE),
