@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from ekiden.api.call import AnswerFormat, Conversation, NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import invalid
-from ekiden.api.structured import check_grammar
+from ekiden.api.structured import check_grammar, place_in
 from ekiden.api.text import ModelText
 from ekiden.api.tools import grammar as grammars
 from ekiden.api.tools.formats import ToolFormat, format_of, shown_tokens
 from ekiden.api.tools.parser import PARSERS, ToolParser
+from ekiden.sampling.exact_numbers import exact_numbers
 from ekiden.sampling.grammar_limits import GrammarError, check_schema
 from ekiden.sampling.structured import json_rule
 from ekiden.state.sampling_params import Grammar
@@ -100,11 +101,13 @@ def _function(tool: Tool) -> grammars.Function:
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
     if schema.get("type", "object") != "object":
         raise invalid(f"{where}.type", f"{where}.type must be 'object': arguments are passed by name.")
+    schema = {**schema, "type": "object"}
     try:
         check_schema(schema)
+        exact_numbers(schema, lenient=not tool.strict)
     except GrammarError as error:
-        raise invalid(where, f"{where} cannot be used: {error}.", code="invalid_grammar") from None
-    return grammars.Function(tool.name, {**schema, "type": "object"}, bool(tool.strict))
+        raise invalid(where, f"{where} cannot be used{place_in(error)}: {error}.", code="invalid_grammar") from None
+    return grammars.Function(tool.name, schema, bool(tool.strict))
 
 
 def _offered(tools: list[Tool], functions: list[grammars.Function], choice: ToolChoice) -> list[grammars.Function]:
