@@ -23,16 +23,20 @@ _ID_CHARACTERS: Final = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan:
-    """How tool calls are prompted for and parsed. ``tools`` are those of the prompt, as the client described them."""
+    """How tool calls are prompted for and parsed. ``tools`` are those of the prompt, as the client described them.
+
+    ``ruled``: a grammar holds calls to their form. ``forced``: it lets nothing but calls come.
+    """
 
     form: ToolFormat
     tools: list[dict[str, Any]]
     names: frozenset[str]
     shown: frozenset[int]
+    ruled: bool
     forced: bool
 
     def parser(self) -> ToolParser:
-        return PARSERS[self.form](self.names, self._new_id, forced=self.forced)
+        return PARSERS[self.form](self.names, self._new_id, live=self.ruled, forced=self.forced)
 
     def _new_id(self) -> str:
         if self.form is ToolFormat.MISTRAL:  # whose templates take nine letters and digits, and nothing else
@@ -59,14 +63,15 @@ async def plan_tools(
         return None, wanted
     template = text.chat_template
     form = (None if template is None else format_of(template)) or ToolFormat.HERMES
+    made = _grammar(text, talk, answer_format, form, offered)
     plan = ToolPlan(
         form=form,
         tools=[tool.as_object() for tool in talk.tools],
         names=frozenset(function.name for function in functions),
         shown=shown_tokens(text.tokenizer, form),
+        ruled=made is not None,
         forced=choice != "auto",
     )
-    made = _grammar(text, talk, answer_format, form, offered)
     if made is not None:
         await check_grammar(text, made, "tools")
     return plan, made
