@@ -77,11 +77,11 @@ def embeddings() -> None:
 
 def errors() -> None:
     try:
-        client.chat.completions.create(model=MODEL, messages=asked, temperature=9)
+        client.chat.completions.create(model=MODEL, messages=asked, temperature=-1)
     except openai.BadRequestError as error:
         assert error.param == "temperature"
     else:
-        raise AssertionError("a temperature of 9 was taken")
+        raise AssertionError("a temperature of -1 was taken")
 
 
 if __name__ == "__main__":

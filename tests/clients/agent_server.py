@@ -1,0 +1,55 @@
+"""A real server over a scripted engine whose model behaves as an agent's does: it calls a tool that it is offered, and
+tells what the tool gave. No small model does that by itself.
+
+``python -m tests.clients.agent_server`` prints the server's address and serves until it gets a signal.
+"""
+
+import asyncio
+import re
+
+import msgspec
+
+from ekiden.api.binding import bind, url_of
+from ekiden.api.server import make_server
+from ekiden.state.request import Request
+from tests.api.scripted import END, QUICK, ScriptedEngine, make_app, make_tokenizer, say
+
+CONTEXT = 1_000_000
+"""In tokens: each byte is one here, and agents send long instructions."""
+
+
+def call_of(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+CALLS = {
+    "weather": call_of("weather", '{"city": "Oslo"}'),
+    "exec_command": call_of("exec_command", '{"cmd": "echo 21 degrees"}'),
+    "shell": call_of("shell", '{"command": ["echo", "21 degrees"]}'),
+}
+"""What the model writes when it is offered a tool of this name; the first that is offered counts."""
+RESULT = re.compile(r"21 degrees")
+
+
+def agent_answer(request: Request) -> list[int]:
+    prompt = bytes(token for token in request.prompt_token_ids if token < 256).decode()
+    if RESULT.search(prompt):
+        return [*say("It is 21 degrees."), END]
+    for name, call in CALLS.items():
+        if f'"name": "{name}"' in prompt:
+            return [*say(call), END]
+    return [*say("The sky scatters blue light."), END]
+
+
+async def serve() -> None:
+    engine = ScriptedEngine(make_tokenizer(), agent_answer)
+    engine.card = msgspec.structs.replace(engine.card, max_model_len=CONTEXT)
+    app = make_app(engine)
+    app.state.doors.generation.text.max_model_len = CONTEXT
+    listener = bind("127.0.0.1", 0)
+    print(url_of(listener), flush=True)
+    await make_server(app, QUICK).serve(sockets=[listener])
+
+
+if __name__ == "__main__":
+    asyncio.run(serve())
