@@ -33,6 +33,7 @@ LEFT_OUT_REASONS = {
     4: LeftOutReason.KV_BLOCKS,
     5: LeftOutReason.PREFIX_IN_FLIGHT,
 }
+FAULT_IN_FORMATION, FAULT_OF_ROW = 2, 3
 PAUSE_REASONS = {1: PauseReason.SLOW_READER, 2: PauseReason.OPERATOR}
 
 WAIT_CODES: dict[WaitReason | None, int | None] = {None: None, **{r: code for code, r in WAIT_REASONS.items()}}
@@ -256,6 +257,11 @@ class TurnInputs(msgspec.Struct, array_like=True):
     """Rows for which drafts were proposed: the request, how many, and how many tokens the row gave."""
     controls: list[tuple[int, ControlChange]] = []
     """Changes of the controls, each with the number of this turn's requests that came before it."""
+    faults: list[tuple[int, int]] = []
+    """Requests that ended because the engine's own work for them failed: :data:`FAULT_IN_FORMATION` for one that
+    therefore had no row in the step, :data:`FAULT_OF_ROW` for one that had. Their end rows have the cause."""
+    attempts: int = 1
+    """How often the runner was called for the step."""
 
 
 class Admitted(NamedTuple):

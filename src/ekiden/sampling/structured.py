@@ -102,7 +102,8 @@ class GrammarMatcher:
             return tuple(masks)
         taken = 0
         for draft in drafts:
-            if not masks[-1][draft // 8] >> draft % 8 & 1 or not matcher.consume_token(draft):
+            known = draft < 8 * len(masks[-1])  # a head may have more rows than the tokenizer has tokens
+            if not (known and masks[-1][draft // 8] >> draft % 8 & 1) or not matcher.consume_token(draft):
                 break
             taken += 1
             if matcher.is_stopped():

@@ -100,6 +100,8 @@ class Sequence:
     first_token_time: float | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    fault: str | None = None
+    """Why the engine's own work for it failed (:mod:`ekiden.state.containment`); retirement then ends it."""
     paused_by: set[PauseReason] = field(default_factory=set)
     padding: bool = False
     """True for a finished row that a naive padded batch keeps computing (``static-padded``)."""
@@ -139,11 +141,12 @@ class Sequence:
         asked = self._prompt_logits(end) if prefill else None
         return Row(self.slot, start, tokens + drafts, self.block_table, sampling, prefill, len(drafts), asked)
 
-    def decode_row(self) -> Row:
-        """A row of its newest token, from which the model makes the next one. Most rows are of this kind."""
+    def plain_row(self) -> Row | None:
+        """A row of its newest token, from which the model makes the next one; None when its sampling inputs are not
+        known yet or change with each token. Most rows are of this kind, and nothing can fail here."""
         slot, start, sampling = self.slot, self.num_computed_tokens, self.plain_sampling
         if sampling is None or slot is None or start + 1 != len(self.token_ids):
-            return self.row(1, (), () if self.rules is None else self.rules.masks())
+            return None
         return Row(slot, start, (self.token_ids[start],), self.block_table, sampling)
 
     def _row_sampling(self, masks: tuple[bytes, ...]) -> RowSampling:
