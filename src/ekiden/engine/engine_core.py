@@ -24,6 +24,7 @@ from ekiden.stages.formation import Formation
 from ekiden.stages.intake import Intake, RulesFactory, StopTextFactory
 from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
+from ekiden.state.containment import NOT_OF_ONE_REQUEST
 from ekiden.state.controls import (
     ControlChange,
     Controls,
@@ -229,6 +230,8 @@ class EngineCore:
             turn.num_free_blocks = self.kv.pool.num_available
             try:
                 self.recorder.record(turn)
+            except NOT_OF_ONE_REQUEST:
+                raise
             except Exception:
                 # As when the disk is full: the turn is missing in the ledger, and no request ends by it.
                 if self._totals.counters.turns_unrecorded_total == 0:

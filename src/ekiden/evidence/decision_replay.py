@@ -21,16 +21,7 @@ from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, reque
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder
-from ekiden.ledger.records import (
-    FAULT_IN_FORMATION,
-    FAULT_OF_ROW,
-    PAUSE_REASONS,
-    RequestDetail,
-    RequestRow,
-    Rows,
-    RunHeader,
-    TurnInputs,
-)
+from ekiden.ledger.records import PAUSE_REASONS, RequestDetail, RequestRow, Rows, RunHeader, TurnInputs
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.controls import ControlChange, SetBy, TenantLimits
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
@@ -38,7 +29,7 @@ from ekiden.state.population import Population
 from ekiden.state.request import Refusal, RefusalReason, RefusedCall, Request
 from ekiden.state.runner import CopiesLost, RunnerInfo
 from ekiden.state.sampling_params import Grammar
-from ekiden.state.sequence import Sequence, StopText
+from ekiden.state.sequence import Sequence, Stage, StopText
 
 _GRAMMAR_PREFIX = "the grammar cannot be used: "
 _GOES_ON = "goes on"
@@ -103,13 +94,14 @@ class _World:
         results = []
         for row in plan.rows:
             sequence = by_slot[row.slot]
-            if not sequence.padding and self._faults.get(self.number_of[sequence.request_id]) == FAULT_OF_ROW:
+            if not sequence.padding and self.fails_in(Stage.ADVANCE, self.number_of[sequence.request_id]):
                 results.append(RowResult(error="as recorded"))
                 continue
             if row.sampling is None:
                 results.append(NO_TOKENS)
                 continue
-            count = 1 if sequence.padding else given.get(self.number_of[sequence.request_id], 1)
+            # A row whose tokens could not be taken in has given none.
+            count = 1 if sequence.padding else max(1, given.get(self.number_of[sequence.request_id], 1))
             results.append(RowResult(self._tokens(sequence, count)))
         timing = StepTiming(model=self._inputs.model / 1e6, sampling=self._inputs.sampling / 1e6)
         return StepOutput(
@@ -149,7 +141,12 @@ class _World:
         number = self.number_of[request.request_id]
         if number in self.failed_at_intake:
             raise RuntimeError("as recorded")
-        return lambda token: STOP_STRING if self.ended_by(number, token) == STOP_STRING else None
+
+        def stop_text(token: int) -> str | None:
+            self.fail_in(Stage.RETIREMENT, number)
+            return STOP_STRING if self.ended_by(number, token) == STOP_STRING else None
+
+        return stop_text
 
     def make_rules(self, grammar: Grammar) -> "_Rules":
         number = int(grammar.source)
@@ -159,8 +156,14 @@ class _World:
             raise GrammarError(self.refused_grammars[number])
         return _Rules(self, number)
 
-    def fails_in_formation(self, number: int) -> bool:
-        return self._faults.get(number) == FAULT_IN_FORMATION
+    def fails_in(self, stage: Stage, number: int) -> bool:
+        """Whether the recorded work for a request failed at a stage of this turn."""
+        return self._faults.get(number) == stage
+
+    def fail_in(self, stage: Stage, number: int) -> None:
+        """Fail as the recorded work for the request did."""
+        if self.fails_in(stage, number):
+            raise RuntimeError("as recorded")
 
     def ended_by(self, number: int, token: int) -> int | str | None:
         """What the recorded step ended the answer by with this token; :data:`_GOES_ON` when it did not."""
@@ -185,11 +188,11 @@ class _Rules:
     error: str | None = None
 
     def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
-        if self.world.fails_in_formation(self.number):
-            raise RuntimeError("as recorded")
+        self.world.fail_in(Stage.FORMATION, self.number)
         return (b"",) * (len(drafts) + 1)
 
     def advance(self, token: int) -> bool:
+        self.world.fail_in(Stage.RETIREMENT, self.number)
         ended_by = self.world.ended_by(self.number, token)
         self.error = self.world.messages.get(self.number) if ended_by == FAILED_RULES else None
         return ended_by in (None, FAILED_RULES)

@@ -11,8 +11,6 @@ import msgspec
 
 from ekiden.ledger.details import end_detail, request_detail, stop_of
 from ekiden.ledger.records import (
-    FAULT_IN_FORMATION,
-    FAULT_OF_ROW,
     LEFT_OUT_CODES,
     PAUSE_BITS,
     REFUSED,
@@ -33,7 +31,7 @@ from ekiden.ledger.records import (
 from ekiden.state.controls import Controls, ControlValue, SetBy
 from ekiden.state.policy import StepLoad
 from ekiden.state.request import Finish, FinishReason, Refusal
-from ekiden.state.sequence import PauseReason, Sequence, Status
+from ekiden.state.sequence import Fault, PauseReason, Sequence, Stage, Status
 from ekiden.state.turn import Arrival, FormationOutcome, RefillOutcome, Turn
 
 
@@ -240,8 +238,7 @@ class Recorder:
             if update.finish is not None:
                 sequence = self._live[update.request_id]
                 if sequence.fault is not None:
-                    computed = formed is not None and sequence in formed.sequences
-                    inputs.faults.append((number[sequence], FAULT_OF_ROW if computed else FAULT_IN_FORMATION))
+                    inputs.faults.append((number[sequence], self._stage_of_fault(sequence, sequence.fault, formed)))
                 elif turn.output is not None and sequence.finish_reason is not FinishReason.LENGTH:
                     inputs.stops.append((number[sequence], stop_of(sequence)))
                 made.retired.append((number[sequence], update.finish.num_blocks))
@@ -250,6 +247,11 @@ class Recorder:
         made.admitted = self._admitted(at_end, late=1)
         made.passed_over = self._passed_over_changes(at_end or at_start)
         return made
+
+    def _stage_of_fault(self, sequence: Sequence, fault: Fault, formed: FormationOutcome | None) -> int:
+        """The first stage that was without what the sequence was to bring: a row whose drafts failed is computed."""
+        in_step = formed is not None and sequence in formed.sequences
+        return (Stage.ADVANCE if in_step and fault.stage is Stage.FORMATION else fault.stage).value
 
     def _rows(self, formed: FormationOutcome) -> tuple[list[int] | None, list[tuple[int, int]]]:
         """The decode rows when they changed, and the prefill chunks, which stand after them."""
@@ -347,7 +349,7 @@ class Recorder:
         sequence = self._live.pop(request_id)
         number = self._number[sequence]
         self._forget(sequence)
-        self._event(number, EventKind.ENDED, late=late)
+        self._event(number, EventKind.ENDED, int(sequence.fault is not None), late=late)
         self._ends.append(
             EndRow(
                 number,

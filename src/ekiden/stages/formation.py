@@ -28,7 +28,7 @@ from ekiden.state.plan import BatchPlan, BlockCopy, Row
 from ekiden.state.policy import StepLoad, StepTimePredictor
 from ekiden.state.population import Population
 from ekiden.state.runner import ChunkRules, Drafter
-from ekiden.state.sequence import Sequence, Status
+from ekiden.state.sequence import Sequence, Stage, Status
 from ekiden.state.turn import FormationOutcome, LeftOutReason
 
 
@@ -95,7 +95,7 @@ class Formation:
 
     def _own_row(self, sequence: Sequence, step: "_Forming") -> Row | None:
         """A row of the sequence's newest token; None when its grammar's matcher fails."""
-        with contained(sequence, "asking its grammar which tokens may come"):
+        with contained(sequence, Stage.FORMATION, "asking its grammar which tokens may come"):
             return sequence.row(1, (), () if sequence.rules is None else sequence.rules.masks())
         step.outcome.failed.append(sequence)
         return None
@@ -141,7 +141,7 @@ class Formation:
         step.outcome.runners_up.append(runner_up)
 
     def _add_prefills(self, step: "_Forming") -> None:
-        for sequence in [s for s in self.population.running if s.is_prefilling]:
+        for sequence in [s for s in self.population.running if s.is_prefilling and s.fault is None]:
             reason = self._add_prefill(step, sequence)
             if reason is not None:
                 step.outcome.left_out.append((sequence, reason))
@@ -168,7 +168,7 @@ class Formation:
             return reason
         masks: tuple[bytes, ...] = ()
         if sequence.rules is not None and computed + chunk == len(sequence.token_ids):
-            with contained(sequence, "asking its grammar which tokens may come"):
+            with contained(sequence, Stage.FORMATION, "asking its grammar which tokens may come"):
                 masks = sequence.rules.masks()
             if sequence.fault is not None:
                 step.outcome.failed.append(sequence)
@@ -196,7 +196,7 @@ class Formation:
                 continue
             drafts: tuple[int, ...] = ()
             masks: tuple[bytes, ...] = ()
-            with contained(sequence, "guessing how it goes on"):
+            with contained(sequence, Stage.FORMATION, "guessing how it goes on"):
                 drafts = tuple(drafter.propose(sequence.request_id, sequence.token_ids, limit)[:limit])
                 if sequence.rules is not None and drafts:
                     masks = sequence.rules.masks(drafts)

@@ -18,7 +18,7 @@ from ekiden.state.controls import ControlsInForce
 from ekiden.state.population import Population
 from ekiden.state.request import Refusal, RefusalReason, Request, check_prompt
 from ekiden.state.sampling_params import Grammar, InvalidSamplingParams, validate
-from ekiden.state.sequence import Sequence, Status, StopText, TokenRules
+from ekiden.state.sequence import Sequence, Stage, Status, StopText, TokenRules
 
 StopTextFactory = Callable[[Request], StopText | None]
 RulesFactory = Callable[[Grammar], TokenRules]
@@ -59,7 +59,7 @@ class Intake:
             stop_token_ids=stops if sampling.ignore_eos else stops | self.eos_token_ids,
             expected_output=self.signals.output_lengths.expect(request.tenant),
         )
-        with contained(sequence, "preparing its stop strings and its grammar"):
+        with contained(sequence, Stage.INTAKE, "preparing its stop strings and its grammar"):
             if sampling.stop:
                 sequence.stop_text = self.make_stop_text(request)
             if sampling.grammar is not None:
@@ -68,7 +68,7 @@ class Intake:
                     return rules
                 sequence.rules = rules
         if sequence.fault is not None:
-            return Refusal(reason=RefusalReason.INTERNAL_ERROR, message=sequence.fault)
+            return Refusal(reason=RefusalReason.INTERNAL_ERROR, message=sequence.fault.cause)
         self.population.by_id[request.request_id] = sequence
         self.population.enqueue(sequence)
         self.population.watch_deadline(sequence)

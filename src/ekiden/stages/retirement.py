@@ -17,7 +17,7 @@ from ekiden.state.containment import contained
 from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import Finish, FinishReason, RequestUpdate
-from ekiden.state.sequence import Sequence, Status
+from ekiden.state.sequence import Fault, Sequence, Stage, Status
 from ekiden.state.turn import FormationOutcome
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Retirement:
             if sequence.padding:
                 continue
             if result.error is not None or sequence.fault is not None:
-                sequence.fault = sequence.fault or result.error
+                sequence.fault = sequence.fault or Fault(Stage.ADVANCE, result.error or "")
                 updates.append(self._end_failed(sequence, now))
                 continue
             if row.prefill:
@@ -75,8 +75,9 @@ class Retirement:
         return updates
 
     def _end_failed(self, sequence: Sequence, now: float) -> RequestUpdate:
-        logger.error("request %s ends with an error: %s", sequence.request_id, sequence.fault)
-        return self.end(sequence, FinishReason.ERROR, now, sequence.fault)
+        cause = None if sequence.fault is None else sequence.fault.cause
+        logger.error("request %s ends with an error: %s", sequence.request_id, cause)
+        return self.end(sequence, FinishReason.ERROR, now, cause)
 
     def _append(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
         """Append tokens up to the one that ends the sequence; returns those that were kept; None after a fault."""
@@ -96,7 +97,7 @@ class Retirement:
         """Why the sequence ends with its newest token, and with which stop token or stop string; None if it goes on."""
         matched, complete = None, False
         if sequence.stop_text is not None or sequence.rules is not None:
-            with contained(sequence, "reading its newest token"):
+            with contained(sequence, Stage.RETIREMENT, "reading its newest token"):
                 matched = sequence.stop_text(token) if sequence.stop_text is not None else None
                 complete = sequence.rules is not None and sequence.rules.advance(token)
         if sequence.rules is not None and sequence.rules.error is not None:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final
 
 from ekiden.state.invariants import InvariantBreach
-from ekiden.state.sequence import Sequence
+from ekiden.state.sequence import Fault, Sequence, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +32,14 @@ def cause_of(error: BaseException) -> str:
 
 
 class contained:
-    """Surrounds the work for one request; ``doing`` says what it is. The code after it looks at ``sequence.fault``."""
+    """Surrounds the work of a stage for one request; ``doing`` says what it is. The code after it looks at
+    ``sequence.fault``."""
 
-    __slots__ = ("_doing", "_sequence")
+    __slots__ = ("_doing", "_sequence", "_stage")
 
-    def __init__(self, sequence: Sequence, doing: str) -> None:
+    def __init__(self, sequence: Sequence, stage: Stage, doing: str) -> None:
         self._sequence = sequence
+        self._stage = stage
         self._doing = doing
 
     def __enter__(self) -> None:
@@ -49,5 +51,5 @@ class contained:
         if error is None or isinstance(error, NOT_OF_ONE_REQUEST):
             return False
         logger.error("request %s failed while %s", self._sequence.request_id, self._doing, exc_info=error)
-        self._sequence.fault = f"it failed while {self._doing}: {cause_of(error)}"
+        self._sequence.fault = Fault(self._stage, f"it failed while {self._doing}: {cause_of(error)}")
         return True

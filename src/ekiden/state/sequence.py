@@ -9,8 +9,8 @@ Rules:
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Protocol
+from enum import IntEnum, StrEnum
+from typing import NamedTuple, Protocol
 
 from ekiden.state.invariants import Invariant, InvariantBreach
 from ekiden.state.plan import PromptLogits, Row, RowSampling
@@ -23,6 +23,22 @@ class Status(StrEnum):
     PAUSED = "paused"
     PREEMPTED = "preempted"
     FINISHED = "finished"
+
+
+class Stage(IntEnum):
+    """The stages that do work of one request."""
+
+    INTAKE = 1
+    FORMATION = 2
+    ADVANCE = 3
+    RETIREMENT = 4
+
+
+class Fault(NamedTuple):
+    """The engine's own work for one request failed: at which stage, and why."""
+
+    stage: Stage
+    cause: str
 
 
 class PauseReason(StrEnum):
@@ -100,8 +116,8 @@ class Sequence:
     first_token_time: float | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
-    fault: str | None = None
-    """Why the engine's own work for it failed (:mod:`ekiden.state.containment`); retirement then ends it."""
+    fault: Fault | None = None
+    """The engine's own work for it failed (:mod:`ekiden.state.containment`); retirement then ends it."""
     paused_by: set[PauseReason] = field(default_factory=set)
     padding: bool = False
     """True for a finished row that a naive padded batch keeps computing (``static-padded``)."""
