@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from ekiden.models.text import IncrementalText
+from ekiden.models.text import IncrementalText, TextDelta
+from ekiden.models.thinking import Place
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.request import Finish, FinishReason, RequestUpdate, TokenLogprobs
 from ekiden.state.sampling_params import SamplingParams
@@ -42,6 +43,9 @@ class Piece:
     """For all tokens of the prompt but the first, if they were asked for; they come with the first token."""
     cumulative_logprob: float = 0.0
     """Sum over this update's tokens, including those that are not part of the text; 0 if none were asked for."""
+    reasoning: str = ""
+    """What the model thought before it answered; it is no part of ``text`` and has no log-probabilities."""
+    reasoning_tokens: int = 0
 
 
 def joined(pieces: list[Piece]) -> Piece:
@@ -53,6 +57,8 @@ def joined(pieces: list[Piece]) -> Piece:
         finish=pieces[-1].finish,
         prompt_logprobs=next((piece.prompt_logprobs for piece in pieces if piece.prompt_logprobs is not None), None),
         cumulative_logprob=sum(piece.cumulative_logprob for piece in pieces),
+        reasoning="".join(piece.reasoning for piece in pieces),
+        reasoning_tokens=sum(piece.reasoning_tokens for piece in pieces),
     )
 
 
@@ -64,15 +70,22 @@ def visible_bytes(tokenizer: Tokenizer, token_id: int) -> int:
 class Answer:
     """Builds the text of one answer from its updates; ``take`` returns what each adds.
 
-    ``shown``: special tokens that belong to the text.
+    ``shown``: special tokens that belong to the text. ``shows_reasoning``: the client is given it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, shown: frozenset[int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, sampling: SamplingParams, shown: frozenset[int], *, shows_reasoning: bool = True
+    ) -> None:
         self._tokenizer = tokenizer
         self._sampling = sampling
         stop, keep = sampling.stop, sampling.include_stop_str_in_output
-        self._text = IncrementalText(tokenizer, stop, keep, min_tokens=sampling.min_tokens, shown=shown)
+        self._text = IncrementalText(
+            tokenizer, stop, keep, min_tokens=sampling.min_tokens, shown=shown, thinking=sampling.thinking
+        )
         self._stopped = False
+        self._shows_reasoning = shows_reasoning
+        self._undecided = 0
+        """How many first tokens there are, while it is not known whether they are reasoning or the answer."""
         self._pending: deque[TokenEntry] = deque()
         self._position = 0
         self._emitted = 0
@@ -82,20 +95,40 @@ class Answer:
         visible = tokens
         if finish is not None and tokens and self._ended_by_token(finish, tokens[-1]):
             visible = tokens[:-1]
-        text = ""
-        for token in visible:
+        piece = Piece("", None, tokens, finish, update.prompt_logprobs)
+        thought = 0
+        for index, token in enumerate(visible, 1):
             if self._stopped:
                 break
             delta = self._text.feed(token)
-            text += delta.text
+            piece.text += delta.text
             self._stopped = bool(delta.stopped)
+            if self._sampling.thinking is not None and self._reasons(piece, delta):
+                thought = index
         if finish is not None and not self._stopped:
-            text += self._text.finish()
-        piece = Piece(text, None, tokens, finish, update.prompt_logprobs)
+            delta = self._text.rest()
+            piece.text += delta.text
+            piece.reasoning += delta.reasoning
+            if self._undecided and delta.reasoning:
+                piece.reasoning_tokens, thought = self._undecided, len(visible)
+        if not self._shows_reasoning:
+            piece.reasoning = ""
         if self._sampling.logprobs is not None:
-            piece.logprobs = self._entries(visible, update, text)
+            piece.logprobs = self._entries(visible, thought, update, piece.text)
             piece.cumulative_logprob = sum(each.logprob for each in update.logprobs or ())
         return piece
+
+    def _reasons(self, piece: Piece, delta: TextDelta) -> bool:
+        """Add a token's reasoning to the piece; returns whether all tokens so far are reasoning or marks of it."""
+        piece.reasoning += delta.reasoning
+        place = self._text.place
+        if place is Place.BEFORE:
+            self._undecided += 1
+            return False
+        reasons = place is not Place.ANSWER
+        piece.reasoning_tokens += self._undecided + 1 if reasons else 0
+        self._undecided = 0
+        return reasons
 
     def _ended_by_token(self, finish: Finish, last: int) -> bool:
         """True when the last token is the end-of-sequence or stop token, which is not part of the text."""
@@ -105,8 +138,12 @@ class Answer:
             return last in self._tokenizer.eos_token_ids  # a grammar may end an answer without such a token
         return not self._sampling.include_stop_str_in_output
 
-    def _entries(self, visible: tuple[int, ...], update: RequestUpdate, text: str) -> list[TokenEntry]:
-        for token, logprobs in zip(visible, update.logprobs or (), strict=False):
+    def _entries(self, visible: tuple[int, ...], thought: int, update: RequestUpdate, text: str) -> list[TokenEntry]:
+        """``thought`` tokens of the update are reasoning, which has no entries, and so are all before them."""
+        if thought:
+            self._pending.clear()
+            self._position = 0
+        for token, logprobs in zip(visible[thought:], (update.logprobs or ())[thought:], strict=False):
             self._pending.append(TokenEntry(token, self._position, logprobs))
             self._position += visible_bytes(self._tokenizer, token)
         self._emitted += len(text.encode())

@@ -12,8 +12,10 @@ from ekiden.api.fields import MAX_MESSAGES, ConversationHints, GenerationFields,
 from ekiden.api.generation import Child
 from ekiden.api.hand_checks import joined_text, rule
 from ekiden.api.json_schema import TEXT, any_of, array, closed_object
+from ekiden.api.reasoning import wish_of_effort
 from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect, refused
 from ekiden.api.structured import format_asked
+from ekiden.api.template_fields import TemplateKwargs
 from ekiden.api.text_output import Piece, chat_logprobs, finish_fields, prompt_logprobs
 from ekiden.api.tool_fields import FunctionDefinition, FunctionTyped, NestedChoice, Tools, tool_of
 from ekiden.api.tools.reply import ReplyReader, chat_delta, chat_finish_fields, chat_message
@@ -53,6 +55,8 @@ class ChatMessage(Strict):
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
@@ -69,7 +73,6 @@ class ChatRequest(GenerationFields, ConversationHints):
         "functions": refused("this older form of tools is not taken; send tools"),
         "audio": refused("the model takes and gives text only"),
         "web_search_options": refused("the server does not reach the network"),
-        "reasoning_effort": refused("the model has no reasoning setting"),
         "verbosity": refused("the model has no verbosity setting"),
     }
 
@@ -82,6 +85,9 @@ class ChatRequest(GenerationFields, ConversationHints):
     tool_choice: NestedChoice | None = None
     parallel_tool_calls: bool | None = None
     prediction: Annotated[dict[str, Any] | None, no_effect("an object: a hint that changes no answer")] = None
+    chat_template_kwargs: TemplateKwargs | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
     modalities: Annotated[Modalities | None, no_effect("['text'] only")] = None
     function_call: Annotated[
         Literal["none", "auto"] | None, no_effect("'none' or 'auto': without functions it has no meaning")
@@ -109,6 +115,9 @@ def _message(message: ChatMessage, where: str) -> Message:
         prepared["name"] = message.name
     if message.tool_call_id is not None:
         prepared["tool_call_id"] = message.tool_call_id
+    thought = message.reasoning_content or message.reasoning
+    if thought:
+        prepared["reasoning_content"] = thought
     if calls:
         prepared["tool_calls"] = [
             earlier_call(call.id or "", call.function.name, call.function.arguments) for call in calls
@@ -129,6 +138,8 @@ def chat_call(fields: ChatRequest, defaults: SamplingParams) -> Call:
             tools=[tool_of(tool.function, f"tools[{i}].function") for i, tool in enumerate(fields.tools or [])],
             tool_choice=fields.tool_choice or "auto",
             parallel_tool_calls=fields.parallel_tool_calls is not False,
+            template_kwargs=fields.chat_template_kwargs or {},
+            wish=wish_of_effort(fields.reasoning_effort),
         ),
         sampling=sampling_of(
             fields,
@@ -142,6 +153,7 @@ def chat_call(fields: ChatRequest, defaults: SamplingParams) -> Call:
         priority=fields.priority or 0,
         stream=bool(fields.stream),
         include_usage=include_usage,
+        shows_reasoning=fields.include_reasoning is not False,
     )
 
 
@@ -159,6 +171,8 @@ class ChatWriter(ChunkedWriter):
         for child, answer in zip(self.job.children, answers, strict=True):
             wants = child.request.sampling.logprobs is not None
             message = chat_message(self.job.plan, answer.text)
+            if answer.reasoning:
+                message["reasoning_content"] = answer.reasoning
             logprobs = chat_logprobs(tokenizer, answer.logprobs or []) if wants else None
             finish = chat_finish_fields(answer.finish, "tool_calls" in message)
             body = {"message": message, "logprobs": logprobs}
@@ -177,14 +191,18 @@ class ChatWriter(ChunkedWriter):
         return self.chunk(self.choice(child.index, body, finish_fields(None), prompt_token_ids=ids))
 
     def piece(self, child: Child, piece: Piece) -> bytes:
-        """One chunk; for a piece that may hold tool calls one for each delta, the last with the log-probabilities."""
+        """One chunk for each delta, the last with the log-probabilities: the reasoning, the text, parts of calls."""
         reader = self._readers[child.index]
+        deltas: list[dict[str, Any]] = []
+        if piece.reasoning:
+            deltas.append({"reasoning_content": piece.reasoning})
         if self.job.plan is None:
             if self.is_text(piece):
                 return self.grown(child.index, piece.text)
-            deltas = [{"content": piece.text} if piece.text else {}]
+            if piece.text or not deltas:
+                deltas.append({"content": piece.text} if piece.text else {})
         else:
-            deltas = [chat_delta(event) for event in reader.read(piece.text, last=piece.finish is not None)]
+            deltas += [chat_delta(event) for event in reader.read(piece.text, last=piece.finish is not None)]
             if piece.finish is not None or not deltas:
                 if self.is_text(piece):
                     return b""

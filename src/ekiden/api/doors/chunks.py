@@ -42,7 +42,7 @@ class ChunkedWriter:
 
     def is_text(self, piece: Piece) -> bool:
         """Whether a piece has nothing to tell but its text."""
-        return piece.finish is None and not piece.logprobs and not self.return_ids
+        return piece.finish is None and not piece.logprobs and not self.return_ids and not piece.reasoning
 
     def grown(self, index: int, text: str) -> bytes:
         """The chunk of a choice that grew by a text and nothing else."""
