@@ -245,7 +245,7 @@ async def test_assistant_turns_with_tool_calls(memory: Memory):
     assert "None" not in prompt
     nothing: list[Any] = [None, []]
     for calls in nothing:
-        assert_error(await memory.chat([{"role": "assistant", "tool_calls": calls}]), 400, "messages[0].content")
+        assert (await memory.chat([{"role": "assistant", "tool_calls": calls}])).status_code == 200
 
 
 async def test_text_parts_and_roles(memory: Memory):

@@ -36,7 +36,8 @@ async def both_ways(memory: Memory, **fields: Any) -> dict[str, Any]:
     (choice,) = body["choices"]
     streamed = await memory.chat(stream=True, stream_options={"include_usage": True}, **fields)
     message: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
-    finish, logprobs = None, []
+    finish: str | None = None
+    logprobs: list[Any] = []
     for chunk in events(streamed.text):
         for each in chunk["choices"]:
             finish = each["finish_reason"] or finish
@@ -65,7 +66,7 @@ async def both_ways(memory: Memory, **fields: Any) -> dict[str, Any]:
     assert finish == choice["finish_reason"]
     assert logprobs == ((choice["logprobs"] or {}).get("content") or [])
     assert usage == body["usage"]
-    return choice | {"usage": usage}
+    return {**choice, "usage": usage}
 
 
 def said(choice: dict[str, Any]) -> tuple[str | None, str | None]:
@@ -251,6 +252,19 @@ class TestWhichModelsThink:
         other = [*say("[THINK]so[/THINK]yes"), END]
         assert await self.reasoning(SWITCHED, "auto", other) is None
         assert await self.reasoning(SWITCHED, "mistral", other) == "so"
+
+    async def test_a_wish_that_cannot_be_granted_is_named(self, memory: Memory) -> None:
+        fields = {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": True, "a\r\nb": 1}}
+        talk = [{"role": "assistant", "content": "a", "reasoning": "b"}, {"role": "user", "content": "c"}]
+        told = "chat_template_kwargs.enable_thinking, chat_template_kwargs.a??b, reasoning_effort"
+        answer = await memory.chat(talk, **fields)
+        assert answer.headers["x-ekiden-ignored-fields"] == f"{told}, messages[].reasoning_content"
+        assert "x-ekiden-ignored-fields" not in (await memory.chat(reasoning_effort="none")).headers
+        async with thinking(OPENED, "so</think>Hi") as other:
+            assert "x-ekiden-ignored-fields" not in (await other.chat(talk, reasoning_effort="high")).headers
+            # This one always thinks.
+            named = (await other.chat(reasoning_effort="none")).headers["x-ekiden-ignored-fields"]
+            assert named == "reasoning_effort"
 
     async def test_other_models_give_text_as_it_is(self, memory: Memory) -> None:
         memory.engine.script = lambda request: [*say("<think>so</think>yes"), END]

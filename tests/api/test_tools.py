@@ -334,9 +334,9 @@ SELF = {"$defs": {"q": {"$ref": "#/$defs/q"}}, "type": "object", "properties": {
     [
         ({"tools": [tool("a b")]}, "tools[0].function.name"),
         ({"tools": [tool("")]}, "tools[0].function.name"),
-        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+        ({"tools": [{"type": 5}]}, "tools[0].type"),
+        ({"tools": [{"function": {"name": "f"}}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        ({"tools": [tool("get", zzz=1)]}, "tools[0].function.zzz"),
         ({"tools": [GET, GET]}, "tools[1].function.name"),
         ({"tools": [tool("get", {"type": "array"})]}, "tools[0].function.parameters.type"),
         ({"tools": [tool("get", SELF)]}, "tools[0].function.parameters"),

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from ekiden.api.call import Conversation, Texts
 from ekiden.api.errors import ApiError, invalid, unsupported
-from ekiden.api.reasoning import thinking_after
+from ekiden.api.ignored import Ignored, cleaned
+from ekiden.api.reasoning import THOUGHT, thinking_after
 from ekiden.api.text import ModelText
 from ekiden.api.tools.formats import format_of
 from ekiden.api.tools.prompting import explained, written_out
@@ -49,6 +50,20 @@ async def encode_texts(text: ModelText, texts: list[str], param: str, *, add_spe
         return tokenizer.encode_batch(texts, add_special_tokens=add_special, parse_special=True)
 
     return encode() if sum(map(len, texts)) <= INLINE_CHARACTERS else await text.off_loop(encode)
+
+
+def without_effect(text: ModelText, talk: Conversation) -> list[Ignored]:
+    """What a conversation asks of the template or of the model's reasoning, and they do not have."""
+    template = text.chat_template
+    if template is None:
+        return []
+    names = [name for name in talk.template_kwargs if name not in template.variables]
+    found = [Ignored(f"chat_template_kwargs.{cleaned(name)}", known=False) for name in names]
+    if not talk.wish.is_granted(text.reasoning, template):
+        found.append(Ignored(talk.wish.param))
+    if THOUGHT not in template.tool_source and any(THOUGHT in message for message in talk.messages):
+        found.append(Ignored(f"{talk.param}[].{THOUGHT}"))
+    return found
 
 
 def _refused(refusal: Refusal) -> ApiError:

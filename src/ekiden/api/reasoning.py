@@ -15,6 +15,8 @@ from ekiden.state.sampling_params import Thinking
 SWITCHES: Final = ("enable_thinking", "thinking")
 """The variables by which templates let reasoning be switched on and off."""
 EFFORT: Final = "reasoning_effort"
+THOUGHT: Final = "reasoning_content"
+"""The key of an earlier message's reasoning, for templates."""
 
 
 class Marks(NamedTuple):
@@ -58,20 +60,30 @@ def thinking_after(marks: Marks | None, prompt: str, beginning: str) -> Thinking
 
 
 class Wish(NamedTuple):
-    """What a client asks of the model's reasoning. ``think`` None leaves it to the model; ``effort`` is a word."""
+    """What a client asks of the model's reasoning. ``think`` None leaves it to the model; ``effort`` is a word.
+
+    ``param`` is the field that asks.
+    """
 
     think: bool | None = None
     effort: str | None = None
+    param: str = EFFORT
 
     def variables(self, template: ChatTemplate) -> dict[str, Any]:
         """The variables of the template that carry the wish; none where it has no such variable."""
         values: Mapping[str, Any] = dict.fromkeys(SWITCHES, self.think) | {EFFORT: self.effort}
         return {name: value for name, value in values.items() if value is not None and name in template.variables}
 
+    def is_granted(self, marks: Marks | None, template: ChatTemplate) -> bool:
+        """Whether the template has the wish, or there is none, or the model does as is wished anyway."""
+        if self.think is None and self.effort is None:
+            return True
+        return bool(self.variables(template)) or self.think is (marks is not None)
+
 
 NO_WISH: Final = Wish()
 
 
-def wish_of_effort(effort: str | None) -> Wish:
-    """The wish that OpenAI's ``reasoning_effort`` carries: "none" switches reasoning off."""
-    return Wish(None if effort is None else effort != "none", effort)
+def wish_of_effort(effort: str | None, param: str = EFFORT) -> Wish:
+    """The wish that OpenAI's words for effort carry: "none" switches reasoning off."""
+    return Wish(None if effort is None else effort != "none", effort, param)

@@ -1,5 +1,7 @@
 """``POST /v1/chat/completions``."""
 
+import json
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -7,73 +9,127 @@ from pydantic import Field
 from ekiden.api.call import Call, Conversation, Message, earlier_call
 from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
-from ekiden.api.errors import invalid
-from ekiden.api.fields import MAX_MESSAGES, ConversationHints, GenerationFields, MaxTokens, check_streaming, sampling_of
+from ekiden.api.errors import invalid, shown
+from ekiden.api.fields import (
+    FOUND_BY_CONTENT,
+    MAX_MESSAGES,
+    ConversationHints,
+    GenerationFields,
+    MaxTokens,
+    check_streaming,
+    sampling_of,
+)
 from ekiden.api.generation import Child
-from ekiden.api.hand_checks import joined_text, rule
-from ekiden.api.json_schema import TEXT, any_of, array, closed_object
+from ekiden.api.hand_checks import joined_text, rule, sound_arguments
+from ekiden.api.json_schema import TEXT, any_of, array, open_object
 from ekiden.api.reasoning import wish_of_effort
-from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect, refused
+from ekiden.api.schema_base import ReadBy, Strict, Within
+from ekiden.api.shape import Fate, Shape, ignored, refused
 from ekiden.api.structured import format_asked
 from ekiden.api.template_fields import TemplateKwargs
 from ekiden.api.text_output import Piece, chat_logprobs, finish_fields, prompt_logprobs
-from ekiden.api.tool_fields import FunctionDefinition, FunctionTyped, NestedChoice, Tools, tool_of
+from ekiden.api.tool_fields import (
+    FunctionDefinition,
+    FunctionTyped,
+    LeftOut,
+    NestedChoice,
+    OfTypes,
+    Tools,
+    kept,
+    tool_of,
+)
 from ekiden.api.tools.reply import ReplyReader, chat_delta, chat_finish_fields, chat_message
 from ekiden.state.sampling_params import BOUNDS, MAX_ENTRIES, SamplingParams
 
-_CONTENT_SCHEMA: Final = any_of(TEXT, array(closed_object({"type": {"const": "text"}, "text": TEXT})))
+_PART_SHAPE: Final = Shape(
+    names=frozenset({"type", "text", "refusal"}), fates={"cache_control": ignored(FOUND_BY_CONTENT)}
+)
+_CONTENT_SCHEMA: Final = any_of(
+    TEXT,
+    array(open_object({"type": {"const": "text"}, "text": TEXT}), 0),
+    array(open_object({"type": {"const": "refusal"}, "refusal": TEXT}), 0),
+)
+_ARGUMENTS_SCHEMA: Final = any_of(TEXT, {"type": "object"})
 
 
-def _check_content(value: Any) -> str:
-    if value == []:
-        raise rule("is []; it must be a string or a list of text parts")
-    return joined_text(value)
+def _read_content(value: Any) -> str | None:
+    """An empty list counts as absent."""
+    return None if value == [] else joined_text(value)
+
+
+def _read_arguments(value: Any) -> str:
+    """Some clients send the object itself."""
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, str):
+        raise rule(f"is {shown(value)}; it must be a string of JSON")
+    return sound_arguments(value)
 
 
 class FunctionCall(Strict):
     name: str
-    arguments: str | None = None
+    arguments: Annotated[str, ReadBy(_read_arguments, _ARGUMENTS_SCHEMA)] | None = None
 
 
 class ToolCall(Strict):
+    fates: ClassVar[Mapping[str, Fate]] = {"index": ignored("the calls are in the order of the list")}
+
     id: str | None = None
     type: Literal["function"] | None = None
     function: FunctionCall
 
 
-class ChatMessage(Strict):
-    """A message of the conversation. Clients that send back earlier answers include the last four fields and those in
-    ``fates``."""
+_NOT_FOR_THE_TEMPLATE: Final = "it is no part of the prompt"
 
-    fates: ClassVar[dict[str, Fate]] = dict.fromkeys(
-        ("audio", "function_call"), refused("it is not supported by this server")
-    )
+
+class ChatMessage(Strict):
+    """A message of the conversation. Clients that send back earlier answers include more than the model is shown.
+
+    ``prefix`` on the last message, of the role assistant: the answer continues it.
+    """
+
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "audio": refused("the model takes and gives text only"),
+        "images": refused("the model takes and gives text only", fine=([],)),
+        "function_call": refused("this older form of tool_calls is not taken"),
+        "cache_control": ignored(FOUND_BY_CONTENT),
+        "id": ignored(_NOT_FOR_THE_TEMPLATE),
+        "type": ignored(_NOT_FOR_THE_TEMPLATE, fine=("message",)),
+        "annotations": ignored(_NOT_FOR_THE_TEMPLATE),
+        "provider_specific_fields": ignored(_NOT_FOR_THE_TEMPLATE),
+    }
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, ReadBy(_check_content, _CONTENT_SCHEMA)] | None = None
+    content: Annotated[str, ReadBy(_read_content, _CONTENT_SCHEMA, _PART_SHAPE)] | None = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    prefix: bool | None = None
 
 
-Modalities = Annotated[list[Literal["text"]], Field(fail_fast=True, max_length=1)]
 Messages = Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
 
 
 class ChatTool(FunctionTyped):
+    fates: ClassVar[Mapping[str, Fate]] = {"cache_control": ignored(FOUND_BY_CONTENT)}
+
     function: FunctionDefinition
 
 
+OfferedTool = Annotated[ChatTool | LeftOut, OfTypes(ChatTool, "function")]
+
+
 class ChatRequest(GenerationFields, ConversationHints):
-    fates: ClassVar[dict[str, Fate]] = {
-        "functions": refused("this older form of tools is not taken; send tools"),
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "functions": refused("this older form of tools is not taken; send tools", fine=([],)),
+        "function_call": refused("this older form of tool_choice is not taken", fine=("none", "auto")),
         "audio": refused("the model takes and gives text only"),
-        "web_search_options": refused("the server does not reach the network"),
-        "verbosity": refused("the model has no verbosity setting"),
+        "modalities": refused("the model takes and gives text only", fine=(["text"],)),
+        "web_search_options": ignored("the server does not reach the network"),
+        "prediction": ignored("it is a hint that changes no answer"),
     }
 
     messages: Messages
@@ -81,17 +137,12 @@ class ChatRequest(GenerationFields, ConversationHints):
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Within(BOUNDS["logprobs"])] | None = None
-    tools: Tools[ChatTool] | None = None
+    tools: Tools[OfferedTool] | None = None
     tool_choice: NestedChoice | None = None
     parallel_tool_calls: bool | None = None
-    prediction: Annotated[dict[str, Any] | None, no_effect("an object: a hint that changes no answer")] = None
     chat_template_kwargs: TemplateKwargs | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
-    modalities: Annotated[Modalities | None, no_effect("['text'] only")] = None
-    function_call: Annotated[
-        Literal["none", "auto"] | None, no_effect("'none' or 'auto': without functions it has no meaning")
-    ] = None
 
 
 def messages_of(messages: list[ChatMessage]) -> list[Message]:
@@ -102,7 +153,7 @@ def messages_of(messages: list[ChatMessage]) -> list[Message]:
 def _message(message: ChatMessage, where: str) -> Message:
     """Null, absent and empty content all become an empty string."""
     calls = message.tool_calls or []
-    if message.content is None and (message.role != "assistant" or not (calls or message.refusal)):
+    if message.content is None and message.role != "assistant":
         raise invalid(
             f"{where}.content", f"{where}.content is required for the role {message.role!r}.", code="missing_parameter"
         )
@@ -135,7 +186,7 @@ def chat_call(fields: ChatRequest, defaults: SamplingParams) -> Call:
         model=fields.model,
         prompt=Conversation(
             messages=messages_of(fields.messages),
-            tools=[tool_of(tool.function, f"tools[{i}].function") for i, tool in enumerate(fields.tools or [])],
+            tools=[tool_of(tool.function, f"tools[{i}].function") for i, tool in kept(fields.tools)],
             tool_choice=fields.tool_choice or "auto",
             parallel_tool_calls=fields.parallel_tool_calls is not False,
             template_kwargs=fields.chat_template_kwargs or {},
