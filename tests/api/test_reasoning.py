@@ -65,6 +65,8 @@ async def both_ways(memory: Memory, **fields: Any) -> dict[str, Any]:
     assert message == whole
     assert finish == choice["finish_reason"]
     assert logprobs == ((choice["logprobs"] or {}).get("content") or [])
+    if choice["logprobs"] is not None:
+        assert b"".join(bytes(entry["bytes"]) for entry in logprobs) == whole["content"].encode()
     assert usage == body["usage"]
     return {**choice, "usage": usage}
 
@@ -119,7 +121,17 @@ async def test_log_probabilities_are_those_of_the_answer() -> None:
     ) as memory:
         choice = await both_ways(memory, logprobs=True, top_logprobs=1)
     assert said(choice) == ("The user greets.", "Hello!hello world")
-    assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == "Hello!hello world"
+    assert len(choice["logprobs"]["content"]) == len("Hello!") + 2
+
+
+@pytest.mark.parametrize("answer", ["\n\n\N{GRINNING FACE}!", "\N{GRINNING FACE}\n", "\n é", "<x"])
+@pytest.mark.parametrize("before", ["<think>a</think>", "<think></think>", ""])
+async def test_log_probabilities_of_an_answer_that_begins_inside_a_character(before: str, answer: str) -> None:
+    async with thinking(SWITCHED, before + answer) as memory:
+        choice = await both_ways(memory, logprobs=True)
+    content = answer.lstrip("\n") if before else answer
+    assert choice["message"]["content"] == content
+    assert len(choice["logprobs"]["content"]) == len(content.encode())
 
 
 async def test_stop_strings_and_calls_count_in_the_answer_only() -> None:

@@ -31,8 +31,12 @@ async def check_grammar(text: ModelText, grammar: Grammar, param: str) -> None:
     # Shielded: the result is cached for other requests, so a client that leaves must not cancel it.
     result = await asyncio.shield(asyncio.wrap_future(text.grammars.submit(grammar)))
     if isinstance(result, GrammarError):
-        where = f" (at {result.where[:100]})" if result.where else ""
-        raise invalid(param, f"{param} cannot be used{where}: {result}.", code="invalid_grammar")
+        raise invalid(param, f"{param} cannot be used{place_in(result)}: {result}.", code="invalid_grammar")
+
+
+def place_in(error: GrammarError) -> str:
+    """Where in a grammar its fault is, if that is known, for a message."""
+    return f" (at {error.where[:100]})" if error.where else ""
 
 
 def json_format(param: str, schema: dict[str, Any] = ANY_OBJECT, *, strict: bool = True) -> AnswerFormat:

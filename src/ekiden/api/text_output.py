@@ -1,15 +1,11 @@
-"""From token updates to what a client reads: text in whole characters, log-probabilities, the finish reason.
+"""From token updates to what a client reads: text in whole characters, log-probabilities, the finish reason."""
 
-Log-probability entries are given out with the text that their tokens make: an entry waits while its token's text is
-held back, and the entries of tokens that a stop string swallowed whole are dropped with them.
-"""
-
-from collections import deque
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Final
 
-from ekiden.models.text import IncrementalText, TextDelta
+from ekiden.api.aligned import AlignedText, End, TokenEntry
+from ekiden.models.text import IncrementalText
 from ekiden.models.thinking import Place
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.request import Finish, FinishReason, RequestUpdate, TokenLogprobs
@@ -20,15 +16,6 @@ LOWEST: Final = -9999.0
 
 PLAIN_REASONS: Final = frozenset({FinishReason.STOP, FinishReason.LENGTH})
 """Ends of a complete answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenEntry:
-    """One token with its log-probabilities; ``start`` is the offset of its bytes in the answer."""
-
-    token_id: int
-    start: int
-    logprobs: TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -78,17 +65,18 @@ class Answer:
     ) -> None:
         self._tokenizer = tokenizer
         self._sampling = sampling
-        stop, keep = sampling.stop, sampling.include_stop_str_in_output
+        stop, keep, thinking = sampling.stop, sampling.include_stop_str_in_output, sampling.thinking
         self._text = IncrementalText(
-            tokenizer, stop, keep, min_tokens=sampling.min_tokens, shown=shown, thinking=sampling.thinking
+            tokenizer, stop, keep, min_tokens=sampling.min_tokens, shown=shown, thinking=thinking
         )
         self._stopped = False
         self._shows_reasoning = shows_reasoning
-        self._undecided = 0
-        """How many first tokens there are, while it is not known whether they are reasoning or the answer."""
-        self._pending: deque[TokenEntry] = deque()
-        self._position = 0
-        self._emitted = 0
+        self._undecided: list[tuple[int, TokenLogprobs | None]] = []
+        """The first tokens, while it is not known whether they are reasoning or the answer."""
+        self._thinks = thinking is not None
+        """The answer has not begun yet."""
+        wanted = sampling.logprobs is not None
+        self._aligned = AlignedText(tokenizer, tokenizer.special_ids - shown) if wanted else None
 
     def take(self, update: RequestUpdate) -> Piece:
         tokens, finish = update.token_ids, update.finish
@@ -96,39 +84,60 @@ class Answer:
         if finish is not None and tokens and self._ended_by_token(finish, tokens[-1]):
             visible = tokens[:-1]
         piece = Piece("", None, tokens, finish, update.prompt_logprobs)
-        thought = 0
-        for index, token in enumerate(visible, 1):
+        for token, logprobs in zip(visible, update.logprobs or repeat(None), strict=False):
             if self._stopped:
                 break
             delta = self._text.feed(token)
             piece.text += delta.text
-            self._stopped = bool(delta.stopped)
-            if self._sampling.thinking is not None and self._reasons(piece, delta):
-                thought = index
-        if finish is not None and not self._stopped:
-            delta = self._text.rest()
-            piece.text += delta.text
             piece.reasoning += delta.reasoning
-            if self._undecided and delta.reasoning:
-                piece.reasoning_tokens, thought = self._undecided, len(visible)
+            self._stopped = bool(delta.stopped)
+            if self._thinks:
+                self._place(piece, token, logprobs)
+            else:
+                self._align(token, logprobs)
+        if finish is not None and not self._stopped:
+            self._end(piece)
         if not self._shows_reasoning:
             piece.reasoning = ""
-        if self._sampling.logprobs is not None:
-            piece.logprobs = self._entries(visible, thought, update, piece.text)
+        if self._aligned is not None:
+            end = End.STOPPED if self._stopped else End.WHOLE if finish is not None else None
+            piece.text, piece.logprobs = self._aligned.take(piece.text, end)
             piece.cumulative_logprob = sum(each.logprob for each in update.logprobs or ())
         return piece
 
-    def _reasons(self, piece: Piece, delta: TextDelta) -> bool:
-        """Add a token's reasoning to the piece; returns whether all tokens so far are reasoning or marks of it."""
-        piece.reasoning += delta.reasoning
-        place = self._text.place
-        if place is Place.BEFORE:
-            self._undecided += 1
-            return False
-        reasons = place is not Place.ANSWER
-        piece.reasoning_tokens += self._undecided + 1 if reasons else 0
-        self._undecided = 0
-        return reasons
+    def _place(self, piece: Piece, token: int, logprobs: TokenLogprobs | None) -> None:
+        """Count a token as reasoning, or align it with the answer, once it is known which it is."""
+        match self._text.place:
+            case Place.BEFORE:
+                self._undecided.append((token, logprobs))
+            case Place.INSIDE | Place.BEHIND:
+                piece.reasoning_tokens += len(self._undecided) + 1
+                self._undecided.clear()
+            case Place.ANSWER:
+                self._thinks = False
+                self._align_undecided()
+                self._align(token, logprobs, self._text.newest)
+
+    def _end(self, piece: Piece) -> None:
+        """Add what was held back."""
+        rest = self._text.rest()
+        piece.text += rest.text
+        piece.reasoning += rest.reasoning
+        thinking = self._sampling.thinking
+        if thinking is not None and thinking.begun:
+            piece.reasoning_tokens += len(self._undecided)
+        else:
+            self._align_undecided()
+
+    def _align_undecided(self) -> None:
+        for token, logprobs in self._undecided:
+            self._align(token, logprobs)
+        self._undecided.clear()
+
+    def _align(self, token: int, logprobs: TokenLogprobs | None, data: bytes | None = None) -> None:
+        """``data``: what of the token's bytes belongs to the answer, if not all."""
+        if self._aligned is not None and logprobs is not None:
+            self._aligned.add(token, logprobs, data)
 
     def _ended_by_token(self, finish: Finish, last: int) -> bool:
         """True when the last token is the end-of-sequence or stop token, which is not part of the text."""
@@ -138,33 +147,16 @@ class Answer:
             return last in self._tokenizer.eos_token_ids  # a grammar may end an answer without such a token
         return not self._sampling.include_stop_str_in_output
 
-    def _entries(self, visible: tuple[int, ...], thought: int, update: RequestUpdate, text: str) -> list[TokenEntry]:
-        """``thought`` tokens of the update are reasoning, which has no entries, and so are all before them."""
-        if thought:
-            self._pending.clear()
-            self._position = 0
-        for token, logprobs in zip(visible[thought:], (update.logprobs or ())[thought:], strict=False):
-            self._pending.append(TokenEntry(token, self._position, logprobs))
-            self._position += visible_bytes(self._tokenizer, token)
-        self._emitted += len(text.encode())
-        given: list[TokenEntry] = []
-        # At the end all pending tokens belong to the text, unless a stop string cut it.
-        everything = update.finish is not None and not self._stopped
-        while self._pending and (everything or self._pending[0].start < self._emitted):
-            given.append(self._pending.popleft())
-        return given
-
 
 def chat_logprobs(tokenizer: Tokenizer, entries: list[TokenEntry]) -> dict[str, Any]:
     """The ``logprobs`` object of a chat choice."""
 
-    def entry(token_id: int, logprob: float) -> dict[str, Any]:
-        data = tokenizer.token_bytes(token_id)
+    def entry(data: bytes, logprob: float) -> dict[str, Any]:
         return {"token": data.decode(errors="replace"), "logprob": max(logprob, LOWEST), "bytes": list(data)}
 
     content = [
-        entry(item.token_id, item.logprobs.logprob)
-        | {"top_logprobs": [entry(token, logprob) for token, logprob in item.logprobs.top]}
+        entry(item.data, item.logprobs.logprob)
+        | {"top_logprobs": [entry(tokenizer.token_bytes(token), logprob) for token, logprob in item.logprobs.top]}
         for item in entries
     ]
     return {"content": content, "refusal": None}
@@ -180,27 +172,27 @@ class CompletionLogprobs:
         self._characters = 0
 
     def build(self, entries: list[TokenEntry]) -> dict[str, Any]:
-        return self._build([(entry.token_id, entry.logprobs) for entry in entries])
+        return self._build([(entry.token_id, entry.data, entry.logprobs) for entry in entries])
 
     def build_prompt(self, token_ids: tuple[int, ...], text: str, known: tuple[TokenLogprobs, ...]) -> dict[str, Any]:
         """The object of a prompt that is given back with its answer; nothing is known of its first token.
 
         ``text`` is what of the prompt is given back: special tokens may be part of it.
         """
-        built = self._build(list(zip(token_ids, (None, *known), strict=True)), text)
+        data = map(self._tokenizer.token_bytes, token_ids)
+        built = self._build(list(zip(token_ids, data, (None, *known), strict=True)), text)
         self._characters = len(text)
         return built
 
-    def _build(self, tokens: list[tuple[int, TokenLogprobs | None]], text: str = "") -> dict[str, Any]:
+    def _build(self, tokens: list[tuple[int, bytes, TokenLogprobs | None]], text: str = "") -> dict[str, Any]:
         built: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        for token_id, detail in tokens:
-            data = self._tokenizer.token_bytes(token_id)
+        for token_id, data, detail in tokens:
             hidden = not visible_bytes(self._tokenizer, token_id) and not (
                 text and text.startswith(data.decode(errors="replace"), self._characters)
             )
             built["tokens"].append(_name(data))
             built["token_logprobs"].append(None if detail is None else max(detail.logprob, LOWEST))
-            built["top_logprobs"].append(None if detail is None else self._best(token_id, detail))
+            built["top_logprobs"].append(None if detail is None else self._best(data, detail))
             built["text_offset"].append(self._place(data, hidden=hidden))
         return built
 
@@ -212,10 +204,10 @@ class CompletionLogprobs:
         self._characters += 0 if hidden else sum(byte & 0xC0 != 0x80 for byte in data)
         return place
 
-    def _best(self, token_id: int, detail: TokenLogprobs) -> dict[str, float]:
-        data = self._tokenizer.token_bytes
-        best = {_name(data(token)): max(logprob, LOWEST) for token, logprob in detail.top[: self._num_top]}
-        best.setdefault(_name(data(token_id)), max(detail.logprob, LOWEST))
+    def _best(self, data: bytes, detail: TokenLogprobs) -> dict[str, float]:
+        top = ((self._tokenizer.token_bytes(token), logprob) for token, logprob in detail.top[: self._num_top])
+        best = {_name(other): max(logprob, LOWEST) for other, logprob in top}
+        best.setdefault(_name(data), max(detail.logprob, LOWEST))
         return best
 
 

@@ -65,6 +65,7 @@ class IncrementalText:
         if thinking is not None:
             marks = (tokenizer.token_to_id(mark) for mark in (thinking.opening, thinking.closing))
             shown |= {mark for mark in marks if mark is not None}
+        self._newest = ""
         self._splitter = None if thinking is None else ThinkingSplitter(thinking)
         self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -82,8 +83,8 @@ class IncrementalText:
         text = self._decoder.decode(data)
         if self._splitter is None:
             return self._add(text, may_stop)
-        reasoning, text = self._splitter.feed(text)
-        return self._add(text, may_stop)._replace(reasoning=reasoning)
+        reasoning, self._newest = self._splitter.feed(text)
+        return self._add(self._newest, may_stop)._replace(reasoning=reasoning)
 
     @property
     def place(self) -> Place:
@@ -93,6 +94,11 @@ class IncrementalText:
         place = self._splitter.place
         # An unfinished character, which is no line end, begins the answer.
         return Place.ANSWER if place is Place.BEHIND and self._decoder.getstate()[0] else place
+
+    @property
+    def newest(self) -> bytes:
+        """What the newest token added to an answer that reasoning may precede."""
+        return self._newest.encode() + self._decoder.getstate()[0]
 
     def finish(self) -> str:
         """The text that was held back, when generation ends another way; an unfinished character is U+FFFD."""

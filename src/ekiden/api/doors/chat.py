@@ -221,11 +221,12 @@ class ChatWriter(ChunkedWriter):
         tokenizer, first = self.job.tokenizer, self.job.children[0]
         for child, answer in zip(self.job.children, answers, strict=True):
             wants = child.request.sampling.logprobs is not None
-            message = chat_message(self.job.plan, answer.text)
+            reader = self._readers[child.index]
+            message = chat_message(reader, answer.text)
             if answer.reasoning:
                 message["reasoning_content"] = answer.reasoning
             logprobs = chat_logprobs(tokenizer, answer.logprobs or []) if wants else None
-            finish = chat_finish_fields(answer.finish, "tool_calls" in message)
+            finish = chat_finish_fields(answer.finish, reader.called)
             body = {"message": message, "logprobs": logprobs}
             choices.append(self.choice(child.index, body, finish, token_ids=answer.token_ids))
         response = self.head | {"choices": choices, "usage": usage}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
+from ekiden.api.aligned import TokenEntry
 from ekiden.api.call import Call, Texts
 from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
@@ -15,7 +16,7 @@ from ekiden.api.json_schema import TEXT, any_of, array
 from ekiden.api.schema_base import ReadBy, Within
 from ekiden.api.shape import Fate, refused
 from ekiden.api.structured import format_asked
-from ekiden.api.text_output import CompletionLogprobs, Piece, TokenEntry, finish_fields, prompt_logprobs
+from ekiden.api.text_output import CompletionLogprobs, Piece, finish_fields, prompt_logprobs
 from ekiden.state.request import TokenLogprobs
 from ekiden.state.sampling_params import Bound, SamplingParams
 

@@ -210,7 +210,7 @@ class ResponseWriter(ItemsWriter):
     def close(self) -> bytes:
         """What is still open when the answer is cut is ``incomplete``."""
         item = self.items[-1]
-        item["status"] = "incomplete" if self.cut else "completed"
+        item["status"] = "incomplete" if self.cut or (self.open == "call" and self.reader.cut) else "completed"
         if self.open == "call":
             done = {"name": item["name"], "arguments": item["arguments"]}
             told = self._of_item("response.function_call_arguments.done", done)
