@@ -75,6 +75,7 @@ class Answer:
         """The first tokens, while it is not known whether they are reasoning or the answer."""
         self._thinks = thinking is not None
         """The answer has not begun yet."""
+        self._has_thought = False
         wanted = sampling.logprobs is not None
         self._aligned = AlignedText(tokenizer, tokenizer.special_ids - shown) if wanted else None
 
@@ -113,10 +114,11 @@ class Answer:
             case Place.INSIDE | Place.BEHIND:
                 piece.reasoning_tokens += len(self._undecided) + 1
                 self._undecided.clear()
+                self._has_thought = True
             case Place.ANSWER:
                 self._thinks = False
                 self._align_undecided()
-                self._align(token, logprobs, self._text.newest)
+                self._align(token, logprobs, self._text.newest if self._has_thought else None)
 
     def _end(self, piece: Piece) -> None:
         """Add what was held back."""
