@@ -225,6 +225,13 @@ async def test_variables_that_are_not_a_clients_to_choose(memory: Memory, value:
     assert memory.engine.requests == []
 
 
+async def test_tokenize_takes_variables_too() -> None:
+    async with thinking(SWITCHED, "Hi") as memory:
+        body = {"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"enable_thinking": False}}
+        tokens = (await memory.http.post("/tokenize", json=body)).json()["tokens"]
+        assert memory.engine.tokenizer.decode(tokens).endswith("assistant\n<think>\n\n</think>\n\n")
+
+
 async def test_earlier_reasoning_reaches_the_template() -> None:
     async with thinking(SWITCHED, "Hi") as memory:
         for key in ("reasoning_content", "reasoning"):
