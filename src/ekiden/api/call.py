@@ -134,10 +134,9 @@ ToolChoice = Literal["auto", "none", "required"] | NamedChoice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """``beginning`` is the start of the answer, written by the client; the model continues it.
-
-    ``template_kwargs`` are variables for the chat template.
-    """
+    """``beginning`` is the start of the answer, written by the client; the model continues it. Without
+    ``add_generation_prompt`` the prompt ends with the last message. ``template_kwargs`` are variables for the chat
+    template."""
 
     messages: list[Message]
     param: str = "messages"
@@ -147,19 +146,21 @@ class Conversation:
     beginning: str = ""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     wish: Wish = NO_WISH
+    add_generation_prompt: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
     """Prompts to continue: texts, or token ids. ``single``: the client sent one prompt and not a list of them.
 
-    ``decoded``: the texts of token ids are wanted too.
+    ``decoded``: the texts of token ids are wanted too. ``add_special``: texts get what the tokenizer puts around them.
     """
 
     texts: list[str] | None = None
     token_lists: list[list[int]] = field(default_factory=list)
     single: bool = True
     decoded: bool = False
+    add_special: bool = True
     param: str = "prompt"
 
 

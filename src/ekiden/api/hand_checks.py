@@ -1,7 +1,5 @@
 """Checks of values that are read by hand, because one field may hold several shapes."""
 
-import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -32,20 +30,6 @@ def objects(values: Iterable[Any], at: str = "") -> Iterator[tuple[str, dict[str
         if not isinstance(value, dict):
             raise rule(f"is {shown(value)}; it must be an object", where)
         yield where, value
-
-
-def sound_arguments(text: str, at: str = "") -> str:
-    """The arguments of an earlier call, which are JSON in a text. Raises a :func:`rule` for an escape in it that stands
-    for half a character: no tokenizer could read it. Text that is no JSON is left as it is."""
-    if "\\ud" in text.lower():
-        with contextlib.suppress(json.JSONDecodeError, RecursionError):
-            try:
-                json.dumps(json.loads(text), ensure_ascii=False).encode()
-            except UnicodeEncodeError:
-                raise rule(
-                    "holds a lone surrogate, which is half a character; send both halves, or U+FFFD", at
-                ) from None
-    return text
 
 
 def string_field(item: dict[str, Any], key: str, at: str) -> str:

@@ -17,6 +17,7 @@ from ekiden.api.errors import ApiError, invalid, shown
 from ekiden.api.hand_checks import RULE, rule
 from ekiden.api.ignored import Ignored
 from ekiden.api.json_schema import Schema
+from ekiden.api.lone_surrogates import LONE_SURROGATE, lone_surrogate
 from ekiden.api.shape import Fate, Objects, PassedOver, Shape, path
 from ekiden.state.sampling_params import Bound
 
@@ -131,6 +132,8 @@ def parse(model: type[Model], body: bytes, *, refuse_unknown: bool = False) -> t
     try:
         data = from_json(body, allow_inf_nan=False, allow_partial="off")
     except ValueError as error:
+        if "surrogate" in str(error) and (place := lone_surrogate(body)) is not None:
+            raise invalid(place, f"{place} holds {LONE_SURROGATE}.", code="invalid_json") from None
         raise invalid(None, f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(data, dict):
         raise invalid(None, f"The body is {shown(data)}; it must be a JSON object.", code="invalid_json")

@@ -17,11 +17,12 @@ from ekiden.api.fields import (
     GenerationFields,
     MaxTokens,
     check_streaming,
-    sampling_of,
+    generation_sampling,
 )
 from ekiden.api.generation import Child
-from ekiden.api.hand_checks import joined_text, rule, sound_arguments
+from ekiden.api.hand_checks import joined_text, rule
 from ekiden.api.json_schema import TEXT, any_of, array, open_object
+from ekiden.api.lone_surrogates import sound_arguments
 from ekiden.api.reasoning import wish_of_effort
 from ekiden.api.schema_base import ReadBy, Strict, Within
 from ekiden.api.shape import Fate, Shape, ignored, refused
@@ -94,7 +95,7 @@ class ChatMessage(Strict):
         "function_call": refused("this older form of tool_calls is not taken"),
         "cache_control": ignored(FOUND_BY_CONTENT),
         "id": ignored(_NOT_FOR_THE_TEMPLATE),
-        "type": ignored(_NOT_FOR_THE_TEMPLATE, fine=("message",)),
+        "type": ignored(_NOT_FOR_THE_TEMPLATE, fine=("message", "text")),
         "annotations": ignored(_NOT_FOR_THE_TEMPLATE),
         "provider_specific_fields": ignored(_NOT_FOR_THE_TEMPLATE),
     }
@@ -130,6 +131,11 @@ class ChatRequest(GenerationFields, ConversationHints):
         "modalities": refused("the model takes and gives text only", fine=(["text"],)),
         "web_search_options": ignored("the server does not reach the network"),
         "prediction": ignored("it is a hint that changes no answer"),
+        "add_special_tokens": ignored("the chat template decides", fine=(False,)),
+        "best_of": ignored("it is for /v1/completions", fine=(1,)),
+        "echo": refused("it is for /v1/completions", fine=(False,)),
+        "documents": refused("send their text in messages", fine=([],)),
+        "chat_template": refused("start the server with --chat-template FILE"),
     }
 
     messages: Messages
@@ -139,6 +145,9 @@ class ChatRequest(GenerationFields, ConversationHints):
     top_logprobs: Annotated[int, Within(BOUNDS["logprobs"])] | None = None
     tools: Tools[OfferedTool] | None = None
     tool_choice: NestedChoice | None = None
+    # Extensions common elsewhere.
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
     reasoning_effort: str | None = None
@@ -176,26 +185,46 @@ def _message(message: ChatMessage, where: str) -> Message:
     return prepared
 
 
+def _continued(fields: ChatRequest, messages: list[Message]) -> tuple[list[Message], str]:
+    """The conversation without its last message, and that message, which the answer continues."""
+    name = "continue_final_message" if fields.continue_final_message else f"messages[{len(messages) - 1}].prefix"
+    if fields.add_generation_prompt and fields.continue_final_message:
+        raise invalid(name, f"{name} and add_generation_prompt cannot both be true; the answer would be a new message.")
+    *before, last = messages
+    if last["role"] != "assistant" or "tool_calls" in last:
+        raise invalid(name, f"{name} is true; the last message must be a text of the role 'assistant'.")
+    if not before:
+        raise invalid(name, f"{name} is true; there must be a message before the last one.")
+    return before, last["content"]
+
+
 def chat_call(fields: ChatRequest, defaults: SamplingParams) -> Call:
     include_usage = check_streaming(fields)
-    if fields.top_logprobs is not None and not fields.logprobs:
+    if fields.top_logprobs and not fields.logprobs:
         text = f"top_logprobs is {fields.top_logprobs}; it is allowed only with logprobs: true."
         raise invalid("top_logprobs", text)
     newer = fields.max_completion_tokens is not None
+    continues = fields.continue_final_message or bool(fields.messages[-1].prefix)
+    messages, beginning = messages_of(fields.messages), ""
+    if continues:
+        messages, beginning = _continued(fields, messages)
     return Call(
         model=fields.model,
         prompt=Conversation(
-            messages=messages_of(fields.messages),
+            messages=messages,
             tools=[tool_of(tool.function, f"tools[{i}].function") for i, tool in kept(fields.tools)],
             tool_choice=fields.tool_choice or "auto",
             parallel_tool_calls=fields.parallel_tool_calls is not False,
             template_kwargs=fields.chat_template_kwargs or {},
             wish=wish_of_effort(fields.reasoning_effort),
+            beginning=beginning,
+            add_generation_prompt=continues or fields.add_generation_prompt is not False,
         ),
-        sampling=sampling_of(
+        sampling=generation_sampling(
             fields,
             defaults,
-            max_tokens=fields.max_completion_tokens if newer else fields.max_tokens,
+            fields.max_completion_tokens,
+            fields.max_tokens,
             logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         ),
         names={"max_tokens": "max_completion_tokens"} if newer else {},
@@ -244,6 +273,7 @@ class ChatWriter(ChunkedWriter):
 
     def piece(self, child: Child, piece: Piece) -> bytes:
         """One chunk for each delta, the last with the log-probabilities: the reasoning, the text, parts of calls."""
+        self.count(child, piece)
         reader = self._readers[child.index]
         deltas: list[dict[str, Any]] = []
         if piece.reasoning:

@@ -7,21 +7,22 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from ekiden.api.call import AnswerFormat, Call, Conversation, Message, NamedChoice, earlier_call
+from ekiden.api.constraint_fields import JsonSchemaFormat
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.items import ItemsWriter
 from ekiden.api.errors import ApiError, invalid, shown
 from ekiden.api.fields import (
     MAX_MESSAGES,
     ConversationHints,
-    JsonSchemaFormat,
     MaxTokens,
     MetadataStrings,
     OpenAIFields,
     sampling_of,
 )
 from ekiden.api.generation import Child
-from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, sound_arguments, string_field
+from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, string_field
 from ekiden.api.json_schema import TEXT, any_of, array
+from ekiden.api.lone_surrogates import sound_arguments
 from ekiden.api.schema_base import ReadBy, Strict
 from ekiden.api.shape import Fate, ignored, refused
 from ekiden.api.sse import named_event

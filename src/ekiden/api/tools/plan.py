@@ -87,7 +87,9 @@ def _grammar(
     """The grammar of the answer: a response format applies to answers in text; calls have a grammar of their own."""
     parallel, tokenizer = talk.parallel_tool_calls, text.tokenizer
     if answer_format is not None and answer_format.schema is None:
-        raise invalid("tools", "tools decide how an answer is written, so no guided_ field can be given with them.")
+        raise invalid(
+            "tools", f"tools decide how an answer is written, so {answer_format.param} cannot be given with them."
+        )
     if talk.tool_choice != "auto":
         parallel = parallel and not isinstance(talk.tool_choice, NamedChoice)
         return grammars.calls_only(form, offered, tokenizer, parallel=parallel)
