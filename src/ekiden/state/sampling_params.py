@@ -23,11 +23,23 @@ class GrammarKind(StrEnum):
     """A grammar in the notation of llama.cpp (GBNF)."""
 
 
+class Thinking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The marks between which a model may write its reasoning before an answer; at most once, and at the beginning.
+
+    ``begun``: the prompt holds the opening mark already, so what is generated begins with reasoning.
+    """
+
+    opening: str
+    closing: str
+    begun: bool = False
+
+
 class Grammar(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A grammar that the whole text of an answer must match."""
+    """A grammar that the whole text of an answer must match. ``thinking``: reasoning may come before it."""
 
     kind: GrammarKind
     source: str
+    thinking: Thinking | None = None
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -59,6 +71,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The same for each token of the prompt but the first. Such a request takes nothing from the prefix cache."""
     grammar: Grammar | None = None
     """Only tokens that can lead to a matching text are chosen, and the answer ends when nothing can follow."""
+    thinking: Thinking | None = None
+    """Reasoning may come first. It is no part of the answer's text: no stop string is looked for in it."""
 
     @property
     def greedy(self) -> bool:
