@@ -261,8 +261,13 @@ def generation_sampling(
     return sampling_of(fields, defaults, max_tokens=first(*limits, fields.n_predict), **own)
 
 
+_SHARED_NAMES: Final = tuple(name for name in SamplingParams.__struct_fields__ if name not in ("grammar", "thinking"))
+"""The engine's names that mean the same in a body. The two others are made of several fields, and a door may have fields
+of those names that hold something else."""
+
+
 def sampling_of(fields: Strict, defaults: SamplingParams, **own: Any) -> SamplingParams:
     """The values that ``fields`` has under the engine's names, over the defaults; ``own`` takes their place."""
-    values = {name: getattr(fields, name, None) for name in SamplingParams.__struct_fields__} | own
+    values = {name: getattr(fields, name, None) for name in _SHARED_NAMES} | own
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None}
     return msgspec.structs.replace(defaults, **given)
