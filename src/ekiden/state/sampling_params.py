@@ -98,14 +98,17 @@ class Bound(NamedTuple):
         return self.most is None or value <= self.most
 
 
+MOST_32: Final = 2**31 - 1
+MOST_64: Final = 2**63 - 1
+"""The highest signed integers of 32 and 64 bits; no message between the processes holds a higher one."""
 BOUNDS: Final[Mapping[str, Bound]] = {
     "temperature": Bound(0, 100, "between 0 and 100"),
     "top_p": Bound(0, 1, "over 0 and at most 1", above=True),
-    "top_k": Bound(0, None, "0 (all tokens) or a positive whole number"),
+    "top_k": Bound(0, MOST_32, f"0 (all tokens) or a whole number up to {MOST_32}"),
     "min_p": Bound(0, 1, "between 0 and 1"),
     "seed": Bound(-(2**63), 2**63 - 1, "a whole number of at most 64 bits"),
-    "max_tokens": Bound(1, None, "at least 1"),
-    "min_tokens": Bound(0, None, "at least 0"),
+    "max_tokens": Bound(1, MOST_64, f"between 1 and {MOST_64}"),
+    "min_tokens": Bound(0, MOST_64, f"between 0 and {MOST_64}"),
     "presence_penalty": Bound(-2, 2, "between -2 and 2"),
     "frequency_penalty": Bound(-2, 2, "between -2 and 2"),
     "repetition_penalty": Bound(0, 10, "over 0 and at most 10 (1 leaves the logits alone)", above=True),
