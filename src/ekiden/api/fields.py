@@ -262,8 +262,8 @@ def generation_sampling(
 
 
 _SHARED_NAMES: Final = tuple(name for name in SamplingParams.__struct_fields__ if name not in ("grammar", "thinking"))
-"""The engine's names that mean the same in a body. The two others are made of several fields, and a door may have fields
-of those names that hold something else."""
+"""The engine's names that mean the same in a body. The two others are made of several fields, and a door may have
+fields of those names that hold something else."""
 
 
 def sampling_of(fields: Strict, defaults: SamplingParams, **own: Any) -> SamplingParams:
