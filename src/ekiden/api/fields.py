@@ -103,7 +103,7 @@ TopK = Annotated[
     int,
     Within(BOUNDS["top_k"]),
     BeforeValidator(_all_tokens),
-    WithJsonSchema({"type": "integer", "minimum": -1}),
+    WithJsonSchema({"type": "integer", "minimum": -1, "maximum": BOUNDS["top_k"].most}),
 ]
 MaxTokens = Annotated[int, Within(BOUNDS["max_tokens"])]
 RepetitionPenalty = Annotated[float, Within(BOUNDS["repetition_penalty"])]
