@@ -15,6 +15,7 @@ from starlette.types import Scope
 
 from ekiden.api.errors import invalid, shown
 from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID, TRACEPARENT
+from ekiden.api.ignored import Ignored
 from ekiden.state.request import DEFAULT_TENANT, Request
 from ekiden.state.sampling_params import Grammar, SamplingParams
 
@@ -186,3 +187,5 @@ class Call:
     stream: bool = False
     include_usage: bool = False
     prompt_only: bool = False
+    ignored: list[Ignored] = field(default_factory=list)
+    """What the client is told was taken without effect. Whoever prepares the call may add to it."""

@@ -3,6 +3,7 @@
 The bounds of what goes to the engine are the engine's own (:mod:`ekiden.state.sampling_params`).
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -13,7 +14,8 @@ from pydantic_core import from_json
 from ekiden.api.errors import invalid, shown
 from ekiden.api.hand_checks import rule
 from ekiden.api.json_schema import TEXT, any_of, array
-from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect
+from ekiden.api.schema_base import ReadBy, Strict, Within
+from ekiden.api.shape import Fate, ignored
 from ekiden.state.sampling_params import (
     BIAS,
     BOUNDS,
@@ -108,8 +110,12 @@ _PRIORITY: Final = Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits
 
 
 class StreamOptions(Strict):
+    """``continuous_usage_stats``: with ``include_usage``, every chunk tells the usage so far."""
+
+    fates: ClassVar[Mapping[str, Fate]] = {"include_obfuscation": ignored("streams carry no padding")}
+
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class JsonSchemaFormat(Strict):
@@ -131,13 +137,21 @@ GuidedChoice = Annotated[
 ]
 
 
-AnyString = Annotated[str | None, no_effect("any string")]
 MetadataStrings = Annotated[dict[str, str], Field(max_length=16)]
-NOT_STORED: Final = no_effect("false only: answers are not stored")
+NOT_STORED: Final = "answers are not stored"
+ONE_TIER: Final = "there is one tier"
+FOUND_BY_CONTENT: Final = "prefixes are found by their content"
 
 
 class OpenAIFields(Strict):
     """What chat, completions and responses share."""
+
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "user": ignored("the tenant is that of the API key"),
+        "metadata": ignored(NOT_STORED),
+        "service_tier": ignored(ONE_TIER, fine=("auto", "default")),
+    }
+    unfolded = "extra_body"
 
     model: str
     temperature: Temperature | None = None
@@ -149,27 +163,23 @@ class OpenAIFields(Strict):
     min_p: Annotated[float, Within(BOUNDS["min_p"])] | None = None
     repetition_penalty: Annotated[float, Within(BOUNDS["repetition_penalty"])] | None = None
     priority: Annotated[int, Within(_PRIORITY)] | None = None
-    user: AnyString = None
-    metadata: Annotated[MetadataStrings | None, no_effect("an object of up to 16 strings")] = None
-    service_tier: Annotated[Literal["auto", "default"] | None, no_effect("'auto' or 'default': there is one tier")] = (
-        None
-    )
 
 
 class ConversationHints(Strict):
     """What chat and responses take without effect."""
 
-    safety_identifier: AnyString = None
-    prompt_cache_key: Annotated[str | None, no_effect("any string: prefixes are found by their content")] = None
-    prompt_cache_retention: AnyString = None
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "safety_identifier": ignored("nothing is moderated here"),
+        "prompt_cache_key": ignored(FOUND_BY_CONTENT),
+        "prompt_cache_retention": ignored(FOUND_BY_CONTENT),
+        "verbosity": ignored("the model has no verbosity setting", fine=("medium",)),
+    }
 
 
 class GenerationFields(OpenAIFields):
     """What chat and completions share."""
 
-    fates: ClassVar[dict[str, Fate]] = {
-        "stream_options.include_obfuscation": no_effect("true or false: streams carry no padding")
-    }
+    fates: ClassVar[Mapping[str, Fate]] = {"store": ignored(NOT_STORED, fine=(False,))}
 
     n: Choices | None = None
     stop: Stops | None = None
@@ -189,7 +199,6 @@ class GenerationFields(OpenAIFields):
     guided_choice: GuidedChoice | None = None
     guided_grammar: Annotated[str, Field(min_length=1)] | None = None
     prompt_logprobs: Annotated[int, Within(BOUNDS["prompt_logprobs"])] | None = None
-    store: Annotated[Literal[False] | None, NOT_STORED] = None
 
 
 def check_streaming(fields: GenerationFields) -> bool:

@@ -1,5 +1,6 @@
 """``POST /v1/chat/completions``."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -12,10 +13,20 @@ from ekiden.api.fields import MAX_MESSAGES, ConversationHints, GenerationFields,
 from ekiden.api.generation import Child
 from ekiden.api.hand_checks import joined_text, rule
 from ekiden.api.json_schema import TEXT, any_of, array, closed_object
-from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect, refused
+from ekiden.api.schema_base import ReadBy, Strict, Within
+from ekiden.api.shape import Fate, ignored, refused
 from ekiden.api.structured import format_asked
 from ekiden.api.text_output import Piece, chat_logprobs, finish_fields, prompt_logprobs
-from ekiden.api.tool_fields import FunctionDefinition, FunctionTyped, NestedChoice, Tools, tool_of
+from ekiden.api.tool_fields import (
+    FunctionDefinition,
+    FunctionTyped,
+    LeftOut,
+    NestedChoice,
+    OfTypes,
+    Tools,
+    kept,
+    tool_of,
+)
 from ekiden.api.tools.reply import ReplyReader, chat_delta, chat_finish_fields, chat_message
 from ekiden.state.sampling_params import BOUNDS, MAX_ENTRIES, SamplingParams
 
@@ -43,7 +54,7 @@ class ChatMessage(Strict):
     """A message of the conversation. Clients that send back earlier answers include the last four fields and those in
     ``fates``."""
 
-    fates: ClassVar[dict[str, Fate]] = dict.fromkeys(
+    fates: ClassVar[Mapping[str, Fate]] = dict.fromkeys(
         ("audio", "function_call"), refused("it is not supported by this server")
     )
 
@@ -56,7 +67,6 @@ class ChatMessage(Strict):
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-Modalities = Annotated[list[Literal["text"]], Field(fail_fast=True, max_length=1)]
 Messages = Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
 
 
@@ -64,13 +74,18 @@ class ChatTool(FunctionTyped):
     function: FunctionDefinition
 
 
+OfferedTool = Annotated[ChatTool | LeftOut, OfTypes(ChatTool, "function")]
+
+
 class ChatRequest(GenerationFields, ConversationHints):
-    fates: ClassVar[dict[str, Fate]] = {
-        "functions": refused("this older form of tools is not taken; send tools"),
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "functions": refused("this older form of tools is not taken; send tools", fine=([],)),
+        "function_call": refused("this older form of tool_choice is not taken", fine=("none", "auto")),
         "audio": refused("the model takes and gives text only"),
-        "web_search_options": refused("the server does not reach the network"),
-        "reasoning_effort": refused("the model has no reasoning setting"),
-        "verbosity": refused("the model has no verbosity setting"),
+        "modalities": refused("the model takes and gives text only", fine=(["text"],)),
+        "web_search_options": ignored("the server does not reach the network"),
+        "reasoning_effort": ignored("the model has no reasoning setting", fine=("none",)),
+        "prediction": ignored("it is a hint that changes no answer"),
     }
 
     messages: Messages
@@ -78,14 +93,9 @@ class ChatRequest(GenerationFields, ConversationHints):
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Within(BOUNDS["logprobs"])] | None = None
-    tools: Tools[ChatTool] | None = None
+    tools: Tools[OfferedTool] | None = None
     tool_choice: NestedChoice | None = None
     parallel_tool_calls: bool | None = None
-    prediction: Annotated[dict[str, Any] | None, no_effect("an object: a hint that changes no answer")] = None
-    modalities: Annotated[Modalities | None, no_effect("['text'] only")] = None
-    function_call: Annotated[
-        Literal["none", "auto"] | None, no_effect("'none' or 'auto': without functions it has no meaning")
-    ] = None
 
 
 def messages_of(messages: list[ChatMessage]) -> list[Message]:
@@ -126,7 +136,7 @@ def chat_call(fields: ChatRequest, defaults: SamplingParams) -> Call:
         model=fields.model,
         prompt=Conversation(
             messages=messages_of(fields.messages),
-            tools=[tool_of(tool.function, f"tools[{i}].function") for i, tool in enumerate(fields.tools or [])],
+            tools=[tool_of(tool.function, f"tools[{i}].function") for i, tool in kept(fields.tools)],
             tool_choice=fields.tool_choice or "auto",
             parallel_tool_calls=fields.parallel_tool_calls is not False,
         ),

@@ -1,5 +1,6 @@
 """``POST /v1/completions``: continues one prompt or a batch of them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
@@ -11,7 +12,8 @@ from ekiden.api.fields import Choices, GenerationFields, check_streaming, sampli
 from ekiden.api.generation import Child
 from ekiden.api.hand_checks import rule
 from ekiden.api.json_schema import TEXT, any_of, array
-from ekiden.api.schema_base import Fate, ReadBy, Within, refused
+from ekiden.api.schema_base import ReadBy, Within
+from ekiden.api.shape import Fate, refused
 from ekiden.api.structured import format_asked
 from ekiden.api.text_output import CompletionLogprobs, Piece, TokenEntry, finish_fields, prompt_logprobs
 from ekiden.state.request import TokenLogprobs
@@ -53,7 +55,9 @@ _PROMPT_SCHEMA: Final = any_of(TEXT, array(TEXT), _TOKENS_SCHEMA, array(_TOKENS_
 
 
 class CompletionRequest(GenerationFields):
-    fates: ClassVar[dict[str, Fate]] = {"suffix": refused("the model cannot fill in between a prompt and a suffix")}
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "suffix": refused("the model cannot fill in between a prompt and a suffix", fine=("",))
+    }
 
     prompt: Annotated[Texts, ReadBy(_read_prompt, _PROMPT_SCHEMA)]
     max_tokens: Annotated[int, Within(Bound(0, None, "at least 0"))] | None = None
