@@ -132,7 +132,8 @@ ToolChoice = Literal["auto", "none", "required"] | NamedChoice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """``beginning`` is the start of the answer, written by the client; the model continues it."""
+    """``beginning`` is the start of the answer, written by the client; the model continues it. ``counted``: the prompt
+    is counted and not answered, so it may be longer than the context."""
 
     messages: list[Message]
     param: str = "messages"
@@ -140,6 +141,7 @@ class Conversation:
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     beginning: str = ""
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

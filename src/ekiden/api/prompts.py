@@ -113,7 +113,7 @@ async def chat_prompt(
     bos = text.tokenizer.bos_token_id
     if text.tokenizer.adds_bos and bos is not None and tokens[:1] != [bos]:
         tokens = [bos, *tokens]
-    return _prompt(text, tokens, talk.param, rendered)
+    return Prompt(tuple(tokens), rendered) if talk.counted else _prompt(text, tokens, talk.param, rendered)
 
 
 def _size(message: Message) -> int:

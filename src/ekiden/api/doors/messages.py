@@ -109,12 +109,14 @@ class MessagesRequest(CountRequest):
 
 
 def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
+    counted = not isinstance(fields, MessagesRequest)
     messages, beginning = fields.messages, ""
-    if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
-        messages, beginning = messages[:-1], messages[-1]["content"]
+    last = messages[-1]
+    if last["role"] == "assistant" and "tool_calls" not in last and not (counted and len(messages) == 1):
+        messages, beginning = messages[:-1], last["content"]
         if not messages:
             raise invalid("messages", "messages holds only the beginning of an answer; it needs a message of the user.")
-        if beginning.rstrip() != beginning:
+        if beginning.rstrip() != beginning and not counted:
             raise invalid(
                 "messages", "messages ends with a beginning of the answer that ends with white space; leave that out."
             )
@@ -129,6 +131,7 @@ def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
             tool_choice="auto" if choice is None else _choice(choice),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             beginning=beginning,
+            counted=counted,
         ),
         sampling=sampling_of(fields, defaults, stop=getattr(fields, "stop_sequences", None)),
         names={"stop": "stop_sequences"},

@@ -14,7 +14,7 @@ from ekiden.api.text_output import Piece
 class MessageWriter(ItemsWriter):
     """The message and its events; its items are called blocks."""
 
-    keep_alive = named_event("ping", {})
+    keep_alive = named_event("ping", {})  # clients of this protocol count events, and no comments
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)

@@ -43,7 +43,8 @@ _KINDS: Final = {
     "custom_tool_call": Shape(_CALL | {"name", "namespace", "input"}),
     **{kind: Shape(_CALL | {key}) for kind, key in _OWN_CALLS.items()},
     **dict.fromkeys(_OUTPUTS, Shape(_CALL | {"output"}, inner=(("output", _PARTS),))),
-    }
+    "shell_call_output": Shape(_CALL | {"output"}),
+}
 INPUT_SHAPE: Final = replace(_KINDS["message"], kinds=_KINDS, types=frozenset(_KINDS))
 
 
