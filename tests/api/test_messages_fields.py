@@ -185,9 +185,8 @@ async def test_tools_that_the_client_runs_are_offered_with_their_schemas(
 @pytest.mark.parametrize("place", ["output_format", "output_config"])
 async def test_both_places_of_a_format_bind_the_answer(memory: Memory, place: str) -> None:
     form: dict[str, Any] = {"type": "json_schema", "schema": SCHEMA}
-    _, ignored = await message(
-        memory, **{place: form if place == "output_format" else {"format": form, "effort": "low"}}
-    )
+    fields: dict[str, Any] = {place: form if place == "output_format" else {"format": form, "effort": "low"}}
+    _, ignored = await message(memory, **fields)
     grammar = memory.engine.requests[-1].sampling.grammar
     assert grammar is not None
     assert (grammar.kind, json.loads(grammar.source)) == (GrammarKind.JSON_SCHEMA, SCHEMA)

@@ -108,14 +108,14 @@ async def test_a_custom_tool_takes_free_text(wide: Memory) -> None:
         "input": patch,
         "status": "completed",
     }
-    assert ignored == [""]
+    assert ignored == ["tools[].format"]
     (offered,) = [json.loads(line) for line in prompt_of(wide).splitlines() if line.startswith('{"name": "apply')]
     assert offered["parameters"]["required"] == ["input"]
     assert offered["description"].startswith("Edits files.\n\n")
     assert offered["description"].endswith('start: "*** Begin Patch"')
     assert answer["tools"][0] == PATCH
     result = {"type": "custom_tool_call_output", "id": "x", "call_id": item["call_id"], "output": "Done!"}
-    _, ignored = await respond(wide, input=[{"role": "user", "content": "x"}, item, result], tools=[PATCH])
+    _, ignored = await respond(wide, input=[{"role": "user", "content": "x"}, item, result], tools=[GET])
     assert f"[apply_patch {json.dumps({'input': patch}, ensure_ascii=False)}]<|im_end|>" in prompt_of(wide)
     assert "<|im_start|>tool\nDone!<|im_end|>" in prompt_of(wide)
     assert ignored == [""]

@@ -16,7 +16,7 @@ from ekiden.api.doors.messages_input import (
     BLOCKS_SCHEMA,
     MESSAGES_SCHEMA,
     MESSAGES_SHAPE,
-    TEXTS_SHAPE,
+    SYSTEM_SHAPE,
     read_messages,
     read_text,
 )
@@ -82,7 +82,7 @@ class CountRequest(Strict):
 
     model: str
     messages: Annotated[list[Message], ReadBy(read_messages, MESSAGES_SCHEMA, MESSAGES_SHAPE)]
-    system: Annotated[str, ReadBy(read_text, BLOCKS_SCHEMA, TEXTS_SHAPE)] | None = None
+    system: Annotated[str, ReadBy(read_text, BLOCKS_SCHEMA, SYSTEM_SHAPE)] | None = None
     tools: MessagesTools | None = None
     tool_choice: MessagesChoice | None = None
     output_config: OutputConfig | None = None

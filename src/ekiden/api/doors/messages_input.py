@@ -33,22 +33,33 @@ _HINTS: Final = {
     "citations": ignored("the model cites nothing"),
 }
 _CALL_HINTS: Final = {"cache_control": ignored(FOUND_BY_CONTENT), "caller": ignored("only the model calls tools here")}
-_TEXTS: Final = {
-    "text": Shape(frozenset({"type", "text"}), _HINTS),
-    "document": Shape(frozenset({"type", "source", "title", "context"}), _HINTS),
-    "search_result": Shape(frozenset({"type", "source", "title", "content"}), _HINTS),
-    "compaction": Shape(frozenset({"type", "content"}), _HINTS),
-}
-TEXTS_SHAPE: Final = Shape(frozenset(), kinds=_TEXTS, types=frozenset(_TEXTS))
+
+
+def _texts() -> dict[str, Shape]:
+    """The blocks of text by type; made anew for each place, because a name is told once for each shape."""
+    keys = {
+        "text": ("text",),
+        "document": ("source", "title", "context"),
+        "search_result": ("source", "title", "content"),
+        "compaction": ("content",),
+    }
+    return {kind: Shape(frozenset({"type", *own}), _HINTS) for kind, own in keys.items()}
+
+
+def _of(kinds: dict[str, Shape]) -> Shape:
+    """A block of one of these types; others are left out, or were refused."""
+    return Shape(frozenset(), kinds=kinds, types=frozenset(kinds))
+
+
+SYSTEM_SHAPE: Final = _of(_texts())
 _BLOCKS: Final = {
-    **_TEXTS,
+    **_texts(),
     "tool_use": Shape(frozenset({"type", "id", "name", "input"}), _CALL_HINTS),
     "tool_result": Shape(
-        frozenset({"type", "tool_use_id", "content", "is_error"}), _CALL_HINTS, (("content", TEXTS_SHAPE),)
+        frozenset({"type", "tool_use_id", "content", "is_error"}), _CALL_HINTS, (("content", _of(_texts())),)
     ),
 }
-_BLOCKS_SHAPE: Final = Shape(frozenset(), kinds=_BLOCKS, types=frozenset(_BLOCKS))
-MESSAGES_SHAPE: Final = Shape(frozenset({"role", "content"}), inner=(("content", _BLOCKS_SHAPE),))
+MESSAGES_SHAPE: Final = Shape(frozenset({"role", "content"}), inner=(("content", _of(_BLOCKS)),))
 
 
 def read_text(value: Any, where: str = "") -> str:

@@ -10,7 +10,7 @@ from ekiden.api.call import AnswerFormat, Call, Conversation, Message
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.responses_answer import ResponseWriter
 from ekiden.api.doors.responses_input import INPUT_SCHEMA, INPUT_SHAPE, read_input
-from ekiden.api.doors.responses_tools import Choice, OneTool, ResponseTools, chosen, offered, told_back
+from ekiden.api.doors.responses_tools import Choice, OneTool, ResponseTools, chosen, has_format, offered, told_back
 from ekiden.api.errors import invalid, shown
 from ekiden.api.fields import ConversationHints, JsonSchemaFormat, MaxTokens, OpenAIFields, sampling_of
 from ekiden.api.hand_checks import rule
@@ -88,6 +88,7 @@ def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
     if fields.instructions is not None:
         system = [{"role": "system", "content": fields.instructions}]
     tools = offered(fields.tools)
+    asked = {"include": fields.include, "tools[].format": has_format(fields.tools)}
     return Call(
         model=fields.model,
         prompt=Conversation(
@@ -102,7 +103,7 @@ def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
         answer_format=_answer_format(fields),
         priority=fields.priority or 0,
         stream=bool(fields.stream),
-        ignored=[Ignored("include")] if fields.include else [],
+        ignored=[Ignored(name) for name, given in asked.items() if given],
     )
 
 

@@ -5,8 +5,8 @@ namespace gives its name to its functions. The answer's calls go back in the cli
 """
 
 import json
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic_core import from_json
 
@@ -15,7 +15,7 @@ from ekiden.api.errors import invalid, shown
 from ekiden.api.hand_checks import rule, string_field
 from ekiden.api.json_schema import TEXT, any_of, closed_object
 from ekiden.api.schema_base import ReadBy, Strict
-from ekiden.api.shape import Shape
+from ekiden.api.shape import Fate, Shape, ignored
 from ekiden.api.tool_fields import FunctionName, LeftOut, OfTypes, Tools, kept
 
 INPUT: Final = "input"
@@ -42,6 +42,12 @@ class ToolFormat(Strict):
 
 class NamedTool(Strict):
     """A function or a custom tool, by itself or in a namespace."""
+
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "defer_loading": ignored("all tools are offered from the beginning"),
+        "output_schema": ignored("a tool's output is taken as it is"),
+        "allowed_callers": ignored("only the model calls tools here"),
+    }
 
     type: str
     name: FunctionName
@@ -116,8 +122,15 @@ def _offered(tool: NamedTool, where: str, namespace: str | None = None, heading:
     return Offered(function, tool.name, namespace, custom)
 
 
+def has_format(tools: Sequence[NamedTool | LeftOut] | None) -> bool:
+    """Whether a custom tool asks for a format of its input, which the model is told of and not held to."""
+    return any(
+        _format_told(tool.format) or (isinstance(tool, ResponseTool) and has_format(tool.tools))
+        for _, tool in kept(tools)
+    )
+
+
 def _format_told(form: ToolFormat | None) -> str:
-    """The format of a custom tool, which the model is told of and not held to."""
     if form is None or form.definition is None:
         return ""
     return f"The input is a text of this {form.syntax or 'formal'} grammar:\n{form.definition}"
