@@ -98,7 +98,9 @@ async def test_stop_that_means_none(memory: Memory):
         assert memory.engine.requests[-1].sampling.stop == ()
 
 
-REFUSED = [(model, name) for model in (ChatRequest, CompletionRequest) for name, fate in model.fates.items() if fate.refused]
+REFUSED = [
+    (model, name) for model in (ChatRequest, CompletionRequest) for name, fate in model.fates.items() if fate.refused
+]
 
 
 @pytest.mark.parametrize(("model", "field"), REFUSED, ids=[name for _, name in REFUSED])

@@ -132,8 +132,9 @@ ToolChoice = Literal["auto", "none", "required"] | NamedChoice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """``beginning`` is the start of the answer, written by the client; the model continues it. ``counted``: the prompt
-    is counted and not answered, so it may be longer than the context."""
+    """``beginning`` is the start of the answer, written by the client; the model continues it. Without
+    ``add_generation_prompt`` the prompt ends with the last message. ``counted``: the prompt is counted and not
+    answered, so it may be longer than the context."""
 
     messages: list[Message]
     param: str = "messages"
@@ -141,6 +142,7 @@ class Conversation:
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     beginning: str = ""
+    add_generation_prompt: bool = True
     counted: bool = False
 
 
@@ -148,13 +150,14 @@ class Conversation:
 class Texts:
     """Prompts to continue: texts, or token ids. ``single``: the client sent one prompt and not a list of them.
 
-    ``decoded``: the texts of token ids are wanted too.
+    ``decoded``: the texts of token ids are wanted too. ``add_special``: texts get what the tokenizer puts around them.
     """
 
     texts: list[str] | None = None
     token_lists: list[list[int]] = field(default_factory=list)
     single: bool = True
     decoded: bool = False
+    add_special: bool = True
     param: str = "prompt"
 
 

@@ -38,7 +38,7 @@ class Ignored(NamedTuple):
 
 def cleaned(key: str) -> str:
     """A key as it may stand in a header: short, and without commas, line breaks or anything else of meaning there."""
-    return _UNUSUAL.sub("?", key[:MAX_KEY])
+    return _UNUSUAL.sub("?", key[:MAX_KEY]) or "?"
 
 
 class IgnoredFields:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ekiden.api.call import Conversation, Message, Texts
+from ekiden.api.call import Conversation, Texts
 from ekiden.api.errors import ApiError, invalid, unsupported
+from ekiden.api.system_messages import rendered_whole
 from ekiden.api.text import ModelText
 from ekiden.api.tools.formats import format_of
 from ekiden.api.tools.prompting import explained, written_out
@@ -70,7 +71,7 @@ async def text_prompts(text: ModelText, asked: Texts) -> list[Prompt]:
     """The prompts to continue, in order."""
     texts = asked.texts
     if texts is not None:
-        encoded = await encode_texts(text, texts, asked.param, add_special=True)
+        encoded = await encode_texts(text, texts, asked.param, add_special=asked.add_special)
     else:
         encoded = asked.token_lists
         decode = partial(text.tokenizer.decode, skip_special_tokens=False)
@@ -79,19 +80,12 @@ async def text_prompts(text: ModelText, asked: Texts) -> list[Prompt]:
     return [_prompt(text, *each) for each in zip(encoded, names, texts, strict=True)]
 
 
-async def chat_prompt(
-    text: ModelText,
-    talk: Conversation,
-    *,
-    tools: list[dict[str, Any]] | None = None,
-    add_generation_prompt: bool = True,
-) -> Prompt:
+async def chat_prompt(text: ModelText, talk: Conversation, *, tools: list[dict[str, Any]] | None = None) -> Prompt:
     """The conversation as the model's chat template writes it, with the tools that the model may call."""
     template = text.chat_template
     if template is None:
         way_out = "use /v1/completions, or start the server with --chat-template FILE"
         raise unsupported(talk.param, f"This model has no chat template; {way_out}.")
-    size = len(talk.beginning) + sum(map(_size, talk.messages))
 
     def render() -> str:
         written: Sequence[Mapping[str, Any]] = talk.messages
@@ -102,21 +96,17 @@ async def chat_prompt(
             written, offered = explained(written, offered), None
         # Special tokens in what clients wrote stay plain text, so that they cannot start a turn.
         protect = text.tokenizer.protect
-        rendered = template.render(written, tools=offered, add_generation_prompt=add_generation_prompt, protect=protect)
-        return rendered + protect(talk.beginning)
+        write = partial(
+            template.render, tools=offered, add_generation_prompt=talk.add_generation_prompt, protect=protect
+        )
+        return rendered_whole(write, written, protect) + protect(talk.beginning)
 
     try:
-        rendered = await text.off_loop(render) if tools or size > INLINE_CHARACTERS else render()
+        rendered = await text.rendered(render)
     except ChatTemplateError as error:
-        raise invalid(talk.param, f"These messages cannot be used: {error}.") from None
+        raise invalid(talk.param, f"{talk.param} cannot be used: {error}.") from None
     (tokens,) = await encode_texts(text, [rendered], talk.param, add_special=False)
     bos = text.tokenizer.bos_token_id
     if text.tokenizer.adds_bos and bos is not None and tokens[:1] != [bos]:
         tokens = [bos, *tokens]
     return Prompt(tuple(tokens), rendered) if talk.counted else _prompt(text, tokens, talk.param, rendered)
-
-
-def _size(message: Message) -> int:
-    """Roughly how many characters a message has, including its tool calls."""
-    calls = message.get("tool_calls", ())
-    return len(message["content"]) + sum(len(call["function"]["arguments"] or "") for call in calls)

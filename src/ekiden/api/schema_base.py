@@ -17,7 +17,8 @@ from ekiden.api.errors import ApiError, invalid, shown
 from ekiden.api.hand_checks import RULE, rule
 from ekiden.api.ignored import Ignored
 from ekiden.api.json_schema import Schema
-from ekiden.api.shape import Fate, PassedOver, Shape, path
+from ekiden.api.lone_surrogates import LONE_SURROGATE, lone_surrogate
+from ekiden.api.shape import Fate, Objects, PassedOver, Shape, path
 from ekiden.state.sampling_params import Bound
 
 
@@ -36,6 +37,8 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
     fates: ClassVar[Mapping[str, Fate]] = {}
+    closed: ClassVar[bool] = False
+    """An unknown field may be a constraint on the answer, so it is always refused."""
     shape: ClassVar[Shape]
     unfolded: ClassVar[str | None] = None
     """A field whose content counts as if it stood beside it."""
@@ -45,10 +48,9 @@ class Strict(BaseModel):
         super().__pydantic_init_subclass__(**kwargs)
         fates = {name: fate for kind in reversed(cls.__mro__) for name, fate in vars(kind).get("fates", {}).items()}
         names = {field.alias or name: field for name, field in cls.model_fields.items()}
-        within = {name: _shape_in(field.annotation, field.metadata) for name, field in names.items()}
         cls.fates = {name: fate for name, fate in fates.items() if name not in names}
-        inner = tuple((name, shape) for name, shape in within.items() if shape is not None)
-        cls.shape = Shape(names=frozenset(names), fates=cls.fates, inner=inner)
+        inner = [within for name, field in names.items() if (within := _within(name, field.annotation, field.metadata))]
+        cls.shape = Shape(names=frozenset(names), fates=cls.fates, inner=tuple(inner), closed=cls.closed)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -69,17 +71,18 @@ def _described(fate: Fate) -> Schema:
     return {"description": f"Refused: {fate.words}", "enum": [*fate.fine, None]}
 
 
-def _shape_in(annotation: Any, metadata: Sequence[Any] = ()) -> Shape | None:
-    """The shape of the objects that a field holds, itself or in a list; None for other fields and free-form objects."""
-    told = next((each.shape for each in metadata if isinstance(each, HasShape) and each.shape is not None), None)
-    if told is not None:
-        return told
+def _within(key: str, annotation: Any, metadata: Sequence[Any] = (), *, listed: bool = False) -> Objects | None:
+    """The objects that a field holds, itself or in a list; None for other fields and free-form objects."""
+    for each in metadata:
+        if isinstance(each, HasShape) and each.shape is not None:
+            return Objects(key, each.shape, listed or isinstance(each, ReadBy))
     if isinstance(annotation, type) and issubclass(annotation, Strict):
-        return annotation.shape
+        return Objects(key, annotation.shape, listed)
     if get_origin(annotation) is Annotated:
         inner, *beside = get_args(annotation)
-        return _shape_in(inner, beside)
-    return next((shape for each in get_args(annotation) if (shape := _shape_in(each)) is not None), None)
+        return _within(key, inner, beside, listed=listed)
+    listed = listed or get_origin(annotation) is list
+    return next((found for part in get_args(annotation) if (found := _within(key, part, listed=listed))), None)
 
 
 Model = TypeVar("Model", bound=Strict)
@@ -89,7 +92,8 @@ Model = TypeVar("Model", bound=Strict)
 class ReadBy:
     """Annotates a field whose value a function reads, raising a :func:`rule`; ``schema`` is for the documentation.
 
-    ``shape``: of the objects in it, whose other keys are then found and told; without one nobody looks at them.
+    ``shape``: of the objects in the list that it holds, whose other keys are then found and told; without one nobody
+    looks at them.
     """
 
     read: Callable[[Any], Any]
@@ -128,6 +132,8 @@ def parse(model: type[Model], body: bytes, *, refuse_unknown: bool = False) -> t
     try:
         data = from_json(body, allow_inf_nan=False, allow_partial="off")
     except ValueError as error:
+        if "surrogate" in str(error) and (place := lone_surrogate(body)) is not None:
+            raise invalid(place, f"{place} holds {LONE_SURROGATE}.", code="invalid_json") from None
         raise invalid(None, f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(data, dict):
         raise invalid(None, f"The body is {shown(data)}; it must be a JSON object.", code="invalid_json")

@@ -12,7 +12,7 @@ or refused with ``--unknown-fields refuse``.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ekiden.api.errors import invalid, shown, unsupported
 from ekiden.api.ignored import MAX_NAMES, Ignored, cleaned
@@ -43,19 +43,28 @@ def refused(why: str, *, fine: tuple[Any, ...] = ()) -> Fate:
     return Fate(True, why, fine)
 
 
+class Objects(NamedTuple):
+    """The objects in a field, of one shape. ``listed``: they stand in a list, which only the documentation shows."""
+
+    key: str
+    shape: "Shape"
+    listed: bool = True
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """The keys of an object with a meaning, the fates of others, and the objects within (or lists of them) by key.
+    """The keys of an object with a meaning, the fates of others, and the objects within.
 
     ``types``: objects of any other ``type`` are left out as a whole. ``kinds``: shapes by ``type``, for objects that
-    differ by it; this shape is for the rest.
+    differ by it; this shape is for the rest. ``closed``: an unknown key may be a constraint, so it is always refused.
     """
 
     names: frozenset[str]
     fates: Mapping[str, Fate] = field(default_factory=dict)
-    inner: tuple[tuple[str, "Shape"], ...] = ()
+    inner: tuple[Objects, ...] = ()
     types: frozenset[str] | None = None
     kinds: Mapping[str, "Shape"] = field(default_factory=dict)
+    closed: bool = False
 
     def leaves_out(self, item: Mapping[str, Any]) -> bool:
         """Whether an object is of a type that the server has nothing for."""
@@ -67,8 +76,8 @@ class Shape:
             yield place + name, fate
         for shape in self.kinds.values():
             yield from shape.all_fates(place)
-        for key, shape in self.inner:
-            yield from shape.all_fates(f"{place}{key}.")
+        for key, shape, listed in self.inner:
+            yield from shape.all_fates(f"{place}{key}{'[]' if listed else ''}.")
 
 
 class PassedOver:
@@ -93,7 +102,7 @@ class PassedOver:
             for key in item:
                 if key not in shape.names and item[key] is not None:
                     self._find(shape, key, item[key], place)
-        for key, inner in shape.inner:
+        for key, inner, _ in shape.inner:
             value = item.get(key)
             if isinstance(value, dict):
                 self.look(inner, value, (*place, key))
@@ -105,7 +114,7 @@ class PassedOver:
     def _find(self, shape: Shape, key: str, value: Any, place: Place) -> None:
         fate = shape.fates.get(key)
         if fate is None:
-            if self._refuse_unknown:
+            if self._refuse_unknown or shape.closed:
                 name = path((*place, shown(key)[1:-1]))
                 raise invalid(name, f"Unknown field {name!r}; the fields are listed under /docs.", code=UNKNOWN)
             if self._is_new(shape, key):

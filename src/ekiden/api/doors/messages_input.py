@@ -8,7 +8,7 @@ from ekiden.api.errors import shown
 from ekiden.api.fields import FOUND_BY_CONTENT, MAX_MESSAGES
 from ekiden.api.hand_checks import objects, rule, string_field
 from ekiden.api.json_schema import TEXT, any_of, array
-from ekiden.api.shape import Shape, ignored
+from ekiden.api.shape import Objects, Shape, ignored
 
 _ROLES: Final = ("user", "assistant", "system")
 _TAKEN: Final = {
@@ -56,10 +56,10 @@ _BLOCKS: Final = {
     **_texts(),
     "tool_use": Shape(frozenset({"type", "id", "name", "input"}), _CALL_HINTS),
     "tool_result": Shape(
-        frozenset({"type", "tool_use_id", "content", "is_error"}), _CALL_HINTS, (("content", _of(_texts())),)
+        frozenset({"type", "tool_use_id", "content", "is_error"}), _CALL_HINTS, (Objects("content", _of(_texts())),)
     ),
 }
-MESSAGES_SHAPE: Final = Shape(frozenset({"role", "content"}), inner=(("content", _of(_BLOCKS)),))
+MESSAGES_SHAPE: Final = Shape(frozenset({"role", "content"}), inner=(Objects("content", _of(_BLOCKS)),))
 
 
 def read_text(value: Any, where: str = "") -> str:

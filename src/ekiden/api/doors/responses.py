@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from ekiden.api.call import AnswerFormat, Call, Conversation, Message
+from ekiden.api.constraint_fields import JsonSchemaFormat
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.responses_answer import ResponseWriter
 from ekiden.api.doors.responses_input import INPUT_SCHEMA, INPUT_SHAPE, read_input
 from ekiden.api.doors.responses_tools import Choice, OneTool, ResponseTools, chosen, has_format, offered, told_back
 from ekiden.api.errors import invalid, shown
-from ekiden.api.fields import ConversationHints, JsonSchemaFormat, MaxTokens, OpenAIFields, sampling_of
+from ekiden.api.fields import ConversationHints, MaxTokens, OpenAIFields, sampling_of
 from ekiden.api.hand_checks import rule
 from ekiden.api.ignored import Ignored
 from ekiden.api.json_schema import TEXT, array

@@ -60,7 +60,7 @@ class ResponseWriter(ItemsWriter):
     def close(self) -> bytes:
         """What is still open when the answer is cut is ``incomplete``."""
         item = self.items[-1]
-        item["status"] = "incomplete" if self.cut else "completed"
+        item["status"] = "incomplete" if self.cut or (self.open == "call" and self.reader.cut) else "completed"
         if item["type"] == "custom_tool_call":
             item["input"] = custom_input(self._arguments)
             told = self._of_item("response.custom_tool_call_input.delta", {"delta": item["input"]})

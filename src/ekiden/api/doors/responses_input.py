@@ -10,7 +10,8 @@ from ekiden.api.errors import shown
 from ekiden.api.fields import MAX_MESSAGES
 from ekiden.api.hand_checks import objects, rule, string_field
 from ekiden.api.json_schema import TEXT, any_of, array
-from ekiden.api.shape import Shape
+from ekiden.api.lone_surrogates import sound_arguments
+from ekiden.api.shape import Objects, Shape
 
 _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 """``developer`` is the newer name of ``system``, which templates know."""
@@ -38,11 +39,11 @@ _ITEM: Final = frozenset({"type", "id", "status"})
 _PARTS: Final = Shape(frozenset({"type", "text", "annotations", "logprobs", "refusal"}))
 _CALL: Final = _ITEM | {"call_id"}
 _KINDS: Final = {
-    "message": Shape(_ITEM | {"role", "content"}, inner=(("content", _PARTS),)),
+    "message": Shape(_ITEM | {"role", "content"}, inner=(Objects("content", _PARTS),)),
     "function_call": Shape(_CALL | {"name", "namespace", "arguments"}),
     "custom_tool_call": Shape(_CALL | {"name", "namespace", "input"}),
     **{kind: Shape(_CALL | {key}) for kind, key in _OWN_CALLS.items()},
-    **dict.fromkeys(_OUTPUTS, Shape(_CALL | {"output"}, inner=(("output", _PARTS),))),
+    **dict.fromkeys(_OUTPUTS, Shape(_CALL | {"output"}, inner=(Objects("output", _PARTS),))),
     "shell_call_output": Shape(_CALL | {"output"}),
 }
 INPUT_SHAPE: Final = replace(_KINDS["message"], kinds=_KINDS, types=frozenset(_KINDS))
@@ -92,7 +93,9 @@ def _call(kind: str, item: dict[str, Any], where: str) -> EarlierCall:
     name = model_name(namespace, string_field(item, "name", where))
     if kind == "custom_tool_call":
         return earlier_call(call_id, name, custom_arguments(string_field(item, "input", where)))
-    return earlier_call(call_id, name, string_field(item, "arguments", where))
+    arguments = string_field(item, "arguments", where)
+    sound_arguments(arguments, f"{where}.arguments")
+    return earlier_call(call_id, name, arguments)
 
 
 def _add_call(messages: list[Message], call: EarlierCall) -> None:
