@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from ekiden.api.call import AnswerFormat, Call, Conversation, Message
-from ekiden.api.constraint_fields import JsonSchemaFormat
+from ekiden.api.constraint_fields import ConstraintFields, JsonSchemaFormat
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.responses_answer import ResponseWriter
 from ekiden.api.doors.responses_input import INPUT_SCHEMA, INPUT_SHAPE, read_input
 from ekiden.api.doors.responses_tools import Choice, OneTool, ResponseTools, chosen, has_format, offered, told_back
 from ekiden.api.errors import invalid, shown
-from ekiden.api.fields import ConversationHints, MaxTokens, OpenAIFields, sampling_of
+from ekiden.api.fields import ConversationHints, MaxTokens, OpenAIFields, SamplingFields, sampling_of
 from ekiden.api.hand_checks import rule
 from ekiden.api.ignored import Ignored
 from ekiden.api.json_schema import TEXT, array
@@ -49,7 +49,7 @@ def _read_include(value: Any) -> list[str]:
     return value
 
 
-class ResponsesRequest(OpenAIFields, ConversationHints):
+class ResponsesRequest(OpenAIFields, SamplingFields, ConversationHints):
     fates: ClassVar[Mapping[str, Fate]] = {
         "previous_response_id": refused(_STATE),
         "conversation": refused(_STATE),
@@ -59,9 +59,9 @@ class ResponsesRequest(OpenAIFields, ConversationHints):
         "top_logprobs": refused(_NO_LOGPROBS, fine=(0,)),
         "max_tokens": refused("send max_output_tokens"),
         "max_completion_tokens": refused("send max_output_tokens"),
-        "response_format": refused("send text.format"),
         "messages": refused("send input, or use /v1/chat/completions"),
         "n": refused("there is one answer here; use /v1/chat/completions", fine=(1,)),
+        **dict.fromkeys(ConstraintFields.model_fields, refused("send text.format")),
         "store": ignored("answers are not stored", fine=(False,)),
         "truncation": ignored("a prompt that is too long is refused, and never cut", fine=("disabled",)),
         "reasoning": ignored("the model has no reasoning setting"),
