@@ -10,8 +10,17 @@ from ekiden.api.call import AnswerFormat, Call, Conversation, Message
 from ekiden.api.constraint_fields import ConstraintFields, JsonSchemaFormat
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.responses_answer import ResponseWriter
-from ekiden.api.doors.responses_input import INPUT_SCHEMA, INPUT_SHAPE, read_input
-from ekiden.api.doors.responses_tools import Choice, OneTool, ResponseTools, chosen, has_format, offered, told_back
+from ekiden.api.doors.responses_input import INPUT_SCHEMA, INPUT_SHAPE, Input, read_input
+from ekiden.api.doors.responses_tools import (
+    Choice,
+    OneTool,
+    Placed,
+    ResponseTools,
+    chosen,
+    has_format,
+    offered,
+    told_back,
+)
 from ekiden.api.errors import invalid, shown
 from ekiden.api.fields import ConversationHints, MaxTokens, OpenAIFields, SamplingFields, sampling_of
 from ekiden.api.hand_checks import rule
@@ -71,7 +80,7 @@ class ResponsesRequest(OpenAIFields, SamplingFields, ConversationHints):
         "stream_options": ignored("streams carry no padding"),
     }
 
-    input: Annotated[list[Message], ReadBy(read_input, INPUT_SCHEMA, INPUT_SHAPE)]
+    input: Annotated[Input, ReadBy(read_input, INPUT_SCHEMA, INPUT_SHAPE)]
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
     text: TextSettings | None = None
@@ -83,17 +92,21 @@ class ResponsesRequest(OpenAIFields, SamplingFields, ConversationHints):
     metadata: dict[str, Any] | None = None
     user: str | None = None
 
+    @property
+    def tool_lists(self) -> list[Placed]:
+        return [Placed("tools", self.tools or []), *self.input.tools]
+
 
 def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
     system: list[Message] = []
     if fields.instructions is not None:
         system = [{"role": "system", "content": fields.instructions}]
-    tools = offered(fields.tools)
-    asked = {"include": fields.include, "tools[].format": has_format(fields.tools)}
+    tools = offered(fields.tool_lists)
+    asked = {"include": fields.include, "tools[].format": any(has_format(each.tools) for each in fields.tool_lists)}
     return Call(
         model=fields.model,
         prompt=Conversation(
-            messages=[*system, *fields.input],
+            messages=[*system, *fields.input.messages],
             param="input",
             tools=[tool.function for tool in tools],
             tool_choice=chosen(fields.tool_choice, tools),
@@ -123,7 +136,7 @@ def _answer_format(fields: ResponsesRequest) -> AnswerFormat | None:
 
 
 def _writer(fields: ResponsesRequest, job: Job) -> ResponseWriter:
-    return ResponseWriter(_head(fields, job), offered(fields.tools), job)
+    return ResponseWriter(_head(fields, job), offered(fields.tool_lists), job)
 
 
 def _head(fields: ResponsesRequest, job: Job) -> dict[str, Any]:
@@ -149,7 +162,7 @@ def _head(fields: ResponsesRequest, job: Job) -> dict[str, Any]:
         "temperature": sampling.temperature,
         "text": {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_unset=True)},
         "tool_choice": choice._asdict() if isinstance(choice, OneTool) else choice or "auto",
-        "tools": told_back(fields.tools),
+        "tools": [told for each in fields.tool_lists for told in told_back(each.tools)],
         "top_p": sampling.top_p,
         "truncation": "disabled",
         "user": fields.user,
