@@ -203,7 +203,7 @@ async def test_a_limit_beyond_the_context_is_no_mistake_and_its_end_is_told(memo
 
 
 async def test_the_sampling_fields_of_the_other_routes_are_honoured(memory: Memory) -> None:
-    fields: dict[str, Any] = {"seed": 5, "min_p": 0.1, "repetition_penalty": 1.5, "presence_penalty": 0.5, "min_tokens": 2}
+    fields: dict[str, Any] = {"seed": 5, "min_p": 0.1, "repetition_penalty": 1.5, "min_tokens": 2}
     await message(memory, **fields, priority=3, stop=["zzz"], logit_bias={"65": 1.0})
     request = memory.engine.requests[-1]
     assert {name: getattr(request.sampling, name) for name in fields} == fields

@@ -83,7 +83,7 @@ async def test_wishes_and_hints_change_nothing_and_are_named(
 
 
 async def test_the_sampling_fields_of_the_other_routes_are_honoured(memory: Memory) -> None:
-    fields: dict[str, Any] = {"seed": 5, "min_p": 0.1, "repetition_penalty": 1.5, "frequency_penalty": 0.5, "min_tokens": 1}
+    fields: dict[str, Any] = {"seed": 5, "min_p": 0.1, "frequency_penalty": 0.5, "min_tokens": 1}
     await respond(memory, **fields, priority=3, stop="zzz", stop_token_ids=[7])
     request = memory.engine.requests[-1]
     assert {name: getattr(request.sampling, name) for name in fields} == fields
