@@ -16,20 +16,21 @@ from ekiden.api.schema_base import ReadBy, Strict
 from ekiden.api.shape import Fate, Shape, ignored, refused
 from ekiden.state.sampling_params import MAX_ENTRIES
 
+_PART_KINDS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _PART_SHAPE: Final = Shape(
     names=frozenset({"type", "text", "refusal"}), fates={"cache_control": ignored(FOUND_BY_CONTENT)}
 )
 _CONTENT_SCHEMA: Final = any_of(
     TEXT,
-    array(open_object({"type": {"const": "text"}, "text": TEXT}), 0),
+    array(open_object({"type": {"enum": ["text", "input_text", "output_text"]}, "text": TEXT}), 0),
     array(open_object({"type": {"const": "refusal"}, "refusal": TEXT}), 0),
 )
 _ARGUMENTS_SCHEMA: Final = any_of(TEXT, {"type": "object"})
 
 
 def _read_content(value: Any) -> str | None:
-    """An empty list counts as absent."""
-    return None if value == [] else joined_text(value)
+    """An empty list counts as absent. Parts under the names of the newer API are taken too."""
+    return None if value == [] else joined_text(value, kinds=_PART_KINDS)
 
 
 def _read_arguments(value: Any) -> str:
