@@ -236,6 +236,15 @@ async def test_special_tokens_around_a_text_can_be_left_out() -> None:
             assert (await memory.complete(**fields)).json()["usage"]["prompt_tokens"] == tokens
 
 
+async def test_any_is_another_word_for_required(memory: Memory) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    for choice in ("required", "any"):
+        assert (await memory.chat(tools=tools, tool_choice=choice)).status_code == 200
+    of_required, of_any = (request.sampling.grammar for request in memory.engine.requests)
+    assert of_any == of_required
+    assert of_any is not None
+
+
 async def test_parts_of_text_under_their_newer_names(memory: Memory) -> None:
     kinds = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
     for kind, key in kinds.items():
