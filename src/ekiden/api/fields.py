@@ -217,7 +217,7 @@ class GenerationFields(OpenAIFields, SamplingFields, ConstraintFields):
         "logits_processors": refused("the server runs no code of a client's", fine=([],)),
         "truncate_prompt_tokens": refused("a prompt is taken whole"),
         "return_tokens_as_token_ids": refused("return_token_ids gives the ids", fine=(False,)),
-        "cache_salt": refused("all tenants share their prefixes; start the server with --no-enable-prefix-caching"),
+        "cache_salt": refused("prefixes are shared by all; with --no-enable-prefix-caching none are"),
         "request_id": ignored("the header x-request-id is echoed and recorded"),
         # llama.cpp's and Ollama's.
         "cache_prompt": ignored(FOUND_BY_CONTENT, fine=(True,)),
