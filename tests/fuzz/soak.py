@@ -122,7 +122,7 @@ def _seen(target: Target) -> str:
     assert drawn is not None
     assert neighbours is not None
     return (
-        f"answers {dict(sorted(target.answers.items()))}, {len(drawn.pairs_sent)} of {drawn.num_pairs} pairs of fields, "
+        f"answers {dict(sorted(target.answers.items()))}, {len(drawn.pairs_sent)} of {drawn.num_pairs} field pairs, "
         f"{drawn.tokens_sent} token ids of {target.vocab_size}, neighbours asked {neighbours.asked} times, "
         f"{counted['num_preemptions_total']:.0f} preemptions"
     )
