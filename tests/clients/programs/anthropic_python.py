@@ -45,7 +45,8 @@ def structured_output() -> None:
 def token_counts() -> None:
     counted = client.messages.count_tokens(model=MODEL, messages=asked)
     answer = client.messages.create(messages=asked, max_tokens=1, **options)
-    assert counted.input_tokens == answer.usage.input_tokens
+    usage = answer.usage
+    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
 def errors() -> None:
