@@ -4,134 +4,44 @@ Parent and child talk in msgpack messages over one pipe, each end with a reader 
 stopped child can block the parent's event loop nor a busy parent a step. The child ends when the pipe does.
 
 The child reports every step. The parent's reader thread hands a report straight to the streams, on the event loop; the
-supervisor only waits for the child's end. It restarts an engine that died, with a growing pause. It also restarts one
-that is wedged, which means no report for ``wedge_timeout`` seconds while requests are in flight. Requests in flight
-then end with :class:`EngineDied`. ``health`` is STALLED from ``stall_timeout`` seconds on, and OK again as soon as
-tokens move.
+supervisor only waits for the child's end. It restarts an engine that died, at once when that had given tokens, else
+with a growing pause. It also restarts one that is wedged, which means no report for ``wedge_timeout`` seconds while
+requests are in flight. ``health`` is STALLED from ``stall_timeout`` seconds on, and OK again as soon as tokens move.
+
+Streams outlive an engine: the next one goes on with their requests (:mod:`ekiden.engine.recovery`). Their readers see
+the tokens of an undisturbed run, or :class:`EngineDied`. While there is no engine, requests are aborted and meet their
+deadlines here, and new ones are refused with :class:`EngineDied`.
 """
 
 import asyncio
 import contextlib
-import gc
+import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
 
 from ekiden.config import Config, controls_of
-from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import MAX_QUEUED_NOTES, Command, EngineLoop, SetControls, Stop
-from ekiden.engine.parts import BuiltEngine
+from ekiden.engine.child import Answered, Failed, MakeEngine, Ready, Report, Stepped, engine_main, write_all
+from ekiden.engine.generations import Generations
+from ekiden.engine.interface import EndsEngine, EngineDied, EngineStats, Health, ModelCard
+from ekiden.engine.loop import MAX_QUEUED_NOTES, Abort, Command, SetControls, Stop, Submit
+from ekiden.engine.marks import marked
+from ekiden.engine.recovery import MAX_FRUITLESS, InFlight, judge, judge_failed_start, next_to_run
 from ekiden.engine.spawn import Spawned, spawn
 from ekiden.engine.streaming import StreamingEngine
-from ekiden.errors import UserError
+from ekiden.engine.streams import Stream
 from ekiden.models.errors import ModelError
 from ekiden.state.controls import ControlChange, ControlState
-from ekiden.state.request import RefusedCall, RequestUpdate
+from ekiden.state.request import FinishReason, RefusedCall, RequestUpdate
+from ekiden.state.turn import Pause
 
-STATS_SECONDS = 0.2
-"""Seconds between two reports of a busy engine's statistics, which nobody reads as often as steps are taken."""
+logger = logging.getLogger(__name__)
 
 SHUTTING_DOWN = "the server is shutting down"
-
-MakeEngine = Callable[[Config], BuiltEngine]
-"""Loads the model and builds the engine inside the engine's process; must be importable by name there."""
-
-
-class Ready(msgspec.Struct, frozen=True, tag=True):
-    """``ledger``: the file that the run is recorded to, if it is."""
-
-    card: ModelCard
-    ledger: str | None = None
-
-
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The engine cannot start, or has ended; trying again makes sense unless ``permanent``."""
-
-    message: str
-    permanent: bool
-
-
-class Stepped(msgspec.Struct, frozen=True, tag=True):
-    """What a step brought; the statistics are left out of most."""
-
-    updates: list[RequestUpdate]
-    stats: EngineStats | None
-
-
-class Answered(msgspec.Struct, frozen=True, tag=True):
-    """Answers the :class:`SetControls` of the same number: the controls in force, or why the change was refused."""
-
-    number: int
-    answer: ControlState | str
-
-
-Report = Ready | Failed | Stepped | Answered
-
-
-# --- the child
-
-
-def engine_main(connection: Connection) -> None:
-    """The child process: receive what to load, load it, then run the loop until told to stop or the parent is gone."""
-    try:
-        make_engine, config = connection.recv()
-    except EOFError:
-        return  # the parent ended before it had anything to load
-    outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    writer = threading.Thread(target=_write_all, args=(connection, outbox), name="ekiden-writer", daemon=True)
-    writer.start()
-    encode = msgspec.msgpack.Encoder().encode
-    built: BuiltEngine | None = None
-    try:
-        built = make_engine(config)
-        loop = EngineLoop(
-            built.core,
-            lambda updates, stats: outbox.put(encode(Stepped(updates, stats))),
-            built.parts.grammars,
-            answer=lambda number, answer: outbox.put(encode(Answered(number, answer))),
-            stats_seconds=STATS_SECONDS,
-        )
-        reader = threading.Thread(target=_read_commands, args=(connection, loop), name="ekiden-reader", daemon=True)
-        reader.start()
-        gc.collect()
-        gc.freeze()  # all that is loaded stays, so full collections need not visit it and hold up a step
-        outbox.put(encode(Ready(built.parts.card, None if built.ledger is None else str(built.ledger.path))))
-        loop.run()
-    except UserError as error:
-        outbox.put(encode(Failed(str(error), permanent=True)))
-    except Exception as error:
-        outbox.put(encode(Failed(f"{type(error).__name__}: {error}", permanent=False)))
-        raise
-    finally:
-        if built is not None:
-            built.close_ledger()
-        outbox.put(None)
-        writer.join(timeout=5.0)
-
-
-def _read_commands(connection: Connection, loop: EngineLoop) -> None:
-    decoder = msgspec.msgpack.Decoder(Command)
-    try:
-        while True:
-            loop.send(decoder.decode(connection.recv_bytes()))
-    except (EOFError, OSError):
-        loop.inbox.put(Stop())  # the parent is gone
-
-
-def _write_all(connection: Connection, outbox: "queue.SimpleQueue[bytes | None]") -> None:
-    try:
-        while (message := outbox.get()) is not None:
-            connection.send_bytes(message)
-    except OSError:
-        return  # the other end is gone; the thread that reads the pipe notices
-
-
-# --- the parent
 
 
 class EngineClient(StreamingEngine):
@@ -165,7 +75,11 @@ class EngineClient(StreamingEngine):
         self._held: list[SetControls] = []
         """Changes of the controls that were asked for while the engine restarts."""
         self._stopping = asyncio.Event()
-        self.restarts = 0
+        self._totals = Generations(config.tenants)
+        self._aborting: dict[str, InFlight] = {}
+        """Requests whose end was asked for and that the engine has not ended yet."""
+        self._holds_back = False
+        """Whether requests wait until another one is no longer watched."""
 
     async def start(self) -> ModelCard:
         """Start the child and wait until it can answer. Raises :class:`ModelError` or :class:`EngineDied`."""
@@ -184,6 +98,13 @@ class EngineClient(StreamingEngine):
             await self._supervisor
             self._supervisor = None
             self._fail_all(SHUTTING_DOWN)
+
+    @property
+    def restarts(self) -> int:
+        return self._totals.restarts
+
+    def stats(self) -> EngineStats:
+        return self._totals.stats()
 
     @property
     def card(self) -> ModelCard:
@@ -208,13 +129,15 @@ class EngineClient(StreamingEngine):
 
     def _check_running(self) -> None:
         if self._child is None or not self._child.ready or self._stopping.is_set():
-            raise EngineDied("the engine is not running; try again shortly")
-        if not self._streams:
+            raise EngineDied("the engine is being restarted")
+        if not self._has_work:
             self._last_report = time.monotonic()  # an idle engine sends nothing, so its silence is counted from now on
 
     def note_refusal(self, refused: RefusedCall) -> None:
         child = self._child
-        if child is not None and child.ready and child.outbox.qsize() < MAX_QUEUED_NOTES:
+        if child is None or not child.ready:
+            self._totals.count_refusal(refused)
+        elif child.outbox.qsize() < MAX_QUEUED_NOTES:
             super().note_refusal(refused)
 
     async def set_controls(self, change: ControlChange) -> ControlState:
@@ -222,30 +145,126 @@ class EngineClient(StreamingEngine):
             return await self._ask(change, self._held.append)
         return await super().set_controls(change)
 
+    @property
+    def _has_work(self) -> bool:
+        return any(not stream.flight.ended for stream in self._streams.values())
+
     def _silent_for(self) -> float:
         """Seconds without a report while there is work."""
-        return time.monotonic() - self._last_report if self._streams else 0.0
+        ready = self._child is not None and self._child.ready
+        return time.monotonic() - self._last_report if ready and self._has_work else 0.0
 
     def _send(self, command: Command) -> None:
+        if isinstance(command, Abort) and (stream := self._streams.get(command.request_id)) is not None:
+            if not stream.flight.submitted:
+                self._end(stream, FinishReason.ABORT)
+                return
+            self._aborting[command.request_id] = stream.flight
         if self._child is not None:
             self._child.outbox.put(self._encode(command))
+
+    def _take_step(self, updates: list[RequestUpdate], stats: EngineStats | None) -> None:
+        streams, tokens = self._streams, 0
+        for update in updates:
+            tokens += len(update.token_ids)
+            stream = streams.get(update.request_id)
+            if update.terminal:
+                aborted = self._aborting.pop(update.request_id, None)
+                flight = aborted if stream is None else stream.flight
+                if flight is not None:
+                    self._totals.saw_end(flight.request, update)
+            if stream is not None:  # it may have been closed meanwhile
+                stream.put(update)
+        self._totals.saw(tokens)
+        if stats is not None:
+            self._totals.report(stats)
+        if self._holds_back:
+            self._run_waiting()
+
+    # --- the requests in flight when an engine has ended
+
+    def _in_flight(self) -> list[InFlight]:
+        return [stream.flight for stream in self._streams.values() if not stream.flight.ended]
+
+    def _run_waiting(self) -> None:
+        """Hand the engine the requests that it shall go on with."""
+        flights = self._in_flight()
+        for flight in next_to_run(flights):
+            self._totals.carried_over += 1
+            flight.submitted = True
+            self._send(Submit(flight.carried()))
+            for reason, by in flight.pauses.items():
+                self._send(Pause(flight.request_id, reason, True, by))
+        self._holds_back = not all(flight.submitted for flight in flights)
+
+    def _judge(self, child: "_Child", failure: str) -> None:
+        """Decide what becomes of the requests in flight of an engine that has ended."""
+        self._totals.engine_ended()
+        for request_id, flight in self._aborting.items():
+            if stream := self._streams.get(request_id):
+                self._end(stream, FinishReason.ABORT)
+            else:
+                self._totals.count_end(flight.request, _ended(flight, FinishReason.ABORT))
+        self._aborting.clear()
+        flights = self._in_flight()
+        if not child.ready:
+            given_up = flights if child.permanent else judge_failed_start(flights)
+            logger.error("an engine did not start: %s; %d requests are given up", failure, len(given_up))
+            why = "no engine can start again" if child.permanent else f"{MAX_FRUITLESS} engines in a row failed"
+            self._fail(given_up, EngineDied(f"the engine ended while this request was in flight, and {why}"), failure)
+            return
+        verdict = judge(flights, marked(child.words, [flight.request_id for flight in flights]), child.run_id)
+        self._totals.condemned += len(verdict.refused)
+        self._fail(verdict.refused, EndsEngine("the engine has ended each time it was at this request"), failure)
+        text = f"{MAX_FRUITLESS} engines in a row ended before they gave this request a token"
+        self._fail(verdict.given_up, EngineDied(text), failure)
+        waiting = self._in_flight()
+        logger.warning(
+            "%s; %d requests go on in the next engine, %d are refused because engines end at them, %d are given up",
+            failure, len(waiting), len(verdict.refused), len(verdict.given_up),
+        )  # fmt: skip
+        for flight in waiting:
+            if (deadline := flight.request.deadline) is not None:
+                asyncio.get_running_loop().call_at(deadline, self._expire, flight.request_id)
+
+    def _expire(self, request_id: str) -> None:
+        """A deadline has passed. An engine that has the request ends it itself."""
+        stream = self._streams.get(request_id)
+        if stream is not None and not stream.flight.submitted and not stream.flight.ended:
+            self._end(stream, FinishReason.DEADLINE, "the request's deadline has passed")
+
+    def _end(self, stream: Stream, reason: FinishReason, message: str | None = None) -> None:
+        """End a request that no engine has."""
+        if not stream.flight.ended:
+            update = _ended(stream.flight, reason, message)
+            self._totals.count_end(stream.flight.request, update)
+            stream.put(update)
+
+    def _fail(self, flights: list[InFlight], error: EngineDied, failure: str) -> None:
+        """No engine goes on with these. Clients are not told the ``failure``, which is for the log and the ledger."""
+        for flight in flights:
+            self._totals.count_end(flight.request, _ended(flight, FinishReason.ERROR, failure))
+            self._streams.pop(flight.request_id).fail(error)
+
+    def _fail_all(self, message: str) -> None:
+        self._fail(self._in_flight(), EngineDied(message), message)
+        super()._fail_all(message)
 
     # --- supervision
 
     async def _supervise(self) -> None:
-        pause = 0.5
+        pause = 0.0
         while not self._stopping.is_set():
-            started = time.monotonic()
-            await self._run_child()
+            gave_tokens = await self._run_child()
             if self._first.exception() is not None:
                 return
-            self.restarts += 1
-            pause = 0.5 if time.monotonic() - started > 60.0 else min(pause * 2, 30.0)
+            self._totals.restarts += 1
+            pause = 0.0 if gave_tokens else min(max(0.5, pause * 2), 30.0)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), timeout=pause)
 
-    async def _run_child(self) -> None:
-        """One child from start to end; every stream it leaves open fails."""
+    async def _run_child(self) -> bool:
+        """One child from start to end; what it leaves unfinished is judged. Returns whether it had given tokens."""
         spawned, self._spawned = self._spawned or self._begin(spawn(engine_main)), None
         child = self._child = _Child(spawned, self._take)
         try:
@@ -258,9 +277,14 @@ class EngineClient(StreamingEngine):
             self._child = None
             await child.end()
             failure = child.failure or f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
-            self._fail_all(SHUTTING_DOWN if self._stopping.is_set() else failure, self._held)
+            if self._stopping.is_set():
+                self._fail_all(SHUTTING_DOWN)
+            else:
+                self._judge(child, failure)
+                self._fail_changes(failure, self._held)
             if not self._first.done():
                 self._first.set_exception(EngineDied(failure))
+        return child.gave_tokens
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
@@ -273,6 +297,7 @@ class EngineClient(StreamingEngine):
         self._last_report = time.monotonic()
         match report:
             case Stepped(updates, stats):
+                child.gave_tokens = child.gave_tokens or any(update.token_ids for update in updates)
                 self._take_step(updates, stats)
             case Answered(number, answer):
                 self._take_answer(number, answer)
@@ -280,32 +305,41 @@ class EngineClient(StreamingEngine):
                 child.ready = True
                 self._card = card
                 self.ledger_path = None if ledger is None else Path(ledger)
+                child.run_id = None if self.ledger_path is None else self.ledger_path.stem
                 for command in (SetControls(self.controls().changes), *self._held):
                     self._send(command)
                 self._held.clear()
+                self._run_waiting()
                 if not self._first.done():
                     self._first.set_result(card)
             case Failed(message, permanent):
-                child.failure = message
+                child.failure, child.permanent = message, permanent
                 if not self._first.done():
                     self._first.set_exception(ModelError(message) if permanent else EngineDied(message))
+
+
+def _ended(flight: InFlight, reason: FinishReason, message: str | None = None) -> RequestUpdate:
+    return RequestUpdate(flight.request_id, (), flight.finish(reason, time.monotonic(), message))
 
 
 class _Child:
     """One engine process with the two threads that serve its pipe. ``take`` is called on the event loop."""
 
     def __init__(self, spawned: Spawned, take: "Callable[[_Child, Report], None]") -> None:
-        self._connection, self.process = spawned
+        self._connection, self.process, self.words = spawned
         self._take = take
         self._events = asyncio.get_running_loop()
         self.ready = False
         self.failure: str | None = None
-        """Why it ends, once it has reported that."""
+        """Why it ends, once it has reported that; ``permanent``: another one would end too."""
+        self.permanent = False
+        self.gave_tokens = False
+        self.run_id: str | None = None
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.closed = asyncio.Event()
         """Set after its last report was taken."""
         threading.Thread(
-            target=_write_all, args=(self._connection, self.outbox), name="ekiden-to-engine", daemon=True
+            target=write_all, args=(self._connection, self.outbox), name="ekiden-to-engine", daemon=True
         ).start()
         threading.Thread(target=self._read, name="ekiden-from-engine", daemon=True).start()
 

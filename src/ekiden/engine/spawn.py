@@ -3,29 +3,37 @@
 import multiprocessing
 import signal
 from collections.abc import Callable
+from ctypes import Array, c_uint64
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
+Words = Array[c_uint64]
+NUM_WORDS = 8192
+"""64-bit words that outlive the process, for :mod:`ekiden.engine.marks`."""
+
 
 class Spawned(NamedTuple):
-    """A process in which :func:`ekiden.engine.process.engine_main` waits for its work, and our end of its pipe."""
+    """A process in which :func:`ekiden.engine.child.engine_main` waits for its work, our end of its pipe, and the
+    memory that we share with it."""
 
     connection: Connection
     process: BaseProcess
+    words: Words
 
 
-def spawn(main: Callable[[Connection], None]) -> Spawned:
+def spawn(main: Callable[[Connection, Words], None]) -> Spawned:
     """``main`` must be importable by name in the child. The process ends when the pipe does."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(main, theirs), name="ekiden-engine", daemon=True)
+    words = context.RawArray(c_uint64, NUM_WORDS)
+    process = context.Process(target=_run, args=(main, theirs, words), name="ekiden-engine", daemon=True)
     process.start()
     theirs.close()
-    return Spawned(ours, process)
+    return Spawned(ours, process, words)
 
 
-def _run(main: Callable[[Connection], None], connection: Connection) -> None:
+def _run(main: Callable[[Connection, Words], None], connection: Connection, words: Words) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal signals the whole group; the parent decides when to stop
         signal.signal(number, signal.SIG_IGN)
-    main(connection)
+    main(connection, words)
