@@ -35,6 +35,8 @@ def command(resolved: Resolved) -> None:
     from ekiden.build.model import default_sampling, describe_model
     from ekiden.cli.loading import find_model
     from ekiden.engine.process import EngineClient
+    from ekiden.ledger.retention import remove_run
+    from ekiden.models.template_worker import start_worker
 
     config = resolved.config
     server = config.server
@@ -52,11 +54,14 @@ def command(resolved: Resolved) -> None:
     from ekiden.api.server import serve
 
     model: ModelDescription
+    started = False
 
     async def start() -> None:
         nonlocal model
         # The engine's process loads the model while this one reads what the API needs of it.
         _, model = await asyncio.gather(engine.start(), asyncio.to_thread(describe_model, config, files))
+        if model.chat_template is not None:
+            start_worker()
         if follower is not None:
             follower.start()
 
@@ -64,11 +69,16 @@ def command(resolved: Resolved) -> None:
         await engine.stop()
         if follower is not None:
             await asyncio.to_thread(follower.stop)
+        if not started and engine.ledger_path is not None:
+            remove_run(engine.ledger_path)  # of an engine that was ready before the start failed
 
     def make_app() -> "FastAPI":
         from ekiden.api.app import create_app
 
-        return create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model))
+        nonlocal started
+        app = create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model))
+        started = True
+        return app
 
     status = serve(make_app, server, start=start, stop=stop, read_config=lambda: resolved.again().config)
     raise click.exceptions.Exit(status)
