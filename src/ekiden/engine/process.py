@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import queue
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -26,25 +27,21 @@ import msgspec
 
 from ekiden.config import Config, controls_of
 from ekiden.engine.child import Answered, Failed, MakeEngine, Ready, Report, Stepped, engine_main, write_all
-from ekiden.engine.generations import Generations
-from ekiden.engine.interface import EndsEngine, EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import MAX_QUEUED_NOTES, Abort, Command, SetControls, Stop, Submit
-from ekiden.engine.marks import marked
-from ekiden.engine.recovery import MAX_FRUITLESS, InFlight, judge, judge_failed_start, next_to_run
+from ekiden.engine.interface import EngineDied, Health, ModelCard
+from ekiden.engine.lasting import LastingStreams
+from ekiden.engine.loop import MAX_QUEUED_NOTES, Command, SetControls, Stop
 from ekiden.engine.spawn import Spawned, spawn
-from ekiden.engine.streaming import StreamingEngine
-from ekiden.engine.streams import Stream
+from ekiden.ledger.dead_ends import record_dead_ends
 from ekiden.models.errors import ModelError
 from ekiden.state.controls import ControlChange, ControlState
-from ekiden.state.request import FinishReason, RefusedCall, RequestUpdate
-from ekiden.state.turn import Pause
+from ekiden.state.request import RefusedCall
 
 logger = logging.getLogger(__name__)
 
 SHUTTING_DOWN = "the server is shutting down"
 
 
-class EngineClient(StreamingEngine):
+class EngineClient(LastingStreams):
     """Implements :class:`ekiden.engine.interface.Engine` over a supervised child process.
 
     The first child is ``spawned`` where that is given, and begins to load at once; else :meth:`start` spawns it.
@@ -59,7 +56,7 @@ class EngineClient(StreamingEngine):
         stall_timeout: float = 10.0,
         wedge_timeout: float = 120.0,
     ) -> None:
-        super().__init__(controls_of(config))
+        super().__init__(controls_of(config), config.tenants)
         self._make_engine = make_engine
         self._config = config
         self._stall_timeout = stall_timeout
@@ -75,11 +72,6 @@ class EngineClient(StreamingEngine):
         self._held: list[SetControls] = []
         """Changes of the controls that were asked for while the engine restarts."""
         self._stopping = asyncio.Event()
-        self._totals = Generations(config.tenants)
-        self._aborting: dict[str, InFlight] = {}
-        """Requests whose end was asked for and that the engine has not ended yet."""
-        self._holds_back = False
-        """Whether requests wait until another one is no longer watched."""
 
     async def start(self) -> ModelCard:
         """Start the child and wait until it can answer. Raises :class:`ModelError` or :class:`EngineDied`."""
@@ -98,13 +90,6 @@ class EngineClient(StreamingEngine):
             await self._supervisor
             self._supervisor = None
             self._fail_all(SHUTTING_DOWN)
-
-    @property
-    def restarts(self) -> int:
-        return self._totals.restarts
-
-    def stats(self) -> EngineStats:
-        return self._totals.stats()
 
     @property
     def card(self) -> ModelCard:
@@ -145,110 +130,14 @@ class EngineClient(StreamingEngine):
             return await self._ask(change, self._held.append)
         return await super().set_controls(change)
 
-    @property
-    def _has_work(self) -> bool:
-        return any(not stream.flight.ended for stream in self._streams.values())
-
     def _silent_for(self) -> float:
         """Seconds without a report while there is work."""
         ready = self._child is not None and self._child.ready
         return time.monotonic() - self._last_report if ready and self._has_work else 0.0
 
-    def _send(self, command: Command) -> None:
-        if isinstance(command, Abort) and (stream := self._streams.get(command.request_id)) is not None:
-            if not stream.flight.submitted:
-                self._end(stream, FinishReason.ABORT)
-                return
-            self._aborting[command.request_id] = stream.flight
+    def _put(self, command: Command) -> None:
         if self._child is not None:
             self._child.outbox.put(self._encode(command))
-
-    def _take_step(self, updates: list[RequestUpdate], stats: EngineStats | None) -> None:
-        streams, tokens = self._streams, 0
-        for update in updates:
-            tokens += len(update.token_ids)
-            stream = streams.get(update.request_id)
-            if update.terminal:
-                aborted = self._aborting.pop(update.request_id, None)
-                flight = aborted if stream is None else stream.flight
-                if flight is not None:
-                    self._totals.saw_end(flight.request, update)
-            if stream is not None:  # it may have been closed meanwhile
-                stream.put(update)
-        self._totals.saw(tokens)
-        if stats is not None:
-            self._totals.report(stats)
-        if self._holds_back:
-            self._run_waiting()
-
-    # --- the requests in flight when an engine has ended
-
-    def _in_flight(self) -> list[InFlight]:
-        return [stream.flight for stream in self._streams.values() if not stream.flight.ended]
-
-    def _run_waiting(self) -> None:
-        """Hand the engine the requests that it shall go on with."""
-        flights = self._in_flight()
-        for flight in next_to_run(flights):
-            self._totals.carried_over += 1
-            flight.submitted = True
-            self._send(Submit(flight.carried()))
-            for reason, by in flight.pauses.items():
-                self._send(Pause(flight.request_id, reason, True, by))
-        self._holds_back = not all(flight.submitted for flight in flights)
-
-    def _judge(self, child: "_Child", failure: str) -> None:
-        """Decide what becomes of the requests in flight of an engine that has ended."""
-        self._totals.engine_ended()
-        for request_id, flight in self._aborting.items():
-            if stream := self._streams.get(request_id):
-                self._end(stream, FinishReason.ABORT)
-            else:
-                self._totals.count_end(flight.request, _ended(flight, FinishReason.ABORT))
-        self._aborting.clear()
-        flights = self._in_flight()
-        if not child.ready:
-            given_up = flights if child.permanent else judge_failed_start(flights)
-            logger.error("an engine did not start: %s; %d requests are given up", failure, len(given_up))
-            why = "no engine can start again" if child.permanent else f"{MAX_FRUITLESS} engines in a row failed"
-            self._fail(given_up, EngineDied(f"the engine ended while this request was in flight, and {why}"), failure)
-            return
-        verdict = judge(flights, marked(child.words, [flight.request_id for flight in flights]), child.run_id)
-        self._totals.condemned += len(verdict.refused)
-        self._fail(verdict.refused, EndsEngine("the engine has ended each time it was at this request"), failure)
-        text = f"{MAX_FRUITLESS} engines in a row ended before they gave this request a token"
-        self._fail(verdict.given_up, EngineDied(text), failure)
-        waiting = self._in_flight()
-        logger.warning(
-            "%s; %d requests go on in the next engine, %d are refused because engines end at them, %d are given up",
-            failure, len(waiting), len(verdict.refused), len(verdict.given_up),
-        )  # fmt: skip
-        for flight in waiting:
-            if (deadline := flight.request.deadline) is not None:
-                asyncio.get_running_loop().call_at(deadline, self._expire, flight.request_id)
-
-    def _expire(self, request_id: str) -> None:
-        """A deadline has passed. An engine that has the request ends it itself."""
-        stream = self._streams.get(request_id)
-        if stream is not None and not stream.flight.submitted and not stream.flight.ended:
-            self._end(stream, FinishReason.DEADLINE, "the request's deadline has passed")
-
-    def _end(self, stream: Stream, reason: FinishReason, message: str | None = None) -> None:
-        """End a request that no engine has."""
-        if not stream.flight.ended:
-            update = _ended(stream.flight, reason, message)
-            self._totals.count_end(stream.flight.request, update)
-            stream.put(update)
-
-    def _fail(self, flights: list[InFlight], error: EngineDied, failure: str) -> None:
-        """No engine goes on with these. Clients are not told the ``failure``, which is for the log and the ledger."""
-        for flight in flights:
-            self._totals.count_end(flight.request, _ended(flight, FinishReason.ERROR, failure))
-            self._streams.pop(flight.request_id).fail(error)
-
-    def _fail_all(self, message: str) -> None:
-        self._fail(self._in_flight(), EngineDied(message), message)
-        super()._fail_all(message)
 
     # --- supervision
 
@@ -275,16 +164,30 @@ class EngineClient(StreamingEngine):
                     child.process.kill()
         finally:
             self._child = None
+            self._totals.engine_ended()
             await child.end()
             failure = child.failure or f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
             if self._stopping.is_set():
                 self._fail_all(SHUTTING_DOWN)
             else:
-                self._judge(child, failure)
-                self._fail_changes(failure, self._held)
+                await self._take_over(child, failure)
             if not self._first.done():
                 self._first.set_exception(EngineDied(failure))
         return child.gave_tokens
+
+    async def _take_over(self, child: "_Child", failure: str) -> None:
+        """See to what a child that has ended leaves behind."""
+        at = time.monotonic()
+        self._fail_changes(failure, self._held)
+        if not child.ready:
+            self._judge_failed_start(failure, permanent=child.permanent)
+            return
+        ends = self._judge(child.words, child.run_id, failure)
+        if self.ledger_path is not None:
+            try:
+                await asyncio.to_thread(record_dead_ends, self.ledger_path, ends, at, failure)
+            except (OSError, sqlite3.Error) as error:
+                logger.error("the end of the engine cannot be recorded in %s: %s", self.ledger_path, error)
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
@@ -316,10 +219,6 @@ class EngineClient(StreamingEngine):
                 child.failure, child.permanent = message, permanent
                 if not self._first.done():
                     self._first.set_exception(ModelError(message) if permanent else EngineDied(message))
-
-
-def _ended(flight: InFlight, reason: FinishReason, message: str | None = None) -> RequestUpdate:
-    return RequestUpdate(flight.request_id, (), flight.finish(reason, time.monotonic(), message))
 
 
 class _Child:

@@ -38,9 +38,9 @@ def _go_on(sequence: Sequence, carried: Carried) -> Refusal | None:
         if sequence.stop_text is not None:
             sequence.stop_text(token)
         if sequence.rules is not None and sequence.rules.advance(token):
-            why = sequence.rules.error or "no token may follow the ones that it was given"
-            message = f"the request cannot go on where an engine left it that ended: {why}; send it again"
-            return Refusal(reason=RefusalReason.INVALID, message=message)
+            why = sequence.rules.error or "nothing may follow them"
+            message = f"the grammar cannot be used: it does not fit the tokens of an engine that ended: {why}"
+            return Refusal(reason=RefusalReason.INVALID, message=message, param="grammar")
     sequence.first_token_time = carried.first_token_time
     return None
 
