@@ -17,7 +17,7 @@ from ekiden.engine.interface import EngineStats, ModelCard
 from ekiden.engine.loop import Command, EngineLoop, Stop
 from ekiden.engine.marks import Marks
 from ekiden.engine.parts import BuiltEngine
-from ekiden.engine.spawn import Words
+from ekiden.engine.spawn import Words, loaded
 from ekiden.errors import UserError
 from ekiden.state.controls import ControlState
 from ekiden.state.request import RequestUpdate
@@ -64,7 +64,7 @@ def engine_main(connection: Connection, words: Words) -> None:
     """Receive what to load, load it, and run the loop. ``words``: the memory for :class:`Marks`."""
     try:
         make_engine, config = connection.recv()
-    except EOFError:
+    except (EOFError, OSError):
         return  # the parent ended before it had anything to load
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     writer = threading.Thread(target=write_all, args=(connection, outbox), name="ekiden-writer", daemon=True)
@@ -86,6 +86,7 @@ def engine_main(connection: Connection, words: Words) -> None:
         gc.collect()
         gc.freeze()  # all that is loaded stays, so full collections need not visit it and hold up a step
         outbox.put(encode(Ready(built.parts.card, None if built.ledger is None else str(built.ledger.path))))
+        loaded()
         loop.run()
     except UserError as error:
         outbox.put(encode(Failed(str(error), permanent=True)))

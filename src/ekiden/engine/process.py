@@ -77,12 +77,14 @@ class EngineClient(LastingStreams):
         """Start the child and wait until it can answer. Raises :class:`ModelError` or :class:`EngineDied`."""
         self._first = asyncio.get_running_loop().create_future()
         self._supervisor = asyncio.create_task(self._supervise(), name="ekiden-supervisor")
-        return await self._first
+        return await asyncio.shield(self._first)  # a start that is given up leaves it to the supervisor
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
         """Let what runs finish for ``drain_seconds``, abort the rest, end the child. Harmless when repeated."""
         self._stopping.set()
         self._send(Stop(drain_seconds))
+        if self._child is not None and not self._child.ready:  # it is loading, and would read that only afterwards
+            self._child.process.kill()
         if self._supervisor is not None:
             await asyncio.wait([self._supervisor], timeout=drain_seconds + 5.0)
             if self._child is not None:
