@@ -88,6 +88,11 @@ class Marks:
         self._words[_ENTERING] = len(names)
 
 
+def is_busy(words: Words) -> bool:
+    """Whether the engine of these marks has something to compute."""
+    return bool(words[_BUSY])
+
+
 def marked(words: Words, request_ids: Iterable[str]) -> dict[str, Place]:
     """Those requests that the engine of these marks was at work on when it ended, each with its place."""
     known = {name_of(request_id): request_id for request_id in request_ids}
