@@ -5,7 +5,7 @@ import json
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -81,26 +81,28 @@ class KilledServer:
         failed = next((chunk for chunk in chunks if "error" in chunk), None)
         return failed or folded(chunks)
 
-    async def kill_at(self, moments: list[int | None]) -> None:
-        """Kill the engine when so many pieces have come; at None while it catches up after the kill before."""
+    async def kill_at(self, moments: Sequence[int]) -> None:
+        """Kill the engine when so many pieces have come, or (negative) so many steps after it was at work again."""
         for moment in moments:
-            while (self.seen < moment) if moment is not None else not self._at_work():
+            steps: set[tuple[int, ...]] = set()
+            while len(steps) < -moment or self.seen < moment or not self._steps():
                 self._told.clear()
-                try:
-                    await asyncio.wait_for(self._told.wait(), 0.02 if moment is None else 60.0)
-                except TimeoutError:
-                    assert moment is None, "no piece came for a minute"
-            while self.engine.pid is None or not self._at_work():
-                await asyncio.sleep(0.01)
+                if moment < 0:
+                    steps |= self._steps()
+                    await asyncio.sleep(0.005)
+                else:
+                    await asyncio.wait_for(self._told.wait(), 120.0)
+            assert self.engine.pid is not None
             os.kill(self.engine.pid, signal.SIGKILL)
-            self.kills += 1
-            first = self.engine.restarts
-            while self.engine.restarts == first:
+            before, self.kills = self.engine.restarts, self.kills + 1
+            while self.engine.restarts == before:
                 await asyncio.sleep(0.01)
 
-    def _at_work(self) -> bool:
+    def _steps(self) -> set[tuple[int, ...]]:
+        """What the engine is at work on; none while there is none, or it is idle."""
         child = self.engine._child
-        return child is not None and child.ready and is_busy(child.words)
+        at_work = child is not None and child.ready and is_busy(child.words)
+        return {tuple(child.words[:8])} if at_work and child is not None else set()
 
 
 def folded(chunks: list[Answer]) -> Answer:
@@ -121,10 +123,13 @@ def folded(chunks: list[Answer]) -> Answer:
     return found
 
 
-def moments(kills: int, pieces: int, generator: random.Random) -> list[int | None]:
-    """Ever more pieces; a third of the kills but the first are moments at which an engine catches up."""
-    counts: list[int | None] = sorted(generator.sample(range(1, pieces), kills))
-    return [None if place and generator.random() < 1 / 3 else count for place, count in enumerate(counts)]
+def moments(kills: int, pieces: int, generator: random.Random) -> list[int]:
+    """Ever more pieces; a third of the kills but the first come while an engine catches up."""
+    counts = sorted(generator.sample(range(1, pieces), kills))
+    return [
+        -generator.randrange(1, 40) if place and generator.random() < 1 / 3 else count
+        for place, count in enumerate(counts)
+    ]
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ each row moves on by one token, and then one word changes. A request is named by
 
 from array import array
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -37,6 +38,7 @@ _ROWS: Final = _NAMES + _MOST_ENTERING
 _MOST_ROWS: Final = (NUM_WORDS - _ROWS) // 3
 
 
+@lru_cache(4096)
 def name_of(request_id: str) -> int:
     return int.from_bytes(blake2b(request_id.encode(), digest_size=8).digest(), "little")
 
@@ -53,7 +55,8 @@ class Marks:
     def step(self, formed: FormationOutcome) -> None:
         """The next step computes these rows."""
         words, rows = self._words, formed.plan.rows
-        uneven = bool(formed.proposed) or (bool(rows) and rows[-1].prefill)
+        # Prefill chunks stand last, and before them the finished rows of a padded batch, which stay where they are.
+        uneven = bool(formed.proposed) or (bool(rows) and (rows[-1].prefill or formed.sequences[-1].padding))
         if self._follows and not uneven and formed.sequences == self._moving:
             words[_STEPS] += 1
             return
@@ -62,7 +65,7 @@ class Marks:
         written: list[int] = []
         moving = 0
         for sequence, row in zip(formed.sequences[:_MOST_ROWS], rows, strict=False):
-            moving += not row.prefill
+            moving += not (row.prefill or sequence.padding)
             written += (name_of(sequence.request_id), row.start, row.end)
         words[_ROWS : _ROWS + len(written)] = array("Q", written)
         words[_STEPS], words[_MOVING], words[_BUSY] = 0, moving, 1

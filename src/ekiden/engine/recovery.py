@@ -1,13 +1,14 @@
 """What becomes of the requests in flight when an engine ends: each is run again, given up, or refused.
 
 - A request goes on in the next engine with the tokens that its reader has (:class:`~ekiden.state.request.Carried`). It
-  is given up when :data:`MAX_FRUITLESS` engines in a row ended without giving it a token.
+  is given up when :data:`MAX_FRUITLESS` engines in a row ended without giving it a token, although they were at work
+  on it or gave nobody one: that it waits its turn is not held against it.
 - Which request ends engines is seen from the *places* (:mod:`ekiden.engine.marks`) at which they end. Requests are
-  deterministic, so one that ends an engine does so at the same place again. Others are in the step by chance, and
-  rarely twice at the same place. A request is refused when an engine ends at a place of it for the second time and the
-  engine was at work on nothing else. In company it is watched instead: of all watched requests only one at a time is
-  run, beside those that are not suspected, until it has got a token. It is refused when an engine ends at its place
-  again meanwhile.
+  deterministic, so one that ends an engine has computed everything before its place and will end the next one at the
+  same place. An end at what an engine has computed before accuses nobody. A request is refused when an engine ends
+  for the second time at the place that it has come to, and is at work on nothing else. In company it is watched
+  instead: it is run again when all others have got a token, and of all that are watched one at a time. It is refused
+  when an engine ends at its place again.
 
 So a request that ends every engine ends two when it is alone and three in company, and its neighbours go on. An engine
 that is killed from outside condemns nobody but by a coincidence of places.
@@ -42,11 +43,13 @@ class InFlight:
     submitted: bool = False
     """The engine has it. It is held back while another one is watched."""
     ends: int = 0
-    """Engines that have ended while they had it; ``fruitless`` of them after its newest token."""
+    """Engines that have ended while they had it; ``fruitless`` of them gave it nothing, after its newest token."""
     fruitless: int = 0
     watched: bool = False
-    places: list[Place] = field(default_factory=list)
-    """Where it was when these engines ended, where they were at work on it."""
+    passed: int = -1
+    """Engines have computed all its tokens before this position."""
+    place: Place | None = None
+    """Where the newest engine ended that was at work on what none had computed before."""
     run_id: str | None = None
     _counted: int = 0
     """Its tokens at the newest end."""
@@ -60,17 +63,22 @@ class InFlight:
         """Whether the newest engine has given it a token."""
         return len(self.token_ids) > self._counted
 
-    def end(self, run_id: str | None, place: Place | None) -> bool:
-        """An engine that had it has ended; True when one had ended at this place before."""
+    def end(self, run_id: str | None, place: Place | None, *, others_moved: bool) -> bool:
+        """An engine that had it has ended; True when it is the second to end at the place that the request has come
+        to."""
         self.ends += 1
-        self.fruitless = 1 if self.has_moved else self.fruitless + 1
         if self.has_moved:
-            self.watched = False
+            self.fruitless, self.watched = 0, False
+        elif place is not None or not others_moved:
+            self.fruitless += 1
         self._counted, self.run_id = len(self.token_ids), run_id
-        again = place is not None and any(overlap(place, earlier) for earlier in self.places)
-        if place is not None:
-            self.places.append(place)
-        return again
+        if self.token_ids:
+            self.passed = max(self.passed, len(self.request.prompt_token_ids) + len(self.token_ids) - 1)
+        if place is None or place[1] <= self.passed:
+            return False
+        before, self.place = self.place, place
+        self.passed = max(self.passed, place[0])
+        return before is not None and overlap(before, place)
 
     def carried(self) -> Request:
         """The request for the next engine."""
@@ -109,11 +117,11 @@ class Verdict:
 def judge(flights: Iterable[InFlight], marks: Mapping[str, Place], run_id: str | None) -> Verdict:
     """Judge the requests of an engine that has ended. ``marks``: what it was at work on, by the requests' ids."""
     verdict = Verdict()
-    for flight in flights:
-        if not flight.submitted:
-            continue
+    ran = [flight for flight in flights if flight.submitted]
+    moved = any(flight.has_moved for flight in ran)
+    for flight in ran:
         watched = flight.watched and not flight.has_moved
-        again = flight.end(run_id, marks.get(flight.request_id))
+        again = flight.end(run_id, marks.get(flight.request_id), others_moved=moved)
         flight.submitted = False
         if again and (watched or len(marks) == 1):
             verdict.refused.append(flight)
@@ -133,14 +141,9 @@ def judge_failed_start(flights: Iterable[InFlight]) -> list[InFlight]:
 
 
 def next_to_run(flights: Sequence[InFlight]) -> list[InFlight]:
-    """Those that are to be handed to the engine now: all that are not watched, and one that is."""
-    waiting = [flight for flight in flights if not flight.submitted]
-    busy = any(flight.watched and flight.submitted and not flight.has_moved for flight in flights)
-    chosen = []
-    for flight in waiting:
-        if not flight.watched:
-            chosen.append(flight)
-        elif not busy:
-            busy = True
-            chosen.append(flight)
-    return chosen
+    """Those that are to be handed to the engine now: all that are not watched; then, when each that an engine had
+    before has got a token, one that is."""
+    chosen = [flight for flight in flights if not (flight.submitted or flight.watched)]
+    if chosen or any(f.submitted and f.ends and not (f.has_moved or f.pauses) for f in flights):
+        return chosen
+    return [flight for flight in flights if not flight.submitted][:1]

@@ -128,7 +128,7 @@ async def test_without_an_engine_gauges_are_zero_and_counters_are_kept() -> None
         assert stats.finished_total == {"length": 1}
         for stream in streams:
             await stream.aclose()
-        assert client.stats().finished_total == {"length": 1, "abort": 3}
+        await until(lambda: client.stats().finished_total == {"length": 1, "abort": 3})
         await until(lambda: client.health is Health.OK)
         assert client.stats().finished_total == {"length": 1, "abort": 3}
         assert client.stats().num_running == 0

@@ -38,10 +38,22 @@ def test_what_was_given_goes_to_the_next_engine() -> None:
 
 def test_two_ends_at_one_place_refuse_a_request_that_is_alone_there() -> None:
     group = flights("a", "b")
-    assert end(group, a=(7, 8)) == Verdict()
-    assert end(group, a=(8, 9)) == Verdict()
-    assert [flight.request_id for flight in end(group, a=(5, 8)).refused] == ["a"]
+    assert end(group, a=(0, 2)) == Verdict()
+    assert end(group, a=(2, 3)) == Verdict(), "this is further than before"
+    assert [flight.request_id for flight in end(group, a=(2, 3)).refused] == ["a"]
     assert [flight.request_id for flight in group] == ["b"]
+
+
+def test_ends_at_what_was_computed_before_accuse_nobody() -> None:
+    group = flights("a", "b")
+    group[0].token_ids += [4, 5, 6]  # after three tokens of prompt: positions 0 to 4 have been computed
+    for _ in range(4):
+        assert end(group, a=(0, 3), b=TAKEN_IN) == Verdict() or group[1].watched
+        assert end(group, a=(4, 5)) == Verdict()
+        group[0].token_ids.append(7)
+        group[0].token_ids.append(7)
+    assert end(group, a=(13, 14)) == Verdict()
+    assert [flight.request_id for flight in end(group, a=(13, 14)).refused] == ["a"]
 
 
 def test_ends_at_other_places_refuse_nobody() -> None:
@@ -57,20 +69,20 @@ def test_a_grammar_whose_compilation_ends_engines_is_refused() -> None:
     assert [flight.request_id for flight in end(group, a=TAKEN_IN).refused] == ["a"]
 
 
-def test_suspects_in_company_are_run_one_after_another() -> None:
+def test_suspects_in_company_are_run_after_the_others_and_one_after_another() -> None:
     group = flights("a", "b", "c", "d")
-    end(group, a=(1, 2), b=(1, 2), c=(1, 2), d=(3, 4))
+    end(group, a=(1, 2), b=(1, 2), c=(1, 2), d=(2, 3))
     assert end(group, a=(1, 2), b=(1, 2), c=(1, 2)) == Verdict()
-    assert [flight.request_id for flight in group if flight.submitted] == ["a", "d"]
+    assert [flight.request_id for flight in group if flight.submitted] == ["d"]
     assert next_to_run(group) == []
-    group[0].token_ids.append(1)
-    (second,) = next_to_run(group)
-    assert second.request_id == "b"
-    second.submitted = True
-    # The engine ends at the place of the one that is watched; that another is at its old place means nothing.
+    for name in ("a", "b"):
+        last = next(flight for flight in group if flight.submitted and not flight.has_moved)
+        last.token_ids.append(1)
+        (flight,) = next_to_run(group)
+        assert flight.request_id == name
+        flight.submitted = True
     assert [flight.request_id for flight in end(group, b=(1, 2), d=(3, 4)).refused] == ["b"]
-    assert not group[0].watched, "it got a token, so it is at another place now"
-    assert {flight.request_id for flight in group if flight.watched} == {"c", "d"}
+    assert {flight.request_id for flight in group if flight.watched} == {"c"}, "a has got a token"
 
 
 def test_a_request_that_gets_a_token_from_each_engine_is_never_given_up() -> None:
@@ -80,10 +92,17 @@ def test_a_request_that_gets_a_token_from_each_engine_is_never_given_up() -> Non
         assert end(group, a=(place, place + 1)) == Verdict()
 
 
+def test_a_request_that_waits_while_others_get_tokens_is_never_given_up() -> None:
+    group = flights("a", "b")
+    for place in range(3 * MAX_FRUITLESS):
+        group[0].token_ids.append(1)
+        assert end(group, a=(place, place + 1)) == Verdict()
+
+
 def test_a_request_that_gets_nothing_is_given_up() -> None:
     group = flights("a")
     group[0].token_ids.append(1)
-    for _ in range(MAX_FRUITLESS - 1):
+    for _ in range(MAX_FRUITLESS):
         assert end(group) == Verdict()
     assert [flight.request_id for flight in end(group).given_up] == ["a"]
 
