@@ -69,6 +69,8 @@ class FunctionTyped(Strict):
 
 
 def _read_choice(value: Any) -> ToolChoice:
+    if value == "any":  # Mistral's word
+        return "required"
     if value in ("none", "auto", "required"):
         chosen: Literal["none", "auto", "required"] = value
         return chosen
@@ -87,7 +89,7 @@ def _read_choice(value: Any) -> ToolChoice:
 
 _NAMED: Final = closed_object({"name": TEXT})
 _CHOICE_SCHEMA: Final = any_of(
-    {"enum": ["none", "auto", "required"]}, closed_object({"type": {"const": "function"}, "function": _NAMED})
+    {"enum": ["none", "auto", "required", "any"]}, closed_object({"type": {"const": "function"}, "function": _NAMED})
 )
 _CHOICE_SHAPE: Final = Shape(
     frozenset({"type", "function"}), inner=(Objects("function", Shape(frozenset({"name"})), listed=False),)
