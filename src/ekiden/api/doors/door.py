@@ -150,7 +150,7 @@ class Doors:
             plan, grammar = await plan_tools(text, call.prompt, wanted)
         sampling = msgspec.structs.replace(call.sampling, grammar=grammar)
         try:
-            validate(sampling, vocab_size=text.vocab_size)
+            validate(sampling, vocab_size=text.vocab_size, eos_token_ids=text.tokenizer.eos_token_ids)
         except InvalidSamplingParams as error:
             param = call.names.get(error.param, error.param) + error.at
             raise invalid(param, f"{param} {error.text}.") from None
