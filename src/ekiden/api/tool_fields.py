@@ -1,6 +1,6 @@
 """How the doors take tools and the choice among them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -16,7 +16,7 @@ from ekiden.api.json_schema import TEXT, Schema, any_of, closed_object
 from ekiden.api.schema_base import ReadBy, Strict
 
 MAX_TOOLS: Final = 128
-FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
 class LeftOut(Strict):
@@ -46,7 +46,7 @@ class OfTypes:
         return LeftOut() if isinstance(value, dict) and self.shape.leaves_out(value) else read(value)
 
 
-def kept(tools: list[T | LeftOut] | None) -> Iterator[tuple[int, T]]:
+def kept(tools: Sequence[T | LeftOut] | None) -> Iterator[tuple[int, T]]:
     """The tools that the model may be shown, each with its index in the body."""
     return ((index, tool) for index, tool in enumerate(tools or ()) if not isinstance(tool, LeftOut))
 
