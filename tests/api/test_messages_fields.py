@@ -203,6 +203,16 @@ async def test_a_limit_beyond_the_context_is_no_mistake_and_its_end_is_told(memo
     assert answer["stop_reason"] == "max_tokens"
 
 
+async def test_the_sampling_fields_of_the_other_routes_are_honoured(memory: Memory) -> None:
+    fields: dict[str, Any] = {"seed": 5, "min_p": 0.1, "repetition_penalty": 1.5, "min_tokens": 2}
+    await message(memory, **fields, priority=3, stop=["zzz"], logit_bias={"65": 1.0})
+    request = memory.engine.requests[-1]
+    assert {name: getattr(request.sampling, name) for name in fields} == fields
+    assert (request.sampling.stop, request.sampling.logit_bias, request.priority) == (("zzz",), {65: 1.0}, 3)
+    await message(memory, stop_sequences=["a"], stop="b")
+    assert memory.engine.requests[-1].sampling.stop == ("a",), "the protocol's own name comes first"
+
+
 async def test_silence_is_broken_by_events_of_the_protocol(memory: Memory) -> None:
     """Its clients count events when they judge whether a server is alive, and skip comments."""
     memory.engine.gate = asyncio.Event()

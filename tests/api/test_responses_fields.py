@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ekiden.api.ignored import HEADER
-from tests.api.conftest import Memory
+from tests.api.conftest import Memory, assert_error
 from tests.api.scripted import END, MODEL, say
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -80,6 +80,14 @@ async def test_wishes_and_hints_change_nothing_and_are_named(
     same = ("prompt_token_ids", "sampling", "priority")
     assert [getattr(memory.engine.requests[-1], key) for key in same] == [getattr(plain, key) for key in same]
     assert (answer["store"], answer["truncation"]) == (False, "disabled"), "the response says what holds"
+
+
+async def test_the_sampling_fields_of_the_other_routes_are_honoured(memory: Memory) -> None:
+    fields: dict[str, Any] = {"seed": 5, "min_p": 0.1, "frequency_penalty": 0.5, "min_tokens": 1}
+    await respond(memory, **fields, priority=3, stop="zzz", stop_token_ids=[7])
+    request = memory.engine.requests[-1]
+    assert {name: getattr(request.sampling, name) for name in fields} == fields
+    assert (request.sampling.stop, request.sampling.stop_token_ids, request.priority) == (("zzz",), (7,), 3)
 
 
 async def test_tools_that_another_server_would_run_are_left_out(wide: Memory) -> None:
@@ -162,6 +170,24 @@ async def test_a_namespace_groups_functions(wide: Memory) -> None:
     ]
     await respond(wide, input=[{"role": "user", "content": "x"}, first, second, *results], tools=[CRM])
     assert '[crm__get {"a": 1}][crm__note {"input": "n"}]' in prompt_of(wide)
+
+
+async def test_tools_among_the_items_are_offered_too(wide: Memory) -> None:
+    """As Codex sends them for some models: without ``tools``, and all in namespaces."""
+    items = [{"type": "additional_tools", "id": "a", "role": "developer", "tools": [CRM, {"type": "web_search"}]}]
+    wide.engine.script = lambda request: [*say(calling("crm__get", a=1)), END]
+    answer, ignored = await respond(wide, input=[*items, {"role": "user", "content": "hi"}])
+    (item,) = answer["output"]
+    assert [item[key] for key in ("type", "namespace", "name")] == ["function_call", "crm", "get"]
+    assert ignored == ["input[].tools[].tools[type=local_shell]", "input[].tools[type=web_search]"]
+    assert [tool["name"] for tool in answer["tools"]] == ["crm"]
+    for wrong, param in (
+        ([{**GET, "name": "a b"}], "input[1].tools[0].name"),
+        ([{**GET, "parameters": {"type": "array"}}], "input[1].tools[0].parameters.type"),
+        (5, "input[1].tools"),
+    ):
+        body = {"model": MODEL, "input": [{"role": "user", "content": "hi"}, {**items[0], "tools": wrong}]}
+        assert_error(await wide.http.post("/v1/responses", json=body), 400, param)
 
 
 async def test_a_function_of_a_namespace_can_be_chosen_by_its_name(wide: Memory) -> None:

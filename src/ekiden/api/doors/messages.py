@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from ekiden.api.asgi import JsonBytes
 from ekiden.api.call import AnswerFormat, Call, Conversation, Message, NamedChoice, Tool, ToolChoice
+from ekiden.api.constraint_fields import ConstraintFields
 from ekiden.api.doors.client_tools import CLIENT_TOOLS
 from ekiden.api.doors.door import Door, Doors, Job
 from ekiden.api.doors.messages_answer import MessageWriter
@@ -21,7 +22,21 @@ from ekiden.api.doors.messages_input import (
     read_text,
 )
 from ekiden.api.errors import invalid
-from ekiden.api.fields import FOUND_BY_CONTENT, NOT_STORED, ONE_TIER, MaxTokens, StopList, TopK, TopP, sampling_of
+from ekiden.api.fields import (
+    FOUND_BY_CONTENT,
+    NOT_STORED,
+    ONE_TIER,
+    MaxTokens,
+    MinP,
+    Priority,
+    RepetitionPenalty,
+    SamplingFields,
+    Seed,
+    StopList,
+    TopK,
+    TopP,
+    sampling_of,
+)
 from ekiden.api.reasoning import Wish
 from ekiden.api.schema_base import ReadBy, Strict, Within
 from ekiden.api.shape import Fate, ignored, refused
@@ -101,11 +116,12 @@ class CountRequest(Strict):
     output_format: OutputFormat | None = None
 
 
-class MessagesRequest(CountRequest):
+class MessagesRequest(CountRequest, SamplingFields):
     fates: ClassVar[Mapping[str, Fate]] = {
         "thread": refused("this server keeps nothing between calls; send the whole conversation in messages"),
-        "stop": refused("send stop_sequences"),
-        "response_format": refused("send output_config.format"),
+        "max_completion_tokens": refused("send max_tokens"),
+        "n": refused("there is one answer here; use /v1/chat/completions", fine=(1,)),
+        **dict.fromkeys(ConstraintFields.model_fields, refused("send output_config.format")),
         "metadata": ignored(NOT_STORED),
         "service_tier": ignored(ONE_TIER, fine=("auto", "standard_only")),
         "inference_geo": ignored("the server is where it is"),
@@ -118,6 +134,11 @@ class MessagesRequest(CountRequest):
     top_k: TopK | None = None
     stop_sequences: StopList | None = None
     stream: bool | None = None
+    # Extensions common elsewhere, as the other routes have them.
+    seed: Seed | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    priority: Priority | None = None
 
 
 def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
@@ -134,7 +155,7 @@ def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
             )
     if fields.system is not None:
         messages = [{"role": "system", "content": fields.system}, *messages]
-    choice = fields.tool_choice
+    choice, stops = fields.tool_choice, getattr(fields, "stop_sequences", None)
     return Call(
         model=fields.model,
         prompt=Conversation(
@@ -147,10 +168,11 @@ def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
             wish=_wish(fields),
             thought_param="messages[].content[type=thinking]",
         ),
-        sampling=sampling_of(fields, defaults, stop=getattr(fields, "stop_sequences", None)),
-        names={"stop": "stop_sequences"},
+        sampling=sampling_of(fields, defaults, stop=stops or getattr(fields, "stop", None)),
+        names={"stop": "stop_sequences"} if stops else {},
         answer_format=_answer_format(fields),
-        stream=isinstance(fields, MessagesRequest) and bool(fields.stream),
+        priority=getattr(fields, "priority", None) or 0,
+        stream=not counted and bool(getattr(fields, "stream", None)),
         shows_reasoning=_shows_reasoning(fields.thinking),
     )
 

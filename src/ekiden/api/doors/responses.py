@@ -7,13 +7,22 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from ekiden.api.call import AnswerFormat, Call, Conversation, Message
-from ekiden.api.constraint_fields import JsonSchemaFormat
+from ekiden.api.constraint_fields import ConstraintFields, JsonSchemaFormat
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.responses_answer import ResponseWriter
-from ekiden.api.doors.responses_input import INPUT_SCHEMA, INPUT_SHAPE, read_input
-from ekiden.api.doors.responses_tools import Choice, OneTool, ResponseTools, chosen, has_format, offered, told_back
+from ekiden.api.doors.responses_input import INPUT_SCHEMA, INPUT_SHAPE, Input, read_input
+from ekiden.api.doors.responses_tools import (
+    Choice,
+    OneTool,
+    Placed,
+    ResponseTools,
+    chosen,
+    has_format,
+    offered,
+    told_back,
+)
 from ekiden.api.errors import invalid, shown
-from ekiden.api.fields import ConversationHints, MaxTokens, OpenAIFields, sampling_of
+from ekiden.api.fields import ConversationHints, MaxTokens, OpenAIFields, SamplingFields, sampling_of
 from ekiden.api.hand_checks import rule
 from ekiden.api.ignored import Ignored
 from ekiden.api.json_schema import TEXT, array
@@ -60,7 +69,7 @@ class Reasoning(Strict):
     effort: str | None = None
 
 
-class ResponsesRequest(OpenAIFields, ConversationHints):
+class ResponsesRequest(OpenAIFields, SamplingFields, ConversationHints):
     fates: ClassVar[Mapping[str, Fate]] = {
         "previous_response_id": refused(_STATE),
         "conversation": refused(_STATE),
@@ -70,9 +79,9 @@ class ResponsesRequest(OpenAIFields, ConversationHints):
         "top_logprobs": refused(_NO_LOGPROBS, fine=(0,)),
         "max_tokens": refused("send max_output_tokens"),
         "max_completion_tokens": refused("send max_output_tokens"),
-        "response_format": refused("send text.format"),
         "messages": refused("send input, or use /v1/chat/completions"),
         "n": refused("there is one answer here; use /v1/chat/completions", fine=(1,)),
+        **dict.fromkeys(ConstraintFields.model_fields, refused("send text.format")),
         "store": ignored("answers are not stored", fine=(False,)),
         "truncation": ignored("a prompt that is too long is refused, and never cut", fine=("disabled",)),
         "max_tool_calls": ignored("there are no tools that the server itself would call"),
@@ -81,7 +90,7 @@ class ResponsesRequest(OpenAIFields, ConversationHints):
         "stream_options": ignored("streams carry no padding"),
     }
 
-    input: Annotated[list[Message], ReadBy(read_input, INPUT_SCHEMA, INPUT_SHAPE)]
+    input: Annotated[Input, ReadBy(read_input, INPUT_SCHEMA, INPUT_SHAPE)]
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
     text: TextSettings | None = None
@@ -95,18 +104,22 @@ class ResponsesRequest(OpenAIFields, ConversationHints):
     metadata: dict[str, Any] | None = None
     user: str | None = None
 
+    @property
+    def tool_lists(self) -> list[Placed]:
+        return [Placed("tools", self.tools or []), *self.input.tools]
+
 
 def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
     system: list[Message] = []
     if fields.instructions is not None:
         system = [{"role": "system", "content": fields.instructions}]
-    tools = offered(fields.tools)
+    tools = offered(fields.tool_lists)
     effort = None if fields.reasoning is None else fields.reasoning.effort
-    asked = {"include": fields.include, "tools[].format": has_format(fields.tools)}
+    asked = {"include": fields.include, "tools[].format": any(has_format(each.tools) for each in fields.tool_lists)}
     return Call(
         model=fields.model,
         prompt=Conversation(
-            messages=[*system, *fields.input],
+            messages=[*system, *fields.input.messages],
             param="input",
             tools=[tool.function for tool in tools],
             tool_choice=chosen(fields.tool_choice, tools),
@@ -139,7 +152,7 @@ def _answer_format(fields: ResponsesRequest) -> AnswerFormat | None:
 
 
 def _writer(fields: ResponsesRequest, job: Job) -> ResponseWriter:
-    return ResponseWriter(_head(fields, job), offered(fields.tools), job)
+    return ResponseWriter(_head(fields, job), offered(fields.tool_lists), job)
 
 
 def _head(fields: ResponsesRequest, job: Job) -> dict[str, Any]:
@@ -165,7 +178,7 @@ def _head(fields: ResponsesRequest, job: Job) -> dict[str, Any]:
         "temperature": sampling.temperature,
         "text": {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_unset=True)},
         "tool_choice": choice._asdict() if isinstance(choice, OneTool) else choice or "auto",
-        "tools": told_back(fields.tools),
+        "tools": [told for each in fields.tool_lists for told in told_back(each.tools)],
         "top_p": sampling.top_p,
         "truncation": "disabled",
         "user": fields.user,

@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ekiden.api.call import EarlierCall, Message, earlier_call
-from ekiden.api.doors.responses_tools import custom_arguments, model_name
+from ekiden.api.doors.responses_tools import TOOL_SHAPE, Placed, custom_arguments, model_name, read_tools
 from ekiden.api.errors import shown
 from ekiden.api.fields import MAX_MESSAGES
 from ekiden.api.hand_checks import objects, rule, string_field
@@ -23,6 +23,8 @@ _OWN_CALLS: Final = {"local_shell_call": "action", "shell_call": "action", "appl
 """Calls of tools that have a type in place of a name, and the key of what is asked of them."""
 
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output", *(f"{kind}_output" for kind in _OWN_CALLS))
+
+_MORE_TOOLS: Final = "additional_tools"
 
 _LOST: Final = {
     "item_reference": "this server keeps nothing between calls; send the item itself",
@@ -46,18 +48,26 @@ _KINDS: Final = {
     **{kind: Shape(_CALL | {key}) for kind, key in _OWN_CALLS.items()},
     **dict.fromkeys(_OUTPUTS, Shape(_CALL | {"output"}, inner=(Objects("output", _PARTS),))),
     "shell_call_output": Shape(_CALL | {"output"}),
+    _MORE_TOOLS: Shape(_ITEM | {"role", "tools"}, inner=(Objects("tools", TOOL_SHAPE),)),
 }
 INPUT_SHAPE: Final = replace(_KINDS["message"], kinds=_KINDS, types=frozenset(_KINDS))
 
 
-def read_input(value: Any) -> list[Message]:
-    """The messages of a text or a list of items. Items of a server's own tools are left out."""
+class Input(NamedTuple):
+    """``tools`` are those that stand among the items; the model is offered them from the beginning."""
+
+    messages: list[Message]
+    tools: list[Placed]
+
+
+def read_input(value: Any) -> Input:
+    """A text or a list of items. Items of a server's own tools are left out."""
     if isinstance(value, str):
-        return [{"role": "user", "content": value}]
+        return Input([{"role": "user", "content": value}], [])
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
         raise rule(f"is {shown(value)}; it must be a string or a list of 1 to {MAX_MESSAGES} items")
-    messages: list[Message] = []
-    thought: str | None = None
+    messages, tools = list[Message](), list[Placed]()
+    thoughts: list[str] = []
     """Reasoning that belongs to the answer that follows it."""
     for where, item in objects(value):
         kind = item.get("type", "message")
@@ -66,21 +76,21 @@ def read_input(value: Any) -> list[Message]:
         if kind in _LOST:
             raise rule(f"is {kind!r}, which is not taken: {_LOST[kind]}", f"{where}.type")
         if kind == "reasoning":
-            thought = _thought(item, where)
-            continue
-        if kind == "message":
+            thoughts.append(_thought(item, where))
+        elif kind == "message":
             messages.append(_message(item, where))
+            _add_thoughts(messages[-1], thoughts)
         elif kind in ("function_call", "custom_tool_call") or kind in _OWN_CALLS:
             _add_call(messages, _call(kind, item, where))
+            _add_thoughts(messages[-1], thoughts)
         elif kind in _OUTPUTS:
             call_id, text = string_field(item, "call_id", where), _output(item.get("output"), f"{where}.output")
             messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
-        if thought is not None and messages[-1]["role"] == "assistant":
-            messages[-1]["reasoning_content"] = thought
-            thought = None
+        elif kind == _MORE_TOOLS:
+            tools.append(read_tools(item.get("tools"), f"{where}.tools"))
     if not messages:
         raise rule("holds no message, call or output")
-    return messages
+    return Input(messages, tools)
 
 
 def _message(item: dict[str, Any], where: str) -> Message:
@@ -88,6 +98,14 @@ def _message(item: dict[str, Any], where: str) -> Message:
     if not isinstance(role, str) or role not in _ROLES:
         raise rule(f"is {shown(role)}; it must be 'user', 'assistant', 'system' or 'developer'", f"{where}.role")
     return {"role": _ROLES[role], "content": _text(item.get("content"), f"{where}.content")}
+
+
+def _add_thoughts(message: Message, thoughts: list[str]) -> None:
+    """Move what was thought before a message to it; what was thought before a message of the user is lost."""
+    if thoughts and message["role"] == "assistant":
+        earlier = message.get("reasoning_content")
+        message["reasoning_content"] = "\n".join(thoughts if earlier is None else [earlier, *thoughts])
+    thoughts.clear()
 
 
 def _thought(item: dict[str, Any], where: str) -> str:

@@ -5,16 +5,17 @@ namespace gives its name to its functions. The answer's calls go back in the cli
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from ekiden.api.call import NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import invalid, shown
 from ekiden.api.hand_checks import rule, string_field
 from ekiden.api.json_schema import TEXT, any_of, closed_object
-from ekiden.api.schema_base import ReadBy, Strict
+from ekiden.api.schema_base import ReadBy, Strict, rule_of
 from ekiden.api.shape import Fate, Shape, ignored
 from ekiden.api.tool_fields import FunctionName, LeftOut, OfTypes, Tools, kept
 
@@ -64,7 +65,25 @@ class ResponseTool(NamedTool):
     tools: InnerTools | None = None
 
 
-ResponseTools = Tools[Annotated[ResponseTool | LeftOut, OfTypes(ResponseTool, *_INNER_TYPES, _NAMESPACE)]]
+_OF_TYPES: Final = OfTypes(ResponseTool, *_INNER_TYPES, _NAMESPACE)
+TOOL_SHAPE: Final = _OF_TYPES.shape
+ResponseTools = Tools[Annotated[ResponseTool | LeftOut, _OF_TYPES]]
+_TOOLS: Final[TypeAdapter[list[ResponseTool | LeftOut]]] = TypeAdapter(ResponseTools)
+
+
+class Placed(NamedTuple):
+    """Tools of a request, and their place in its body."""
+
+    where: str
+    tools: Sequence[ResponseTool | LeftOut]
+
+
+def read_tools(value: Any, where: str) -> Placed:
+    """Tools among the items of the input. Raises a :func:`rule`."""
+    try:
+        return Placed(f"input{where}", _TOOLS.validate_python(value, strict=True))
+    except ValidationError as error:
+        raise rule_of(error, where) from None
 
 
 class Offered(NamedTuple):
@@ -96,11 +115,10 @@ def custom_input(arguments: str) -> str:
     return value if isinstance(value, str) else arguments
 
 
-def offered(tools: Sequence[ResponseTool | LeftOut] | None) -> list[Offered]:
+def offered(lists: Iterable[Placed]) -> list[Offered]:
     """The functions among the tools. Raises :class:`ApiError` 400 for too many."""
     found: list[Offered] = []
-    for index, tool in kept(tools):
-        where = f"tools[{index}]"
+    for where, tool in ((f"{place}[{index}]", tool) for place, tools in lists for index, tool in kept(tools)):
         if tool.type != _NAMESPACE:
             found.append(_offered(tool, where))
             continue
