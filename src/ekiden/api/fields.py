@@ -103,7 +103,7 @@ TopK = Annotated[
     int,
     Within(BOUNDS["top_k"]),
     BeforeValidator(_all_tokens),
-    WithJsonSchema({"type": "integer", "minimum": -1}),
+    WithJsonSchema({"type": "integer", "minimum": -1, "maximum": BOUNDS["top_k"].most}),
 ]
 MaxTokens = Annotated[int, Within(BOUNDS["max_tokens"])]
 RepetitionPenalty = Annotated[float, Within(BOUNDS["repetition_penalty"])]
@@ -217,7 +217,7 @@ class GenerationFields(OpenAIFields, SamplingFields, ConstraintFields):
         "logits_processors": refused("the server runs no code of a client's", fine=([],)),
         "truncate_prompt_tokens": refused("a prompt is taken whole"),
         "return_tokens_as_token_ids": refused("return_token_ids gives the ids", fine=(False,)),
-        "cache_salt": refused("all tenants share their prefixes; start the server with --no-enable-prefix-caching"),
+        "cache_salt": refused("prefixes are shared by all; with --no-enable-prefix-caching none are"),
         "request_id": ignored("the header x-request-id is echoed and recorded"),
         # llama.cpp's and Ollama's.
         "cache_prompt": ignored(FOUND_BY_CONTENT, fine=(True,)),
@@ -269,8 +269,13 @@ def generation_sampling(
     return sampling_of(fields, defaults, max_tokens=first(*limits, fields.n_predict), **own)
 
 
+_SHARED_NAMES: Final = tuple(name for name in SamplingParams.__struct_fields__ if name not in ("grammar", "thinking"))
+"""The engine's names that mean the same in a body. The two others are made of several fields, and a door may have
+fields of those names that hold something else."""
+
+
 def sampling_of(fields: Strict, defaults: SamplingParams, **own: Any) -> SamplingParams:
     """The values that ``fields`` has under the engine's names, over the defaults; ``own`` takes their place."""
-    values = {name: getattr(fields, name, None) for name in SamplingParams.__struct_fields__} | own
+    values = {name: getattr(fields, name, None) for name in _SHARED_NAMES} | own
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None}
     return msgspec.structs.replace(defaults, **given)

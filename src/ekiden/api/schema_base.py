@@ -56,7 +56,13 @@ class Strict(BaseModel):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The documentation lists the fields of ``fates`` too."""
         described = handler.resolve_ref_schema(handler(schema))
-        described.setdefault("properties", {}).update(described_fates(cls.shape))
+        properties: dict[str, Schema] = described.setdefault("properties", {})
+        properties |= described_fates(cls.shape)
+        if cls.unfolded is not None:
+            properties[cls.unfolded] = {
+                "type": ["object", "null"],
+                "description": "Its fields count as if they were here.",
+            }
         return described
 
 

@@ -70,6 +70,8 @@ class FunctionTyped(Strict):
 
 def _read_choice(value: Any, *, nested: bool) -> ToolChoice:
     """Reads ``tool_choice``. ``nested``: the function's name is in an object of its own, as in chat."""
+    if value == "any":  # Mistral's word
+        return "required"
     if value in ("none", "auto", "required"):
         chosen: Literal["none", "auto", "required"] = value
         return chosen
@@ -93,7 +95,9 @@ _NAMED: Final = {"name": TEXT}
 
 
 def _choice_schema(named: Schema) -> Schema:
-    return any_of({"enum": ["none", "auto", "required"]}, closed_object({"type": {"const": "function"}, **named}))
+    return any_of(
+        {"enum": ["none", "auto", "required", "any"]}, closed_object({"type": {"const": "function"}, **named})
+    )
 
 
 NestedChoice = Annotated[
