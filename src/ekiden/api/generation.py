@@ -223,6 +223,6 @@ def usage_of(children: Sequence[Child], finishes: Sequence[Finish | None], thoug
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-    if any(child.request.sampling.thinking for child in children):
+    if any(child.request.sampling.reasoning_marks for child in children):
         usage["completion_tokens_details"] = {"reasoning_tokens": thought}
     return usage
