@@ -27,10 +27,10 @@ def load_engine(config: Config, sources: Mapping[str, str] | None = None) -> Bui
     return build_engine(load_model(config, sources), config, record=config.ledger.ledger)
 
 
-def build_llm(parts: EngineParts, config: Config, *, record: bool = False) -> LLM:
+def build_llm(parts: EngineParts, config: Config, *, record: bool = False, shows_progress: bool = False) -> LLM:
     """An offline engine. Prompts are computed before answers go on: nobody watches, and full batches decode fastest."""
     config = replace(config, limits=NO_LIMITS, tenants={}, scheduler=replace(config.scheduler, prefill_first=True))
-    return LLM(build_engine(parts, config, record=record))
+    return LLM(build_engine(parts, config, record=record), shows_progress=shows_progress)
 
 
 def load_llm(model: str, settings: Mapping[str, str | int | float | bool]) -> LLM:
@@ -40,4 +40,4 @@ def load_llm(model: str, settings: Mapping[str, str | int | float | bool]) -> LL
     if unknown:
         raise ConfigError(f"{', '.join(sorted(unknown))}: no such setting; `ekiden config show` lists them")
     config = resolve_settings({**flags, "model": model}, {}).config
-    return build_llm(load_model(config), config)
+    return build_llm(load_model(config), config, shows_progress=True)

@@ -26,7 +26,7 @@ from ekiden.evaluation.bench_peer import bench_peer, pair_rows
 from ekiden.evaluation.bench_raw import bench_raw
 from ekiden.evaluation.bench_serve import bench_serve
 from ekiden.evaluation.pressure import BENCHES
-from ekiden.evaluation.sse_client import Target
+from ekiden.evaluation.target import Target
 from ekiden.measure.figures import Figures
 
 ABOVE_ZERO = click.IntRange(min=1)

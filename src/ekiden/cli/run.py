@@ -124,7 +124,9 @@ def answer(llm: LLM, jobs: Sequence[Job], sink: IO[bytes]) -> int:
                 written += 1
             sink.flush()
 
-        completions = llm.generate([job.token_ids for job in jobs], [job.sampling for job in jobs], on_finish=finished)
+        prompts, sampling = [job.token_ids for job in jobs], [job.sampling for job in jobs]
+        # A line without a limit means what it means over HTTP: the rest of the context.
+        completions = llm.generate(prompts, sampling, max_tokens=None, on_finish=finished)
     return sum(_error(completion) is not None for completion in completions)
 
 
