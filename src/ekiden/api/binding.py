@@ -87,11 +87,14 @@ def _remove_left_behind(path: Path) -> None:
     if not stat.S_ISSOCK(kind):
         raise FileExistsError(errno.EEXIST, "there is a file of that name, which is no socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(1.0)
         try:
             caller.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
             return
+        except (TimeoutError, BlockingIOError):
+            pass  # it listens, and has more callers than it can take
     raise OSError(errno.EADDRINUSE, "another server listens there")
 
 

@@ -14,9 +14,10 @@ from typing import IO, Any, TypeVar
 import click
 import msgspec
 
+from ekiden.build.progress import progress
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.cli.prompting import PromptLine, line_token_ids, read_line, sampling_of
-from ekiden.cli.terminal import err, progress
+from ekiden.cli.terminal import err
 from ekiden.engine.llm import LLM, Completion
 from ekiden.errors import UserError
 from ekiden.models.load import ModelDescription

@@ -1,8 +1,8 @@
 """The blocking engine: it takes a list of prompts, batches them continuously, and returns a list of completions."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Final
 
@@ -32,16 +32,22 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 _DEFAULT_SAMPLING = SamplingParams()
 
+Progress = Callable[[int], AbstractContextManager[Callable[[], object]]]
+
+
+def _silent(total: int) -> AbstractContextManager[Callable[[], object]]:
+    return nullcontext(lambda: None)
+
 
 class LLM:
     """An offline engine. May be used any number of times; each call runs its batch to the end.
 
     ``built`` comes from :mod:`ekiden.build` (:func:`ekiden.load` does it all); its runner is open until :meth:`close`.
-    ``shows_progress``: each call shows a bar where standard error is a terminal.
+    ``progress`` is given the number of prompts of a call, and what it gives is called once for each completion.
     """
 
-    def __init__(self, built: BuiltEngine, *, shows_progress: bool = False) -> None:
-        self._shows_progress = shows_progress
+    def __init__(self, built: BuiltEngine, *, progress: Progress = _silent) -> None:
+        self._progress = progress
         self.core = built.core
         self._built = built
         self._tokenizer = built.parts.tokenizer
@@ -60,13 +66,10 @@ class LLM:
         Text prompts are encoded as they are (no chat template). ``sampling`` is one for all or one each. ``max_tokens``
         is the limit where it names none; None lets such answers go on to the end of the context.
         ``on_finish`` is called as each completion is ready, in the order in which they end: enough for a progress bar.
-        Raises ValueError when the two lists differ in length, for a limit below 1, or
-        for text prompts without a tokenizer.
+        Raises ValueError when the two lists differ in length, for a limit below 1, and for text prompts without a
+        tokenizer.
         """
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
-        each = [
-            one if one.max_tokens is not None else msgspec.structs.replace(one, max_tokens=max_tokens) for one in each
-        ]
         if len(each) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts were given with {len(each)} sampling parameters")
         if max_tokens is not None and max_tokens < 1:
@@ -78,7 +81,7 @@ class LLM:
         done: dict[int, Completion] = {}
 
         try:
-            with _bar(len(requests) if self._shows_progress else 0) as advance:
+            with self._progress(len(requests)) as advance:
 
                 def ended(answer: Answer) -> None:
                     index = index_of[answer.request.request_id]
@@ -123,20 +126,3 @@ class LLM:
             )
             text = "".join([*(pieces.feed(token).text for token in tokens), pieces.finish()])
         return Completion(index=index, token_ids=tokens, text=text, finish=answer.finish, refusal=answer.refusal)
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[], object]]:
-    """A callable to be called once for each completion: a bar on a terminal, nothing elsewhere or for a total of 0."""
-    from rich.console import Console  # here, because a server's engine has no use for it
-
-    console = Console(stderr=True)
-    if not (total and console.is_terminal):
-        yield lambda: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn("prompts"), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("", total=total)
-        yield lambda: bars.advance(task)
