@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, core_schema
 from ekiden.api.call import NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import shown
 from ekiden.api.hand_checks import rule
-from ekiden.api.json_schema import TEXT, any_of, closed_object
+from ekiden.api.json_schema import TEXT, any_of, open_object
 from ekiden.api.schema_base import ReadBy, Strict
 from ekiden.api.shape import Objects, Shape
 
@@ -87,12 +87,11 @@ def _read_choice(value: Any) -> ToolChoice:
     return NamedChoice(function["name"], "tool_choice.function.name")
 
 
-_NAMED: Final = closed_object({"name": TEXT})
-_CHOICE_SCHEMA: Final = any_of(
-    {"enum": ["none", "auto", "required", "any"]}, closed_object({"type": {"const": "function"}, "function": _NAMED})
-)
-_CHOICE_SHAPE: Final = Shape(
-    frozenset({"type", "function"}), inner=(Objects("function", Shape(frozenset({"name"})), listed=False),)
-)
-NestedChoice = Annotated[ToolChoice, ReadBy(_read_choice, _CHOICE_SCHEMA, _CHOICE_SHAPE)]
-"""Chat's choice, with the function's name in an object of its own."""
+_CHOICE: Final = {"type": {"const": "function"}, "function": open_object({"name": TEXT})}
+_CHOICE_SHAPE: Final = Shape(frozenset(_CHOICE), inner=(Objects("function", Shape(frozenset({"name"})), listed=False),))
+
+NestedChoice = Annotated[
+    ToolChoice,
+    ReadBy(_read_choice, any_of({"enum": ["none", "auto", "required", "any"]}, open_object(_CHOICE)), _CHOICE_SHAPE),
+]
+"""``tool_choice`` as in chat: the function's name is in an object of its own."""
