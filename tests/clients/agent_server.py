@@ -5,6 +5,7 @@ tells what the tool gave. No small model does that by itself.
 """
 
 import asyncio
+import json
 import re
 
 import msgspec
@@ -18,14 +19,22 @@ CONTEXT = 1_000_000
 """In tokens: each byte is one here, and agents send long instructions."""
 
 
-def call_of(name: str, arguments: str) -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+def call_of(name: str, arguments: dict[str, object]) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+COMMAND = "printf '%s degrees' 21"
+"""Its output has words that are not in itself, so they are in a prompt only if somebody ran it."""
 CALLS = {
-    "weather": call_of("weather", '{"city": "Oslo"}'),
-    "exec_command": call_of("exec_command", '{"cmd": "echo 21 degrees"}'),
-    "shell": call_of("shell", '{"command": ["echo", "21 degrees"]}'),
+    name: call_of(name, arguments)
+    for name, arguments in {
+        "weather": {"city": "Oslo"},
+        "exec_command": {"cmd": COMMAND},  # Codex
+        "run_commands": {"commands": [COMMAND]},  # Cline
+        "run_shell_command": {"command": COMMAND, "is_background": False},  # Qwen Code
+        "Bash": {"command": COMMAND},  # Continue
+        "bash": {"command": COMMAND, "description": "Ask for the weather"},  # opencode
+    }.items()
 }
 """What the model writes when it is offered a tool of this name; the first that is offered counts."""
 RESULT = re.compile(r"21 degrees")

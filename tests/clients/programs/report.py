@@ -35,9 +35,9 @@ def weather(city: str) -> str:
     return f"{city}: 21 degrees"
 
 
-def run(package: str, features: dict[str, Callable[[], Any]]) -> None:
+def run(package: str, features: dict[str, Callable[[], Any]], version: str | None = None) -> None:
     """Try the features in order and report each. Ends with status 1 when one of them failed."""
-    print(json.dumps({"package": package, "version": version_of(package)}), flush=True)
+    print(json.dumps({"package": package, "version": version or version_of(package)}), flush=True)
     failed = False
     for name, try_it in features.items():
         try:
