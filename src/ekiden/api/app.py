@@ -148,6 +148,7 @@ def _routes(doors: Doors, config: Config, *, admin: bool) -> Iterator[Route]:
     yield "/v1/embeddings", "Embeddings: refused with the reason", "generation", refuse, EmbeddingsRequest
     yield "/tokenize", "Text to token ids", "tokens", partial(tokenize, doors), TokenizeRequest
     yield "/detokenize", "Token ids to text", "tokens", partial(detokenize, doors), DetokenizeRequest
+    yield "/tokenizer_info", "Special tokens and lengths", "tokens", partial(tokenizer_info, doors), None
     if admin:
         routes = AdminRoutes(doors, config)
         yield "/admin/pause", "Pause a request", "admin", partial(routes.act, "pause"), RequestAction
