@@ -36,7 +36,7 @@ LIMITS = {
 ROUTES = {"/v1/chat/completions": True, "/v1/completions": False}
 LAST_EVENTS = {
     "/v1/messages": frozenset({"message_stop", "error"}),
-    "/v1/responses": frozenset({"response.completed", "response.incomplete", "error"}),
+    "/v1/responses": frozenset({"response.completed", "response.incomplete", "response.failed"}),
 }
 
 

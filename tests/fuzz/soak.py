@@ -123,8 +123,8 @@ def _seen(target: Target) -> str:
     if drawn is None or neighbours is None:
         return f"answers {dict(sorted(target.answers.items()))}"
     return (
-        f"answers {dict(sorted(target.answers.items()))}, {len(drawn.pairs_sent)} of {drawn.num_pairs} pairs of "
-        f"fields, {drawn.tokens_sent} token ids of {target.vocab_size}, neighbours asked {neighbours.asked} times, "
+        f"answers {dict(sorted(target.answers.items()))}, {len(drawn.pairs_sent)} of {drawn.num_pairs} field pairs, "
+        f"{drawn.tokens_sent} token ids of {target.vocab_size}, neighbours asked {neighbours.asked} times, "
         f"{counted['num_preemptions_total']:.0f} preemptions"
     )
 
