@@ -16,10 +16,10 @@ from ekiden.engine.driver import ANY_TIME, Source, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.state.controls import ControlChange, ControlState, ControlValue, SetBy, TenantLimits
 from ekiden.state.invariants import Invariant, InvariantBreach, checking
-from ekiden.state.request import FinishReason, Request, RequestUpdate
+from ekiden.state.request import FinishReason, Pooling, Reading, Request, RequestUpdate
 from ekiden.state.runner import RunnerError
 from ekiden.state.sampling_params import SamplingParams
-from tests.fake_answers import answer_to, next_token
+from tests.fake_answers import answer_to, likely_tokens, next_token, pooled_states
 from tests.steps import StepView, StepWatcher
 
 VOCAB = 50
@@ -109,6 +109,7 @@ class Simulation(StepWatcher):
         self.rng = random.Random(seed)
         self.change_rate = change_rate
         self._change_rng = random.Random(f"controls-{seed}")
+        self._reading_rng = random.Random(f"readings-{seed}")
         self.world = draw_world(self.rng)
         if num_requests is not None:
             self.world.num_requests = num_requests
@@ -207,7 +208,16 @@ class Simulation(StepWatcher):
             deadline=deadline,
             tenant=rng.choice(["a", "b", "limited"]),
             priority=rng.choice([0, 0, 1, -2]),
+            reading=self._draw_reading(len(prompt)),
         )
+
+    def _draw_reading(self, length: int) -> Reading | None:
+        """About one request in eight is only read: pooled, scored, or both."""
+        rng = self._reading_rng
+        pooling, scored_from = rng.choice([None, *Pooling]), rng.choice([None, rng.randrange(length) + 1])
+        if rng.random() < 0.85 or (pooling is None and scored_from is None):
+            return None
+        return Reading(pooling=pooling, scored_from=scored_from if length > 1 or scored_from is None else None)
 
     def _draw_change(self) -> ControlChange:
         """Any controls, and some that cannot work; half of them expire."""
@@ -386,6 +396,12 @@ class Simulation(StepWatcher):
             return
         finish, sampling = update.finish, request.sampling
         assert finish.num_output_tokens == len(tokens)
+        if request.reading is not None:
+            assert finish.reason is not FinishReason.LENGTH
+            assert not tokens, "a prompt that is only read got tokens"
+            if finish.reason is FinishReason.STOP:
+                self._check_reading(request, request.reading, update)
+                return
         stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else {0})
         assert not stops & set(tokens[:-1]), "generation went past a stop token"
         if finish.reason is FinishReason.STOP:
@@ -399,6 +415,15 @@ class Simulation(StepWatcher):
         elif finish.reason is FinishReason.DEADLINE:
             assert request.deadline is not None
             assert finish.finish_time >= request.deadline, "it ended before its deadline"
+
+    @checking(Invariant.SAME_TOKENS)
+    def _check_reading(self, request: Request, reading: Reading, update: RequestUpdate) -> None:
+        prompt = request.prompt_token_ids
+        wanted = None if reading.pooling is None else pooled_states(prompt, reading.pooling)
+        assert update.pooled == wanted, f"{request.request_id}: another vector"
+        if reading.scored_from is not None:
+            likely = [entry.rank == 1 for entry in update.prompt_logprobs or ()]
+            assert likely == likely_tokens(prompt, VOCAB, reading.scored_from), f"{request.request_id}: other scores"
 
     def _check_drained(self) -> None:
         with checking(Invariant.ONE_END):

@@ -60,8 +60,7 @@ def check_tokens(text: ModelText, token_ids: Sequence[int], param: str) -> None:
 
 def _prompt(text: ModelText, token_ids: Sequence[int], param: str, written: str = "") -> Prompt:
     """Raises :class:`ApiError` 400 for a prompt that cannot be answered."""
-    limits = {"vocab_size": text.vocab_size, "max_model_len": text.max_model_len}
-    if refusal := check_prompt(token_ids, param=param, **limits):
+    if refusal := check_prompt(token_ids, param=param, vocab_size=text.vocab_size, max_model_len=text.max_model_len):
         raise _refused(refusal)
     return Prompt(tuple(token_ids), written)
 

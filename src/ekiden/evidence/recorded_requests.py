@@ -72,6 +72,7 @@ def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) 
         deadline=detail.deadline,
         external_id=detail.external_id,
         traceparent=detail.traceparent,
+        reading=detail.reading,
     )
 
 
