@@ -15,7 +15,7 @@ from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.records import FORMAT, RunHeader
-from ekiden.ledger.retention import SUFFIX, Retention, ledger_folder
+from ekiden.ledger.retention import SUFFIX, Retention, ledger_folder, remove_run
 from ekiden.ledger.store import LedgerWriter
 from ekiden.version import __version__
 
@@ -80,4 +80,9 @@ def recorded_core(parts: EngineParts, config: Config, *, run_id: str | None = No
         keep_prompts=settings.ledger_keep_prompts,
         controls=controls_of(config),
     )
-    return build_core(parts, config, clock=clock, recorder=recorder), writer
+    try:
+        return build_core(parts, config, clock=clock, recorder=recorder), writer
+    except BaseException:
+        writer.close()
+        remove_run(path)
+        raise

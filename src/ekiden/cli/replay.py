@@ -18,9 +18,8 @@ from ekiden.cli.runs import folder_of, folder_options, open_run
 from ekiden.cli.terminal import out, plain_table, print_json, say
 from ekiden.config import BATCHING, ORDERS
 from ekiden.errors import UserError
-from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.reader import LedgerReader, open_runs
 from ekiden.evidence.words import seconds
-from ekiden.ledger.retention import runs_in
 
 _CHANGES = (
     ("--batching", click.Choice(BATCHING), "what if the batching policy had been this one"),
@@ -82,12 +81,12 @@ def command(
 
 def _list(folder: Path, as_json: bool) -> int:
     found = []
-    for path in runs_in(folder):
-        with LedgerReader(path) as reader:
+    for reader in open_runs(folder):
+        with reader:
             header, (_, last) = reader.header, reader.bounds()
             began = datetime.fromtimestamp(header.started, UTC).isoformat(timespec="seconds")
             policy = {name: header.scheduler[name] for name in ("batching", "scheduling_policy")}
-            found.append({"run": path.stem, "started": began, "model": header.model_id, "turns": last, **policy})
+            found.append({"run": reader.path.stem, "started": began, "model": header.model_id, "turns": last, **policy})
     if as_json:
         print_json(found)
         return 0

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from ekiden.cli.options import Resolved, settings_options
-from ekiden.evidence.reader import LedgerReader, run_named
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.reader import open_run as open_named
 from ekiden.ledger.retention import ledger_folder
 
 folder_options = settings_options(
@@ -18,4 +19,4 @@ def folder_of(resolved: Resolved) -> Path:
 
 def open_run(resolved: Resolved, run: str | None) -> LedgerReader:
     """Raises :class:`~ekiden.evidence.reader.LedgerReadError`, which is one of the user's errors."""
-    return LedgerReader(run_named(folder_of(resolved), run or "last"))
+    return open_named(folder_of(resolved), run or "last")

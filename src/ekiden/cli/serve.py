@@ -35,6 +35,7 @@ def command(resolved: Resolved) -> None:
     from ekiden.build.model import default_sampling, describe_model
     from ekiden.cli.loading import find_model
     from ekiden.engine.process import EngineClient
+    from ekiden.ledger.retention import remove_run
 
     config = resolved.config
     server = config.server
@@ -52,6 +53,7 @@ def command(resolved: Resolved) -> None:
     from ekiden.api.server import serve
 
     model: ModelDescription
+    started = False
 
     async def start() -> None:
         nonlocal model
@@ -64,11 +66,16 @@ def command(resolved: Resolved) -> None:
         await engine.stop()
         if follower is not None:
             await asyncio.to_thread(follower.stop)
+        if not started and engine.ledger_path is not None:
+            remove_run(engine.ledger_path)  # of an engine that was ready before the start failed
 
     def make_app() -> "FastAPI":
         from ekiden.api.app import create_app
 
-        return create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model))
+        nonlocal started
+        app = create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model))
+        started = True
+        return app
 
     status = serve(make_app, server, start=start, stop=stop, read_config=lambda: resolved.again().config)
     raise click.exceptions.Exit(status)

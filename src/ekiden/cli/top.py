@@ -24,7 +24,7 @@ from ekiden.cli.top_page import page, printable
 from ekiden.errors import UserError
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
-from ekiden.evidence.reader import LedgerReader, run_named
+from ekiden.evidence.reader import open_run
 
 _PATIENCE = 10.0
 """Seconds that a server may take for an answer."""
@@ -82,7 +82,7 @@ def command(
 
 def _ledger_view(folder: Path, run: str, window: float) -> LiveView:
     """From the run's file; for ``last``, from the newest run's."""
-    with LedgerReader(run_named(folder, run)) as reader:
+    with open_run(folder, run) as reader:
         return live_view(reader, now=time.time(), window_seconds=window)
 
 

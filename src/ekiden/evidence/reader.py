@@ -1,9 +1,11 @@
 """Reads stored runs. Opens files read-only, also while an engine is writing to them. All SQL of the readers is here.
 
 A file that an earlier version wrote may lack columns that were added since: its rows get the defaults of the row types.
+A file that is damaged is named once, as a warning in the log, where others can be read in its place.
 """
 
 import heapq
+import logging
 import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
@@ -33,10 +35,15 @@ from ekiden.ledger.records import (
     TurnInputs,
     TurnRow,
 )
-from ekiden.ledger.retention import runs_in
+from ekiden.ledger.retention import is_being_written, runs_in
 
 OLDEST_FORMAT: Final = 2
 """Ledgers from this format on can be read."""
+
+logger = logging.getLogger(__name__)
+
+_named: set[Path] = set()
+"""Files that this process has told it cannot read."""
 
 Row = TypeVar("Row", TurnRow, RequestRow, EndRow, ControlRow)
 _BLOBS: Final = frozenset({"detail", "inputs", "decisions"})
@@ -100,19 +107,43 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
             raise LedgerReadError(f"{path}: no such ledger file")
         try:
             self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise _unreadable(path, error) from error
+        try:
+            self.header = self._read_header()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _read_header(self) -> RunHeader:
+        """Raises :class:`LedgerReadError` for a file that is none of ours, or not whole."""
+        try:
             (header,) = self._connection.execute("SELECT header FROM run").fetchone()
-            self.header = msgspec.json.decode(header, type=RunHeader)
+            found = msgspec.json.decode(header, type=RunHeader)
+            tables = {name for (name,) in self._all("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            (bytes_needed,) = self._all("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")[0]
         except (sqlite3.Error, msgspec.DecodeError, TypeError) as error:
-            raise LedgerReadError(f"{path} is not a ledger of this version of Ekiden: {error}") from error
-        if not OLDEST_FORMAT <= self.header.format <= FORMAT:
+            raise _unreadable(self.path, error) from error
+        if not OLDEST_FORMAT <= found.format <= FORMAT:
             readable = f"{OLDEST_FORMAT} to {FORMAT}"
-            raise LedgerReadError(f"{path} has ledger format {self.header.format}; this version reads {readable}")
+            raise LedgerReadError(f"{self.path} has ledger format {found.format}; this version reads {readable}")
+        if lacking := set(TABLES.values()) - tables:
+            raise _damaged(self.path, f"it has no table {', '.join(sorted(lacking))}")
+        # Pages may lie in the log beside the file until a writer has ended.
+        wanting = bytes_needed - self.path.stat().st_size
+        log = self.path.with_name(self.path.name + "-wal")
+        if wanting > 0 and not (log.exists() and log.stat().st_size) and not is_being_written(self.path):
+            raise _damaged(self.path, f"{wanting:,} bytes are missing at its end")
+        return found
 
     def close(self) -> None:
         self._connection.close()
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Also what turns out to be damaged only while it is read is told as the others are."""
         self.close()
+        if isinstance(error, sqlite3.DatabaseError | msgspec.DecodeError):
+            raise _damaged(self.path, error) from error
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -330,16 +361,42 @@ def _literal(value: object) -> str:
     return "NULL" if value is None else repr(value)
 
 
-def run_named(folder: Path, run: str) -> Path:
-    """The file of a run given by its id, the beginning of its id, its path, or ``last``."""
-    if run == "last" and (found := runs_in(folder)):
-        return found[0]
+def _unreadable(path: Path, error: Exception) -> LedgerReadError:
+    return LedgerReadError(f"{path} is not a ledger of this version of Ekiden: {error}")
+
+
+def _damaged(path: Path, why: object) -> LedgerReadError:
+    return LedgerReadError(f"{path} is damaged: {why}")
+
+
+def open_runs(folder: Path) -> Iterator[LedgerReader]:
+    """The runs of a folder, newest first, opened; the caller closes each.
+
+    A file that cannot be read is left out, and named in the log the first time.
+    """
+    for path in runs_in(folder):
+        try:
+            yield LedgerReader(path)
+        except LedgerReadError as error:
+            _leave_out(path, error)
+
+
+def _leave_out(path: Path, error: Exception) -> None:
+    if path not in _named and path.exists():  # else retention has deleted it meanwhile
+        _named.add(path)
+        logger.warning("a recorded run is left out: %s", error)
+
+
+def open_run(folder: Path, run: str) -> LedgerReader:
+    """A run given by its id, the beginning of its id, its path, or ``last``: the newest that can be read."""
+    if run == "last" and (newest := next(open_runs(folder), None)) is not None:
+        return newest
     path = Path(run)
     if path.is_file():
-        return path
+        return LedgerReader(path)
     matching = [path for path in runs_in(folder) if path.stem.startswith(run)]
     if len(matching) == 1:
-        return matching[0]
+        return LedgerReader(matching[0])
     if matching:
         raise LedgerReadError(f"{run!r} begins the names of {len(matching)} runs in {folder}; give more of it")
     raise LedgerReadError(f"no run {run!r} in {folder} (`ekiden replay --list` shows the recorded ones)")
@@ -350,14 +407,16 @@ def find_request(folder: Path, request_id: str) -> tuple[LedgerReader, list[Requ
 
     Raises :class:`LedgerReadError` when no run does.
     """
-    runs = runs_in(folder)
-    for path in runs:
-        reader = LedgerReader(path)
-        rows = reader.requests_named(request_id)
+    for reader in open_runs(folder):
+        rows: list[RequestRow] = []
+        try:
+            rows = reader.requests_named(request_id)
+        except sqlite3.DatabaseError as error:
+            _leave_out(reader.path, _damaged(reader.path, error))
         if rows:
             return reader, rows
         reader.close()
     raise LedgerReadError(
-        f"no request {request_id!r} in {folder} ({len(runs)} recorded runs); the id is the one in the response's "
-        "x-ekiden-request-id header, and requests before the ledger's retention are gone"
+        f"no request {request_id!r} in {folder} ({len(runs_in(folder))} recorded runs); the id is the one in the "
+        "response's x-ekiden-request-id header, and requests before the ledger's retention are gone"
     )

@@ -43,8 +43,7 @@ class Retention:
             if total <= self.max_bytes and now - _modified(path) <= self.max_seconds:
                 break
             total -= size_of(path)
-            for part in _parts(path):
-                part.unlink(missing_ok=True)
+            remove_run(path)
         more = self._trim(connection, too_much=total > self.max_bytes)
         self._due = now if more else now + CHECK_SECONDS
 
@@ -91,6 +90,12 @@ def is_being_written(path: Path) -> bool:
 def size_of(path: Path) -> int:
     """Bytes of a run on disk, its write-ahead log included."""
     return sum(part.stat().st_size for part in _parts(path) if part.exists())
+
+
+def remove_run(path: Path) -> None:
+    """Delete a run that nobody writes."""
+    for part in _parts(path):
+        part.unlink(missing_ok=True)
 
 
 def _parts(path: Path) -> list[Path]:

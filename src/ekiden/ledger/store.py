@@ -7,8 +7,10 @@ Rules:
   an engine that is killed loses less than half a second, and the file stays whole.
 - While a run is being written its file is locked (``flock`` on ``<run>.lock``), so that retention in another process
   leaves it alone. The lock goes with the process, however that ends.
+- A file gets its name once its header is in it, so that no reader finds one without.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -73,6 +75,27 @@ def _inserts(table: str, row: type[tuple[object, ...]]) -> dict[int, str]:
 _INSERTS: Final = {table: _inserts(table, row) for row, table in TABLES.items()}
 
 
+def _make_file(path: Path, header: RunHeader) -> None:
+    """A ledger of no turns, which is there whole or not at all. Raises FileExistsError for a run that there is."""
+    making = path.with_name(path.name + ".new")
+    try:
+        making.unlink(missing_ok=True)  # of a process that was killed
+        os.close(os.open(making, os.O_CREAT | os.O_EXCL, 0o600))
+        connection = sqlite3.connect(making, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode=MEMORY")
+            connection.executescript(f"BEGIN;{_SCHEMA}")
+            connection.execute("INSERT INTO run VALUES (?)", (msgspec.json.encode(header),))
+            connection.execute("COMMIT")  # on the disk before the file has its name, should the power fail
+        finally:
+            connection.close()
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, "there is such a run already")
+        making.rename(path)
+    finally:
+        making.unlink(missing_ok=True)
+
+
 class LedgerWriter:
     """Writes the rows of a run to a file. Raises OSError or sqlite3.Error when it cannot be made."""
 
@@ -89,12 +112,14 @@ class LedgerWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._connection.execute("PRAGMA journal_mode=WAL")
-        self._connection.execute("PRAGMA synchronous=NORMAL")
-        self._connection.executescript(_SCHEMA)
-        self._connection.execute("INSERT INTO run VALUES (?)", (msgspec.json.encode(header),))
+        try:
+            _make_file(path, header)
+            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=NORMAL")
+        except BaseException:
+            self._let_go()
+            raise
         self._thread = threading.Thread(target=self._run, name="ekiden-ledger", daemon=True)
         self._thread.start()
 
@@ -111,6 +136,9 @@ class LedgerWriter:
         self._stopping.set()
         self._thread.join()
         self._connection.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self.path.with_suffix(".lock").unlink(missing_ok=True)
         os.close(self._lock)
 

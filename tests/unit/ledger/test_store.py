@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ekiden.evidence.reader import LedgerReader, LedgerReadError, find_request, run_named
+from ekiden.evidence.reader import LedgerReader, LedgerReadError, find_request, open_run
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.retention import Retention, is_being_written, runs_in, size_of
 from ekiden.ledger.store import LedgerWriter
@@ -160,13 +160,17 @@ def test_runs_and_requests_are_found_by_name(tmp_path: Path) -> None:
     for name in ("20250101-000000-aaaa", "20250102-000000-bbbb"):
         ended_run(tmp_path, name, 0.0)
     assert [path.stem for path in runs_in(tmp_path)] == ["20250102-000000-bbbb", "20250101-000000-aaaa"]
-    assert run_named(tmp_path, "last").stem == "20250102-000000-bbbb"
-    assert run_named(tmp_path, "20250101").stem == "20250101-000000-aaaa"
-    assert run_named(tmp_path, str(tmp_path / "20250101-000000-aaaa.sqlite")).exists()
+    for named, stem in (
+        ("last", "20250102-000000-bbbb"),
+        ("20250101", "20250101-000000-aaaa"),
+        (str(tmp_path / "20250101-000000-aaaa.sqlite"), "20250101-000000-aaaa"),
+    ):
+        with open_run(tmp_path, named) as reader:
+            assert reader.path.stem == stem
     with pytest.raises(LedgerReadError, match="begins the names of 2 runs"):
-        run_named(tmp_path, "2025")
+        open_run(tmp_path, "2025")
     with pytest.raises(LedgerReadError, match="no run 'x'"):
-        run_named(tmp_path, "x")
+        open_run(tmp_path, "x")
     reader, rows = find_request(tmp_path, "r")
     assert reader.path.stem == "20250102-000000-bbbb"
     assert rows[0].request_id == "r"
