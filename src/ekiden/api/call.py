@@ -15,7 +15,7 @@ from starlette.types import Scope
 
 from ekiden.api.errors import invalid, shown
 from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID, TRACEPARENT
-from ekiden.state.request import DEFAULT_TENANT, Request
+from ekiden.state.request import DEFAULT_TENANT, Pooling, Request
 from ekiden.state.sampling_params import Grammar, SamplingParams
 
 DEADLINE_HEADER: Final = "x-request-deadline-ms"
@@ -143,9 +143,10 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Prompts to continue: texts, or token ids. ``single``: the client sent one prompt and not a list of them.
+    """Prompts to continue or to read: texts, or token ids. ``single``: the client sent one and not a list of them.
 
-    ``decoded``: the texts of token ids are wanted too.
+    ``decoded``: the texts of token ids are wanted too. ``keep_last``: of a longer prompt only so many tokens count, the
+    last ones; -1 is what the context holds.
     """
 
     texts: list[str] | None = None
@@ -153,6 +154,31 @@ class Texts:
     single: bool = True
     decoded: bool = False
     param: str = "prompt"
+    keep_last: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Texts to be scored against others: ``wanted[i]`` is the index of a query and that of a document.
+
+    ``keep_first``: of a longer document only so many tokens count. ``names`` are the client's fields of the queries and
+    of the documents; ``single_document``: the client sent one and not a list of them.
+    """
+
+    queries: list[str]
+    documents: list[str]
+    wanted: list[tuple[int, int]]
+    names: tuple[str, str]
+    single_document: bool = False
+    keep_first: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """What vector is wanted of each prompt; ``dimensions``: only so many of its numbers, the first ones."""
+
+    pooling: Pooling
+    dimensions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +200,11 @@ class Call:
     differ. ``n`` answers are made for each prompt.
 
     ``prompt_only``: nothing is generated; the engine is asked only where log-probabilities of the prompt are wanted.
+    ``embedding`` and :class:`Pairs`: prompts are only read.
     """
 
     model: str
-    prompt: Conversation | Texts
+    prompt: Conversation | Texts | Pairs
     sampling: SamplingParams
     names: Mapping[str, str] = field(default_factory=dict)
     answer_format: AnswerFormat | None = None
@@ -186,3 +213,9 @@ class Call:
     stream: bool = False
     include_usage: bool = False
     prompt_only: bool = False
+    embedding: Embedding | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether the engine generates tokens, for which the context must have room."""
+        return self.embedding is None and not isinstance(self.prompt, Pairs)

@@ -104,7 +104,7 @@ TopK = Annotated[
 ]
 MaxTokens = Annotated[int, Within(BOUNDS["max_tokens"])]
 Choices = Annotated[int, Within(Bound(1, MAX_CHOICES, f"between 1 and {MAX_CHOICES}"))]
-_PRIORITY: Final = Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits")
+Priority = Annotated[int, Within(Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits"))]
 
 
 class StreamOptions(Strict):
@@ -148,7 +148,7 @@ class OpenAIFields(Strict):
     top_k: TopK | None = None
     min_p: Annotated[float, Within(BOUNDS["min_p"])] | None = None
     repetition_penalty: Annotated[float, Within(BOUNDS["repetition_penalty"])] | None = None
-    priority: Annotated[int, Within(_PRIORITY)] | None = None
+    priority: Priority | None = None
     user: AnyString = None
     metadata: Annotated[MetadataStrings | None, no_effect("an object of up to 16 strings")] = None
     service_tier: Annotated[Literal["auto", "default"] | None, no_effect("'auto' or 'default': there is one tier")] = (

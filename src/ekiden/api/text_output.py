@@ -42,6 +42,8 @@ class Piece:
     """For all tokens of the prompt but the first, if they were asked for; they come with the first token."""
     cumulative_logprob: float = 0.0
     """Sum over this update's tokens, including those that are not part of the text; 0 if none were asked for."""
+    pooled: bytes | None = None
+    """The vector of a prompt that was only read (:class:`RequestUpdate`)."""
 
 
 def joined(pieces: list[Piece]) -> Piece:
@@ -53,6 +55,7 @@ def joined(pieces: list[Piece]) -> Piece:
         finish=pieces[-1].finish,
         prompt_logprobs=next((piece.prompt_logprobs for piece in pieces if piece.prompt_logprobs is not None), None),
         cumulative_logprob=sum(piece.cumulative_logprob for piece in pieces),
+        pooled=pieces[-1].pooled,
     )
 
 
@@ -91,7 +94,7 @@ class Answer:
             self._stopped = bool(delta.stopped)
         if finish is not None and not self._stopped:
             text += self._text.finish()
-        piece = Piece(text, None, tokens, finish, update.prompt_logprobs)
+        piece = Piece(text, None, tokens, finish, update.prompt_logprobs, pooled=update.pooled)
         if self._sampling.logprobs is not None:
             piece.logprobs = self._entries(visible, update, text)
             piece.cumulative_logprob = sum(each.logprob for each in update.logprobs or ())
