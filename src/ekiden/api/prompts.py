@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ekiden.api.call import Conversation, Message, Pairs, Texts
+from ekiden.api.call import Conversation, Pairs, Texts
 from ekiden.api.errors import ApiError, invalid, unsupported
 from ekiden.api.text import ModelText
 from ekiden.api.tools.formats import format_of
@@ -138,7 +138,6 @@ async def chat_prompt(
     if template is None:
         way_out = "use /v1/completions, or start the server with --chat-template FILE"
         raise unsupported(talk.param, f"This model has no chat template; {way_out}.")
-    size = len(talk.beginning) + sum(map(_size, talk.messages))
 
     def render() -> str:
         written: Sequence[Mapping[str, Any]] = talk.messages
@@ -153,17 +152,11 @@ async def chat_prompt(
         return rendered + protect(talk.beginning)
 
     try:
-        rendered = await text.off_loop(render) if tools or size > INLINE_CHARACTERS else render()
+        rendered = await text.rendered(render)
     except ChatTemplateError as error:
-        raise invalid(talk.param, f"These messages cannot be used: {error}.") from None
+        raise invalid(talk.param, f"{talk.param} cannot be used: {error}.") from None
     (tokens,) = await encode_texts(text, [rendered], talk.param, add_special=False)
     bos = text.tokenizer.bos_token_id
     if text.tokenizer.adds_bos and bos is not None and tokens[:1] != [bos]:
         tokens = [bos, *tokens]
     return _prompt(text, tokens, talk.param, rendered)
-
-
-def _size(message: Message) -> int:
-    """Roughly how many characters a message has, including its tool calls."""
-    calls = message.get("tool_calls", ())
-    return len(message["content"]) + sum(len(call["function"]["arguments"] or "") for call in calls)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ekiden.models.chat_template import ChatTemplate
+from ekiden.models.template_worker import WORKERS
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
 
@@ -24,11 +25,19 @@ class ModelText:
     vocab_size: int
     # Two threads, so that a burst of huge prompts leaves the cores to the engine.
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="ekiden-text"))
+    # Of their own, so that a template that takes long holds up no other text.
+    _renderers: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(WORKERS, thread_name_prefix="ekiden-template")
+    )
     _max_token_bytes: int | None = None
 
     async def off_loop(self, work: Callable[[], T]) -> T:
         """Run long work on a thread, so that streams and probes go on."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def rendered(self, render: Callable[[], str]) -> str:
+        """Wait on a thread for what the chat template writes."""
+        return await asyncio.get_running_loop().run_in_executor(self._renderers, render)
 
     async def max_token_bytes(self) -> int:
         """No token stands for more bytes of text than this; found when it is first needed."""

@@ -36,6 +36,7 @@ def command(resolved: Resolved) -> None:
     from ekiden.cli.loading import find_model
     from ekiden.engine.process import EngineClient
     from ekiden.ledger.retention import remove_run
+    from ekiden.models.template_worker import start_worker
 
     config = resolved.config
     server = config.server
@@ -59,6 +60,8 @@ def command(resolved: Resolved) -> None:
         nonlocal model
         # The engine's process loads the model while this one reads what the API needs of it.
         _, model = await asyncio.gather(engine.start(), asyncio.to_thread(describe_model, config, files))
+        if model.chat_template is not None:
+            start_worker()
         if follower is not None:
             follower.start()
 

@@ -1,7 +1,7 @@
 """Chat templates, rendered as ``transformers`` renders them, in a sandbox.
 
-A template is a program that comes with the model. The sandbox limits it to its arguments, and whatever it raises
-becomes a :class:`ChatTemplateError` of one line.
+A template is a program that comes with the model. It is read here and run elsewhere (`template_worker.py`), within
+limits of time and memory; whatever it raises becomes a :class:`ChatTemplateError` of one line.
 
 Messages are normalised first, so that content which is null, absent or empty renders the same.
 """
@@ -10,49 +10,34 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, Final
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError
 
 from ekiden.models.errors import one_line
+from ekiden.models.template_program import read_template
+from ekiden.models.template_worker import RenderingError, render_apart
 
 Message = Mapping[str, Any]
+
+RESERVED: Final = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "strftime_now"})
+"""Variables of a template whose values are not a caller's to choose."""
 
 
 class ChatTemplateError(ValueError):
     """The template cannot be read, or it refuses the messages; the text is one line."""
 
 
-class _Generation(Extension):
-    """``{% generation %}`` marks the assistant's words for training; rendering only needs the block's content."""
-
-    tags = {"generation"}  # noqa: RUF012 (the base class declares it this way)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    # Jinja's own filter escapes HTML, but models were trained on plain JSON.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
-
-
 class ChatTemplate:
-    """A compiled chat template.
+    """A chat template.
 
     Args:
         source: Jinja text.
         bos_token: text of the BOS token, empty for none; ``eos_token`` likewise.
         tool_source: the template to use when tools are given, for models that have two.
         now: the clock that ``strftime_now`` reads.
+
+    ``variables`` has the names that it reads from outside.
 
     Raises:
         ChatTemplateError: the text is not a Jinja template.
@@ -70,14 +55,9 @@ class ChatTemplate:
         self.source = source
         self.tool_source = tool_source or source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals |= {"raise_exception": _raise_exception, "strftime_now": lambda form: now().strftime(form)}
+        self._now = now
         try:
-            self._template = environment.from_string(source)
-            self._tool_template = environment.from_string(tool_source) if tool_source else self._template
+            self.variables = read_template(source) | read_template(self.tool_source)
         except (TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template cannot be read: {one_line(error)}") from error
 
@@ -98,27 +78,24 @@ class ChatTemplate:
             add_generation_prompt: end with the beginning of the assistant's turn.
             protect: applied to every text that the client wrote; :meth:`Tokenizer.protect` keeps the names of special
                 tokens in it plain text.
-            variables: passed on to the template (``enable_thinking``, for example).
+            variables: passed on to the template (``enable_thinking``, for example), none of them :data:`RESERVED`.
 
         Raises:
             ChatTemplateError: the template refuses the messages, or fails on them.
         """
-        template = self._tool_template if tools else self._template
-        prepared = [_prepared(message) for message in messages]
-        given = None if not tools else list(tools)
-        if protect is not None:
-            prepared = [_mapped(message, protect, keep=("role",)) for message in prepared]
-            given = _mapped(given, protect)
+        change = protect or str
+        written = {
+            "messages": [_mapped(_prepared(message), change, keep=("role",)) for message in messages],
+            "tools": _mapped(list(tools), change) if tools else None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **self._tokens,
+            **_mapped(variables, change),
+        }
         try:
-            return template.render(
-                messages=prepared,
-                tools=given,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **{**self._tokens, **variables},
-            )
-        except Exception as error:  # a template is a program and can raise anything
-            raise ChatTemplateError(f"the chat template refuses these messages: {one_line(error)}") from error
+            return render_apart(self.tool_source if tools else self.source, written, self._now())
+        except RenderingError as error:
+            raise ChatTemplateError(f"the chat template refuses the conversation: {error}") from error
 
 
 def _prepared(message: Message) -> dict[str, Any]:

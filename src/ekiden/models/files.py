@@ -34,12 +34,20 @@ def read_json(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        value = json.loads(read_text(path))
+        text = read_text(path)
+        value = json.loads(text)
+        if "\\ud" in text.lower():  # escapes of half characters, which no text may hold
+            value = json.loads(whole_characters(json.dumps(value, ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: not valid JSON ({str(error)[:100]}); fetch the model again") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path}: not a JSON object; fetch the model again")
     return value
+
+
+def whole_characters(text: str) -> str:
+    """``text`` with the halves of a character (surrogates) joined, and U+FFFD for each half without its other."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def sha256_of(path: Path) -> str:

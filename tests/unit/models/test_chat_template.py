@@ -139,7 +139,7 @@ class TestErrors:
 
     def test_what_the_template_says(self):
         template = ChatTemplate("{{ raise_exception('roles must\nalternate') }}")
-        with pytest.raises(ChatTemplateError, match="refuses these messages: roles must alternate"):
+        with pytest.raises(ChatTemplateError, match="refuses the conversation: roles must alternate"):
             template.render(user("x"))
 
     @pytest.mark.parametrize(
