@@ -173,6 +173,12 @@ class ServerConfig(_Section):
     )
     ssl_certfile: str | None = setting(None, "PEM file with the certificate chain; serves https")
     ssl_keyfile: str | None = setting(None, "PEM file with the certificate's key; default: it is in ssl_certfile")
+    unknown_fields: str = setting(
+        "ignore",
+        "a field of a request that the server does not know: ignore it and name it in x-ekiden-ignored-fields, "
+        "or refuse the request with 400",
+        choices=("ignore", "refuse"),
+    )
     stream_keep_alive: float = setting(15.0, "seconds without a token after which a stream gets a comment line", over=0)
     shutdown_timeout: float = setting(30.0, "seconds that running requests get to finish at shutdown")
     log_level: str = setting("info", "debug, info, warning or error", choices=("debug", "info", "warning", "error"))

@@ -67,9 +67,8 @@ async def test_content_type_with_parameters(memory: Memory):
         ("stop_token_ids", [1] * 2000), ("logit_bias", {str(VOCAB_SIZE): 5}), ("logit_bias", {"-1": 5}),
         ("logit_bias", {"x": 1}), ("logit_bias", {"5": 1e9}), ("logit_bias", {"5": None}), ("logit_bias", {"5": True}),
         ("logit_bias", {str(i): 1 for i in range(100_000)}), ("logit_bias", [1]),
-        ("response_format", {"type": "xml"}), ("response_format", "text"), ("metadata", {"a": 1}),
-        ("metadata", {str(i): "x" for i in range(17)}), ("user", 5), ("store", True), ("service_tier", "gold"),
-        ("priority", 2**31), ("priority", 0.5), ("zzz", 1), ("ignore_eos", 1),
+        ("response_format", {"type": "xml"}), ("response_format", "text"),
+        ("priority", 2**31), ("priority", 0.5), ("ignore_eos", 1), ("extra_body", [1]),
         ("max_tokens", -1),
     ],
     ids=lambda value: repr(value)[:24],
@@ -99,7 +98,9 @@ async def test_stop_that_means_none(memory: Memory):
         assert memory.engine.requests[-1].sampling.stop == ()
 
 
-REFUSED = [(model, name) for model in (ChatRequest, CompletionRequest) for name, fate in model.fates.items() if fate[0]]
+REFUSED = [
+    (model, name) for model in (ChatRequest, CompletionRequest) for name, fate in model.fates.items() if fate.refused
+]
 
 
 @pytest.mark.parametrize(("model", "field"), REFUSED, ids=[name for _, name in REFUSED])
@@ -111,10 +112,10 @@ async def test_refused_fields_say_why(memory: Memory, model, field):
 
 
 @pytest.mark.parametrize("model", [ChatRequest, CompletionRequest, ResponsesRequest, CountRequest, MessagesRequest])
-def test_fates_without_effect_are_those_of_real_fields_and_refused_ones_are_not(model: type[Strict]):
+def test_fields_with_a_fate_are_not_read(model: type[Strict]):
+    """A declared field would never come to its fate."""
     assert model.fates
-    for name, fate in model.fates.items():
-        assert (name.partition(".")[0] in model.model_fields) is not fate.refused, name
+    assert not set(model.fates) & set(model.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,6 @@ def test_fates_without_effect_are_those_of_real_fields_and_refused_ones_are_not(
         ([{"role": "user", "content": []}], "messages[0].content"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "robot", "content": "x"}], "messages[0].role"),
-        ([{"role": "user", "content": "x", "zzz": 1}], "messages[0].zzz"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": [{"type": "text", "text": 5}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": "x"}, {"role": "user", "content": ["x"]}], "messages[1].content[0]"),
@@ -175,7 +175,7 @@ async def test_wrong_deadline(memory: Memory, value):
 def test_many_faults_make_one_error():
     """A body of a million faults costs one error object, not a million."""
     many = {f"k{i}": 1 for i in range(100_000)}
-    bodies = [many, {"model": MODEL, "messages": [{"role": "user", "content": "x", **many}]}]
+    bodies: list[dict[str, Any]] = [many, {"model": MODEL, "messages": 5, **many}]
     bodies += [{"model": MODEL, "messages": [{}] * 4000}, {"model": MODEL, "prompt": ["x"] + [5] * 100_000}]
     for body in bodies:
         with pytest.raises(ApiError) as error:

@@ -162,11 +162,7 @@ async def test_stops_over_token_borders(memory: Memory, stop, text):
         e for chunk in chunks if chunk["choices"][0]["logprobs"] for e in chunk["choices"][0]["logprobs"]["content"]
     ]
     assert entries == whole["logprobs"]["content"]
-    # Entries cover the text, and the tokens that the stop swallowed whole are gone.
-    covered = bytes(byte for entry in entries for byte in entry["bytes"]).decode()
-    assert covered.startswith(text)
-    assert bool(entries) == bool(text)
-    assert len(covered) - len(text) < (len(entries[-1]["bytes"]) if entries else 1)
+    assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == text
 
 
 async def test_stop_in_the_prompt_does_not_count(memory: Memory):
@@ -245,7 +241,7 @@ async def test_assistant_turns_with_tool_calls(memory: Memory):
     assert "None" not in prompt
     nothing: list[Any] = [None, []]
     for calls in nothing:
-        assert_error(await memory.chat([{"role": "assistant", "tool_calls": calls}]), 400, "messages[0].content")
+        assert (await memory.chat([{"role": "assistant", "tool_calls": calls}])).status_code == 200
 
 
 async def test_text_parts_and_roles(memory: Memory):

@@ -34,8 +34,7 @@ DOORS: dict[str, dict[str, Any]] = {
     COUNT: {"messages": [{"role": "user", "content": "hi"}]},
 }
 REFUSED: list[tuple[RefusalReason, dict[str, Any]]] = [
-    (RefusalReason.INVALID, {"json": {"temperature": -1}}),
-    (RefusalReason.INVALID, {"json": {"zzz": 1}}),
+    (RefusalReason.INVALID, {"json": {"messages": 5, "prompt": 5, "input": 5}}),
     (RefusalReason.INVALID, {"json": {"model": 5}}),
     (RefusalReason.INVALID_JSON, {"content": b"{"}),
     (RefusalReason.INVALID_JSON, {"content": b"[]"}),

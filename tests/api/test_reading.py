@@ -175,6 +175,13 @@ async def test_beside_answers_both_are_what_they_are_alone(core: RealCore) -> No
     assert tuple(together) == alone * 2
 
 
+async def test_fields_without_effect_are_named(core: RealCore) -> None:
+    response = await embed(core, user="u", input_type="query", later=1)
+    assert response.headers["x-ekiden-ignored-fields"] == "user, input_type, later"
+    response = await rerank(core, documents=["a", {"text": "b", "title": "c"}], max_chunks_per_doc=3)
+    assert response.headers["x-ekiden-ignored-fields"] == "max_chunks_per_doc, documents[].title"
+
+
 # --- scores
 
 
@@ -263,7 +270,8 @@ async def test_pairs_that_cannot_be_scored(core: RealCore, fields: dict[str, Any
         ({"documents": []}, "documents"),
         ({"documents": "a"}, "documents"),
         ({"documents": ["a", 5]}, "documents[1]"),
-        ({"documents": ["a", {"title": "b"}]}, "documents[1]"),
+        ({"documents": ["a", {"title": "b"}]}, "documents[1].text"),
+        ({"rank_fields": ["title"]}, "rank_fields"),
         ({"documents": [{"text": 5}]}, "documents[0].text"),
         ({"top_n": 0}, "top_n"),
         ({"max_tokens_per_doc": 0}, "max_tokens_per_doc"),

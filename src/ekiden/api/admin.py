@@ -65,7 +65,7 @@ class AdminRoutes:
     async def act(self, action: str, request: Request) -> Response:
         """Pauses a request, resumes it, or aborts it: its client then gets an error that says so."""
         caller, engine = require_admin(request.scope), self.doors.generation.engine
-        wanted = (await self.doors.read(RequestAction, request)).request_id
+        wanted = (await self.doors.read(RequestAction, request, own=True)).request_id
         ids = self.doors.generation.flight.answers_of(wanted)
         if not ids:
             message = f"The request {shown(wanted)} is not in flight."
@@ -84,7 +84,7 @@ class AdminRoutes:
     async def drain(self, request: Request) -> Response:
         """Closes the server to new requests, or opens it again; what it has already taken goes on."""
         caller, flight = require_admin(request.scope), self.doors.generation.flight
-        fields = await self.doors.read(DrainAction, request)
+        fields = await self.doors.read(DrainAction, request, own=True)
         flight.closing = fields.draining is not False  # at once, though a step may take long
         call = asyncio.ensure_future(self._set_controls(caller, {"draining": flight.closing}))
 
@@ -105,7 +105,7 @@ class AdminRoutes:
     async def set_policy(self, request: Request) -> Response:
         """Changes rules and limits from the next step on: what runs and waits goes on under the new ones."""
         caller = require_admin(request.scope)
-        fields = await self.doors.read(PolicyAction, request)
+        fields = await self.doors.read(PolicyAction, request, own=True)
         return JsonBytes(
             self._told(await self._set_controls(caller, fields.set, fields.reason, fields.expires_in_seconds))
         )

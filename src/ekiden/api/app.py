@@ -26,6 +26,7 @@ from ekiden.api.errors import ApiError, not_found, speaks_messages
 from ekiden.api.flight import Flight
 from ekiden.api.generation import AnswerWriter, Generation
 from ekiden.api.identity import IdentityMiddleware
+from ekiden.api.ignored import HEADER, IgnoredFields
 from ekiden.api.json_schema import TEXT, any_of, closed_object
 from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
@@ -103,6 +104,8 @@ def create_app(
         limits=config.limits,
         tenant_header=server.tenant_header,
         defaults=generation_defaults or SamplingParams(),
+        ignored=IgnoredFields(metrics.count_ignored),
+        refuse_unknown=server.unknown_fields == "refuse",
     )
     app.state.doors, app.state.keys, app.state.metrics, app.state.config = doors, keys, metrics, config
     models: list[type[Strict]] = [chat.ChatMessage]
@@ -127,7 +130,7 @@ def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore) -> None:
             allow_origins=server.cors_origin_list,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-ekiden-request-id", "x-request-id", "retry-after", "retry-after-ms"],
+            expose_headers=["x-ekiden-request-id", "x-request-id", "retry-after", "retry-after-ms", HEADER.decode()],
         )
     app.add_middleware(IdentityMiddleware)  # added last, so it is outermost
 

@@ -15,6 +15,7 @@ from starlette.types import Scope
 
 from ekiden.api.errors import invalid, shown
 from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID, TRACEPARENT
+from ekiden.api.ignored import Ignored
 from ekiden.state.request import DEFAULT_TENANT, Pooling, Request
 from ekiden.state.sampling_params import Grammar, SamplingParams
 
@@ -131,7 +132,8 @@ ToolChoice = Literal["auto", "none", "required"] | NamedChoice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """``beginning`` is the start of the answer, written by the client; the model continues it."""
+    """``beginning`` is the start of the answer, written by the client; the model continues it. Without
+    ``add_generation_prompt`` the prompt ends with the last message."""
 
     messages: list[Message]
     param: str = "messages"
@@ -139,20 +141,22 @@ class Conversation:
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     beginning: str = ""
+    add_generation_prompt: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
     """Prompts to continue or to read: texts, or token ids. ``single``: the client sent one and not a list of them.
 
-    ``decoded``: the texts of token ids are wanted too. ``keep_last``: of a longer prompt only so many tokens count, the
-    last ones; -1 is what the context holds.
+    ``decoded``: the texts of token ids are wanted too. ``add_special``: texts get what the tokenizer puts around them.
+    ``keep_last``: of a longer prompt only so many tokens count, the last ones; -1 is what the context holds.
     """
 
     texts: list[str] | None = None
     token_lists: list[list[int]] = field(default_factory=list)
     single: bool = True
     decoded: bool = False
+    add_special: bool = True
     param: str = "prompt"
     keep_last: int | None = None
 
@@ -213,6 +217,8 @@ class Call:
     stream: bool = False
     include_usage: bool = False
     prompt_only: bool = False
+    ignored: list[Ignored] = field(default_factory=list)
+    """What the client is told was taken without effect. Whoever prepares the call may add to it."""
     embedding: Embedding | None = None
 
     @property

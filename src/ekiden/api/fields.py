@@ -3,17 +3,19 @@
 The bounds of what goes to the engine are the engine's own (:mod:`ekiden.state.sampling_params`).
 """
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import msgspec
 from pydantic import BeforeValidator, Field, WithJsonSchema
-from pydantic_core import from_json
 
+from ekiden.api.constraint_fields import ConstraintFields
 from ekiden.api.errors import invalid, shown
 from ekiden.api.hand_checks import rule
-from ekiden.api.json_schema import TEXT, any_of, array
-from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect
+from ekiden.api.json_schema import any_of, array
+from ekiden.api.schema_base import ReadBy, Strict, Within
+from ekiden.api.shape import Fate, ignored, refused
 from ekiden.state.sampling_params import (
     BIAS,
     BOUNDS,
@@ -26,10 +28,11 @@ from ekiden.state.sampling_params import (
     check_stops,
 )
 
+T = TypeVar("T")
+
 MAX_CHOICES: Final = 128
 """Largest ``n``."""
 MAX_MESSAGES: Final = 4096
-MAX_GUIDED_CHOICES: Final = 1000
 
 
 def _check_stops(value: Any, *, or_one: bool = False) -> list[str]:
@@ -48,6 +51,8 @@ def _check_stops(value: Any, *, or_one: bool = False) -> list[str]:
 
 
 def _check_logit_bias(value: Any) -> dict[int, float]:
+    if value == []:  # what PHP makes of an empty object
+        return {}
     if not isinstance(value, dict):
         raise rule(f"is {shown(value)}; it must be an object from token ids to numbers")
     biases: dict[int, float] = {}
@@ -60,21 +65,20 @@ def _check_logit_bias(value: Any) -> dict[int, float]:
     return biases
 
 
-def _check_guided_json(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict | str):
-        raise rule(f"is {shown(value)}; it must be a JSON schema, as an object or as text")
-    try:
-        schema = from_json(value, allow_inf_nan=False) if isinstance(value, str) else value
-    except ValueError as error:
-        raise rule(f"is not valid JSON: {error}") from None
-    if not isinstance(schema, dict):
-        raise rule("holds no JSON object; a JSON schema is one")
-    return schema
-
-
 def _all_tokens(value: Any) -> Any:
     """vLLM writes -1 for "all tokens", where the engine has 0."""
     return 0 if type(value) is int and value == -1 else value
+
+
+def _read_num_predict(value: Any) -> int | None:
+    """llama.cpp and Ollama write -1 for "no limit", and -2 for "until the context is full", which is the same here."""
+    if type(value) is not int:
+        raise rule(f"is {shown(value)}; it must be a whole number")
+    if value in (-1, -2):
+        return None
+    if not BOUNDS["max_tokens"].allows(value):
+        raise rule(f"is {shown(value)}; it must be -1 (no limit), or {BOUNDS['max_tokens'].words}")
+    return value
 
 
 _STOP_TEXT: Final = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
@@ -92,7 +96,6 @@ Stops = Annotated[
 ]
 StopList = Annotated[list[str], ReadBy(_check_stops, _STOPS_SCHEMA)]
 LogitBias = Annotated[dict[int, float], ReadBy(_check_logit_bias, _BIAS_SCHEMA)]
-GuidedJson = Annotated[dict[str, Any], ReadBy(_check_guided_json, any_of({"type": "object"}, TEXT))]
 
 Temperature = Annotated[float, Within(BOUNDS["temperature"])]
 TopP = Annotated[float, Within(BOUNDS["top_p"])]
@@ -103,41 +106,60 @@ TopK = Annotated[
     WithJsonSchema({"type": "integer", "minimum": -1}),
 ]
 MaxTokens = Annotated[int, Within(BOUNDS["max_tokens"])]
+RepetitionPenalty = Annotated[float, Within(BOUNDS["repetition_penalty"])]
+NumPredict = Annotated[int, ReadBy(_read_num_predict, {"type": "integer", "minimum": -2})]
 Choices = Annotated[int, Within(Bound(1, MAX_CHOICES, f"between 1 and {MAX_CHOICES}"))]
 Priority = Annotated[int, Within(Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits"))]
 
 
+class OllamaOptions(Strict):
+    """Ollama's own form of the sampling fields. What stands outside it comes first."""
+
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "num_ctx": ignored("the context is the server's: --max-model-len"),
+        "num_keep": ignored("a prompt is taken whole"),
+        "repeat_last_n": ignored("a penalty looks at the whole text"),
+    } | dict.fromkeys(
+        ("num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "numa"),
+        ignored("the server decides how it runs"),
+    )
+
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: Annotated[float, Within(BOUNDS["min_p"])] | None = None
+    seed: Annotated[int, Within(BOUNDS["seed"])] | None = None
+    stop: Stops | None = None
+    num_predict: NumPredict | None = None
+    repeat_penalty: RepetitionPenalty | None = None
+    presence_penalty: Annotated[float, Within(BOUNDS["presence_penalty"])] | None = None
+    frequency_penalty: Annotated[float, Within(BOUNDS["frequency_penalty"])] | None = None
+
+
 class StreamOptions(Strict):
+    """``continuous_usage_stats``: with ``include_usage``, every chunk tells the usage so far."""
+
+    fates: ClassVar[Mapping[str, Fate]] = {"include_obfuscation": ignored("streams carry no padding")}
+
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
-class JsonSchemaFormat(Strict):
-    """A schema with its name. ``strict`` not true: keywords that cannot be enforced are passed over."""
-
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-    description: str | None = None
-    definition: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    strict: bool | None = None
-
-
-class ResponseFormat(Strict):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchemaFormat | None = None
-
-
-GuidedChoice = Annotated[
-    list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True, min_length=1, max_length=MAX_GUIDED_CHOICES)
-]
-
-
-AnyString = Annotated[str | None, no_effect("any string")]
 MetadataStrings = Annotated[dict[str, str], Field(max_length=16)]
-NOT_STORED: Final = no_effect("false only: answers are not stored")
+NOT_STORED: Final = "answers are not stored"
+ONE_TIER: Final = "there is one tier"
+FOUND_BY_CONTENT: Final = "prefixes are found by their content"
 
 
 class OpenAIFields(Strict):
     """What chat, completions and responses share."""
+
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "user": ignored("the tenant is that of the API key"),
+        "metadata": ignored(NOT_STORED),
+        "service_tier": ignored(ONE_TIER, fine=("auto", "default")),
+    }
+    unfolded = "extra_body"
 
     model: str
     temperature: Temperature | None = None
@@ -147,28 +169,44 @@ class OpenAIFields(Strict):
     seed: Annotated[int, Within(BOUNDS["seed"])] | None = None
     top_k: TopK | None = None
     min_p: Annotated[float, Within(BOUNDS["min_p"])] | None = None
-    repetition_penalty: Annotated[float, Within(BOUNDS["repetition_penalty"])] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     priority: Priority | None = None
-    user: AnyString = None
-    metadata: Annotated[MetadataStrings | None, no_effect("an object of up to 16 strings")] = None
-    service_tier: Annotated[Literal["auto", "default"] | None, no_effect("'auto' or 'default': there is one tier")] = (
-        None
-    )
 
 
 class ConversationHints(Strict):
     """What chat and responses take without effect."""
 
-    safety_identifier: AnyString = None
-    prompt_cache_key: Annotated[str | None, no_effect("any string: prefixes are found by their content")] = None
-    prompt_cache_retention: AnyString = None
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "safety_identifier": ignored("nothing is moderated here"),
+        "prompt_cache_key": ignored(FOUND_BY_CONTENT),
+        "prompt_cache_retention": ignored(FOUND_BY_CONTENT),
+        "verbosity": ignored("the model has no verbosity setting", fine=("medium",)),
+    }
 
 
-class GenerationFields(OpenAIFields):
+class GenerationFields(OpenAIFields, ConstraintFields):
     """What chat and completions share."""
 
-    fates: ClassVar[dict[str, Fate]] = {
-        "stream_options.include_obfuscation": no_effect("true or false: streams carry no padding")
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "store": ignored(NOT_STORED, fine=(False,)),
+        # vLLM's, which its bench and LMDeploy send too.
+        "skip_special_tokens": refused("they are no part of a text; return_token_ids gives their ids", fine=(True,)),
+        "spaces_between_special_tokens": ignored("special tokens are no part of a text"),
+        "detokenize": ignored("answers are text", fine=(True,)),
+        "use_beam_search": refused("answers are sampled; n gives several", fine=(False,)),
+        "length_penalty": ignored("it is for beam search"),
+        "early_stopping": ignored("it is for beam search", fine=(False,)),
+        "allowed_token_ids": refused("use a grammar", fine=([],)),
+        "bad_words": refused("use logit_bias", fine=([],)),
+        "logits_processors": refused("the server runs no code of a client's", fine=([],)),
+        "truncate_prompt_tokens": refused("a prompt is taken whole"),
+        "return_tokens_as_token_ids": refused("return_token_ids gives the ids", fine=(False,)),
+        "cache_salt": refused("all tenants share their prefixes; start the server with --no-enable-prefix-caching"),
+        "request_id": ignored("the header x-request-id is echoed and recorded"),
+        # llama.cpp's and Ollama's.
+        "cache_prompt": ignored(FOUND_BY_CONTENT, fine=(True,)),
+        "id_slot": ignored("the scheduler chooses the slots"),
+        "keep_alive": ignored("the model stays loaded"),
     }
 
     n: Choices | None = None
@@ -177,19 +215,19 @@ class GenerationFields(OpenAIFields):
     frequency_penalty: Annotated[float, Within(BOUNDS["frequency_penalty"])] | None = None
     logit_bias: LogitBias | None = None
     stream_options: StreamOptions | None = None
-    response_format: ResponseFormat | None = None
     # Extensions common elsewhere.
     min_tokens: Annotated[int, Within(BOUNDS["min_tokens"])] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[int], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
     include_stop_str_in_output: bool | None = None
     return_token_ids: bool | None = None
-    guided_json: GuidedJson | None = None
-    guided_regex: Annotated[str, Field(min_length=1)] | None = None
-    guided_choice: GuidedChoice | None = None
-    guided_grammar: Annotated[str, Field(min_length=1)] | None = None
     prompt_logprobs: Annotated[int, Within(BOUNDS["prompt_logprobs"])] | None = None
-    store: Annotated[Literal[False] | None, NOT_STORED] = None
+    # Other names of the same.
+    n_predict: NumPredict | None = None
+    repeat_penalty: RepetitionPenalty | None = None
+    min_new_tokens: Annotated[int, Within(BOUNDS["min_tokens"])] | None = None
+    random_seed: Annotated[int, Within(BOUNDS["seed"])] | None = None
+    options: OllamaOptions | None = None
 
 
 def check_streaming(fields: GenerationFields) -> bool:
@@ -201,6 +239,26 @@ def check_streaming(fields: GenerationFields) -> bool:
     if not fields.stream:
         raise invalid("stream_options", "stream_options is given without stream; it is allowed only with stream: true.")
     return bool(fields.stream_options.include_usage)
+
+
+_OTHER_NAMES: Final = {"repetition_penalty": "repeat_penalty", "min_tokens": "min_new_tokens", "seed": "random_seed"}
+
+
+def first(*values: T | None) -> T | None:
+    """The first value that was given."""
+    return next((value for value in values if value is not None), None)
+
+
+def generation_sampling(
+    fields: GenerationFields, defaults: SamplingParams, *limits: int | None, **own: Any
+) -> SamplingParams:
+    """:func:`sampling_of` for fields that have other names; ``max_tokens`` is the first of ``limits``."""
+    if (options := fields.options) is not None:
+        limit, penalty = options.num_predict, options.repeat_penalty
+        defaults = sampling_of(options, defaults, max_tokens=limit, repetition_penalty=penalty)
+    for name, other in _OTHER_NAMES.items():
+        own[name] = first(getattr(fields, name), getattr(fields, other))
+    return sampling_of(fields, defaults, max_tokens=first(*limits, fields.n_predict), **own)
 
 
 def sampling_of(fields: Strict, defaults: SamplingParams, **own: Any) -> SamplingParams:

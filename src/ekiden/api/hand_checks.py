@@ -1,6 +1,6 @@
 """Checks of values that are read by hand, because one field may hold several shapes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
@@ -40,18 +40,20 @@ def string_field(item: dict[str, Any], key: str, at: str) -> str:
     return value
 
 
-def joined_text(
-    value: Any, at: str = "", *, kinds: Sequence[str] = ("text",), extra: Sequence[str] = (), noun: str = "parts"
-) -> str:
-    """A string, or a list of text parts, joined by line breaks. ``extra``: fields of a part that are ignored."""
+TEXT_PARTS: Final[Mapping[str, str]] = {"text": "text", "refusal": "refusal"}
+"""The types of parts that hold text, with the key of it."""
+
+
+def joined_text(value: Any, at: str = "", *, kinds: Mapping[str, str] = TEXT_PARTS, noun: str = "parts") -> str:
+    """A string, or a list of text parts, joined by line breaks. Other keys of a part are judged elsewhere."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         raise rule(f"is {shown(value)}; it must be a string or a list of text {noun}", at)
     texts: list[str] = []
     for where, part in objects(value, at):
-        if part.get("type") not in kinds:
-            raise rule(f"is {shown(part.get('type'))}; the model takes text {noun} only", f"{where}.type")
-        only_fields(part, ("type", "text", *extra), where)
-        texts.append(string_field(part, "text", where))
+        kind = part.get("type")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise rule(f"is {shown(kind)}; the model takes text {noun} only", f"{where}.type")
+        texts.append(string_field(part, kinds[kind], where))
     return "\n".join(texts)

@@ -22,6 +22,9 @@ EXTERNAL_ID: Final = "ekiden.external_id"
 TRACEPARENT: Final = "ekiden.traceparent"
 """Key of the client's W3C trace context in the ASGI scope; absent without a valid one."""
 
+RESPONSE_HEADERS: Final = "ekiden.response_headers"
+"""Key of a list in the ASGI scope: headers that are added to the response, whoever starts it."""
+
 MAX_ECHO: Final = 256
 """Longest ``x-request-id`` that is echoed, in bytes."""
 
@@ -53,6 +56,7 @@ class IdentityMiddleware:
                 logger.debug("request %s is the client's %s", request_id, value.decode("ascii"))
             elif name == b"traceparent" and _TRACEPARENT.fullmatch(value):
                 scope[TRACEPARENT] = value.decode("ascii")
+        scope[RESPONSE_HEADERS] = extra
         started = False
 
         async def send_with_ids(message: Message) -> None:

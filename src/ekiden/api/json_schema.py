@@ -16,6 +16,10 @@ def array(items: Schema, least: int | None = 1, most: int | None = None) -> Sche
     return {"type": "array", "items": items} | {key: value for key, value in limits.items() if value is not None}
 
 
+def open_object(properties: Schema) -> Schema:
+    """An object that may have further fields."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
 def closed_object(properties: Schema) -> Schema:
-    required = list(properties)
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return open_object(properties) | {"additionalProperties": False}

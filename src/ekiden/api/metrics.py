@@ -2,7 +2,8 @@
 
 - The engine counts the same turns, ends and refusals that its ledger records, so the two cannot disagree; those of the
   HTTP layer (``at="api"``) too, which it is told of.
-- One thing is measured here and is not in the ledger: the time between two tokens of a request as its stream gets them.
+- Two things are measured here and are not in the ledger: the time between two tokens of a request as its stream gets
+  them, and the fields of requests that had no effect.
 - Counters never fall: when the engine restarts and counts from zero again, what was counted before is kept.
 """
 
@@ -10,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from ekiden.api.ignored import OTHER
 from ekiden.engine.interface import (
     LATENCIES,
     STEP_TOKEN_BOUNDS,
@@ -155,6 +157,15 @@ class ApiMetrics:
         )
         self.observe_gap = gap.labels(model_name, ENGINE).observe
         """Seconds between two tokens of one request."""
+        ignored = Counter(
+            "ekiden:ignored_fields",
+            "Fields of requests that were taken without effect.",
+            (*LABELS, "field"),
+            registry=self.registry,
+        )
+        ignored.labels(model_name, ENGINE, OTHER)
+        self.count_ignored: Callable[[str], None] = lambda name: ignored.labels(model_name, ENGINE, name).inc()
+        """Called with a field's path from a table of ours, or ``other``."""
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

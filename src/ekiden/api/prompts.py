@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ekiden.api.call import Conversation, Pairs, Texts
 from ekiden.api.errors import ApiError, invalid, unsupported
+from ekiden.api.system_messages import rendered_whole
 from ekiden.api.text import ModelText
 from ekiden.api.tools.formats import format_of
 from ekiden.api.tools.prompting import explained, written_out
@@ -77,7 +78,7 @@ async def text_prompts(text: ModelText, asked: Texts, *, answered: bool = True) 
     """The prompts to continue, in order; not ``answered``: to read."""
     texts, kept = asked.texts, asked.keep_last
     if texts is not None:
-        encoded = await encode_texts(text, texts, asked.param, add_special=True, cut=kept is not None)
+        encoded = await encode_texts(text, texts, asked.param, add_special=asked.add_special, cut=kept is not None)
     else:
         encoded = asked.token_lists
         decode = partial(text.tokenizer.decode, skip_special_tokens=False)
@@ -126,13 +127,7 @@ async def pair_prompts(text: ModelText, asked: Pairs) -> list[Prompt]:
     return made
 
 
-async def chat_prompt(
-    text: ModelText,
-    talk: Conversation,
-    *,
-    tools: list[dict[str, Any]] | None = None,
-    add_generation_prompt: bool = True,
-) -> Prompt:
+async def chat_prompt(text: ModelText, talk: Conversation, *, tools: list[dict[str, Any]] | None = None) -> Prompt:
     """The conversation as the model's chat template writes it, with the tools that the model may call."""
     template = text.chat_template
     if template is None:
@@ -148,8 +143,10 @@ async def chat_prompt(
             written, offered = explained(written, offered), None
         # Special tokens in what clients wrote stay plain text, so that they cannot start a turn.
         protect = text.tokenizer.protect
-        rendered = template.render(written, tools=offered, add_generation_prompt=add_generation_prompt, protect=protect)
-        return rendered + protect(talk.beginning)
+        write = partial(
+            template.render, tools=offered, add_generation_prompt=talk.add_generation_prompt, protect=protect
+        )
+        return rendered_whole(write, written, protect) + protect(talk.beginning)
 
     try:
         rendered = await text.rendered(render)

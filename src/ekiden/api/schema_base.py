@@ -1,73 +1,88 @@
 """How request bodies become models, and how their errors are worded.
 
-A body is decoded once, with limits on depth and on the size of numbers. Unknown fields are refused one at a time and
-lists stop at their first fault, so that a hostile body cannot make a million error objects. Types are strict: "5", 5.0
-and true are not whole numbers. ``null`` means absent.
+A body is decoded once, with limits on depth and on the size of numbers. Lists stop at their first fault, so that a
+hostile body cannot make a million error objects. Types are strict: "5", 5.0 and true are not whole numbers. ``null``
+means absent. What a model does not declare, :mod:`ekiden.api.shape` finds and judges.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema, from_json
+from pydantic_core import CoreSchema, ErrorDetails, core_schema, from_json
 
-from ekiden.api.errors import ApiError, invalid, shown, unsupported
+from ekiden.api.errors import ApiError, invalid, shown
 from ekiden.api.hand_checks import RULE, rule
+from ekiden.api.ignored import Ignored
 from ekiden.api.json_schema import Schema
+from ekiden.api.lone_surrogates import LONE_SURROGATE, lone_surrogate
+from ekiden.api.shape import Fate, Objects, PassedOver, Shape, path
 from ekiden.state.sampling_params import Bound
 
-UNKNOWN: Final = "unknown_parameter"
-REFUSED: Final = "refused"
 
+@runtime_checkable
+class HasShape(Protocol):
+    """Annotates a field and knows the shape of what it holds."""
 
-class Fate(NamedTuple):
-    """How a field that the server does not act on is treated. ``words``: the accepted values, or why none is."""
-
-    refused: bool
-    words: str
-
-
-def no_effect(values: str) -> Fate:
-    """Annotates a field that is accepted with these values and has no effect."""
-    return Fate(False, values)
-
-
-def refused(reason: str) -> Fate:
-    """Every value but null is refused; the field stands in ``fates`` and is not declared."""
-    return Fate(True, reason)
+    @property
+    def shape(self) -> Shape | None: ...
 
 
 class Strict(BaseModel):
-    """A JSON object with known fields only. ``fates`` lists the fields that the server does not act on."""
+    """A JSON object whose declared fields are checked strictly. ``fates`` says what becomes of other names that clients
+    send; a model has those of its parents too."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
-    fates: ClassVar[dict[str, Fate]] = {}
+    fates: ClassVar[Mapping[str, Fate]] = {}
+    closed: ClassVar[bool] = False
+    """An unknown field may be a constraint on the answer, so it is always refused."""
+    shape: ClassVar[Shape]
+    unfolded: ClassVar[str | None] = None
+    """A field whose content counts as if it stood beside it."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Collect ``fates``: the parents', its own, and those of its fields without effect."""
         super().__pydantic_init_subclass__(**kwargs)
-        named = {name: fate for kind in reversed(cls.__mro__) for name, fate in vars(kind).get("fates", {}).items()}
-        fields = cls.model_fields.items()
-        cls.fates = named | {name: fate for name, field in fields for fate in field.metadata if isinstance(fate, Fate)}
+        fates = {name: fate for kind in reversed(cls.__mro__) for name, fate in vars(kind).get("fates", {}).items()}
+        names = {field.alias or name: field for name, field in cls.model_fields.items()}
+        cls.fates = {name: fate for name, fate in fates.items() if name not in names}
+        inner = [within for name, field in names.items() if (within := _within(name, field.annotation, field.metadata))]
+        cls.shape = Shape(names=frozenset(names), fates=cls.fates, inner=tuple(inner), closed=cls.closed)
 
-    @model_validator(mode="before")
     @classmethod
-    def _only_known_fields(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        known = dict(data)
-        names = {field.alias or name for name, field in cls.model_fields.items()}
-        for key in [key for key in data if key not in names]:
-            value, fate = known.pop(key), cls.fates.get(key)
-            if fate is None or not fate.refused:
-                raise PydanticCustomError(UNKNOWN, "unknown field", {"key": key})
-            if value is not None:
-                raise PydanticCustomError(REFUSED, "refused", {"key": key, "value": shown(value), "why": fate.words})
-        return known
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The documentation lists the fields of ``fates`` too."""
+        described = handler.resolve_ref_schema(handler(schema))
+        described.setdefault("properties", {}).update(described_fates(cls.shape))
+        return described
+
+
+def described_fates(shape: Shape) -> dict[str, Schema]:
+    """The properties of a JSON schema for the fields that the server does not act on."""
+    return {name: _described(fate) for name, fate in shape.fates.items()}
+
+
+def _described(fate: Fate) -> Schema:
+    if not fate.refused:
+        return {"description": f"Taken without effect: {fate.words}"}
+    return {"description": f"Refused: {fate.words}", "enum": [*fate.fine, None]}
+
+
+def _within(key: str, annotation: Any, metadata: Sequence[Any] = (), *, listed: bool = False) -> Objects | None:
+    """The objects that a field holds, itself or in a list; None for other fields and free-form objects."""
+    for each in metadata:
+        if isinstance(each, HasShape) and each.shape is not None:
+            return Objects(key, each.shape, listed or isinstance(each, ReadBy))
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        return Objects(key, annotation.shape, listed)
+    if get_origin(annotation) is Annotated:
+        inner, *beside = get_args(annotation)
+        return _within(key, inner, beside, listed=listed)
+    listed = listed or get_origin(annotation) is list
+    return next((found for part in get_args(annotation) if (found := _within(key, part, listed=listed))), None)
 
 
 Model = TypeVar("Model", bound=Strict)
@@ -75,10 +90,15 @@ Model = TypeVar("Model", bound=Strict)
 
 @dataclass(frozen=True, slots=True, eq=False)  # annotations are hashed
 class ReadBy:
-    """Annotates a field whose value a function reads, raising a :func:`rule`; ``schema`` is for the documentation."""
+    """Annotates a field whose value a function reads, raising a :func:`rule`; ``schema`` is for the documentation.
+
+    ``shape``: of the objects in the list that it holds, whose other keys are then found and told; without one nobody
+    looks at them.
+    """
 
     read: Callable[[Any], Any]
     schema: Schema
+    shape: Shape | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.read)
@@ -107,38 +127,34 @@ class Within:
         return value
 
 
-def parse(model: type[Model], body: bytes) -> Model:
-    """The body as ``model``; raises :class:`ApiError` 400."""
+def parse(model: type[Model], body: bytes, *, refuse_unknown: bool = False) -> tuple[Model, list[Ignored]]:
+    """The body as ``model``, and the fields that were taken without effect. Raises :class:`ApiError` 400."""
     try:
         data = from_json(body, allow_inf_nan=False, allow_partial="off")
     except ValueError as error:
+        if "surrogate" in str(error) and (place := lone_surrogate(body)) is not None:
+            raise invalid(place, f"{place} holds {LONE_SURROGATE}.", code="invalid_json") from None
         raise invalid(None, f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(data, dict):
         raise invalid(None, f"The body is {shown(data)}; it must be a JSON object.", code="invalid_json")
+    if model.unfolded in data:
+        within = data.pop(model.unfolded)
+        if not isinstance(within, dict | None):
+            raise invalid(model.unfolded, f"{model.unfolded} is {shown(within)}; it must be an object of fields.")
+        data = {**(within or {}), **data}
     try:
-        return model.model_validate(data)
+        fields = model.model_validate(data)
     except ValidationError as error:
         raise _told(error.errors(include_url=False)[0]) from None
-
-
-def path(location: Sequence[int | str]) -> str:
-    """``("messages", 0, "role")`` as ``messages[0].role``."""
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
-    return text
+    passed_over = PassedOver(refuse_unknown=refuse_unknown)
+    passed_over.look(model.shape, data)
+    return fields, passed_over.names
 
 
 def _told(detail: ErrorDetails) -> ApiError:
     kind = detail["type"]
     context: dict[str, Any] = detail.get("ctx", {})
     field = path(detail["loc"])
-    if kind in (UNKNOWN, REFUSED):
-        key = shown(context["key"])[1:-1]
-        name = f"{field}.{key}" if field else key
-        if kind == REFUSED:
-            return unsupported(name, f"{name} is {context['value']}; leave it out: {context['why']}.")
-        return invalid(name, f"Unknown field {name!r}; the fields are listed under /docs.", code=UNKNOWN)
     if kind == RULE:
         param = field + context["at"]
         return invalid(param, f"{param} {context['text']}.")

@@ -1,14 +1,10 @@
-"""From token updates to what a client reads: text in whole characters, log-probabilities, the finish reason.
+"""From token updates to what a client reads: text in whole characters, log-probabilities, the finish reason."""
 
-Log-probability entries are given out with the text that their tokens make: an entry waits while its token's text is
-held back, and the entries of tokens that a stop string swallowed whole are dropped with them.
-"""
-
-from collections import deque
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
+from ekiden.api.aligned import AlignedText, End, TokenEntry
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.request import Finish, FinishReason, RequestUpdate, TokenLogprobs
@@ -19,15 +15,6 @@ LOWEST: Final = -9999.0
 
 PLAIN_REASONS: Final = frozenset({FinishReason.STOP, FinishReason.LENGTH})
 """Ends of a complete answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenEntry:
-    """One token with its log-probabilities; ``start`` is the offset of its bytes in the answer."""
-
-    token_id: int
-    start: int
-    logprobs: TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -76,9 +63,8 @@ class Answer:
         stop, keep = sampling.stop, sampling.include_stop_str_in_output
         self._text = IncrementalText(tokenizer, stop, keep, min_tokens=sampling.min_tokens, shown=shown)
         self._stopped = False
-        self._pending: deque[TokenEntry] = deque()
-        self._position = 0
-        self._emitted = 0
+        wanted = sampling.logprobs is not None
+        self._aligned = AlignedText(tokenizer, tokenizer.special_ids - shown) if wanted else None
 
     def take(self, update: RequestUpdate) -> Piece:
         tokens, finish = update.token_ids, update.finish
@@ -95,8 +81,11 @@ class Answer:
         if finish is not None and not self._stopped:
             text += self._text.finish()
         piece = Piece(text, None, tokens, finish, update.prompt_logprobs, pooled=update.pooled)
-        if self._sampling.logprobs is not None:
-            piece.logprobs = self._entries(visible, update, text)
+        if self._aligned is not None:
+            for token, logprobs in zip(visible, update.logprobs or (), strict=False):
+                self._aligned.add(token, logprobs)
+            end = End.STOPPED if self._stopped else End.WHOLE if finish is not None else None
+            piece.text, piece.logprobs = self._aligned.take(text, end)
             piece.cumulative_logprob = sum(each.logprob for each in update.logprobs or ())
         return piece
 
@@ -108,29 +97,16 @@ class Answer:
             return last in self._tokenizer.eos_token_ids  # a grammar may end an answer without such a token
         return not self._sampling.include_stop_str_in_output
 
-    def _entries(self, visible: tuple[int, ...], update: RequestUpdate, text: str) -> list[TokenEntry]:
-        for token, logprobs in zip(visible, update.logprobs or (), strict=False):
-            self._pending.append(TokenEntry(token, self._position, logprobs))
-            self._position += visible_bytes(self._tokenizer, token)
-        self._emitted += len(text.encode())
-        given: list[TokenEntry] = []
-        # At the end all pending tokens belong to the text, unless a stop string cut it.
-        everything = update.finish is not None and not self._stopped
-        while self._pending and (everything or self._pending[0].start < self._emitted):
-            given.append(self._pending.popleft())
-        return given
-
 
 def chat_logprobs(tokenizer: Tokenizer, entries: list[TokenEntry]) -> dict[str, Any]:
     """The ``logprobs`` object of a chat choice."""
 
-    def entry(token_id: int, logprob: float) -> dict[str, Any]:
-        data = tokenizer.token_bytes(token_id)
+    def entry(data: bytes, logprob: float) -> dict[str, Any]:
         return {"token": data.decode(errors="replace"), "logprob": max(logprob, LOWEST), "bytes": list(data)}
 
     content = [
-        entry(item.token_id, item.logprobs.logprob)
-        | {"top_logprobs": [entry(token, logprob) for token, logprob in item.logprobs.top]}
+        entry(item.data, item.logprobs.logprob)
+        | {"top_logprobs": [entry(tokenizer.token_bytes(token), logprob) for token, logprob in item.logprobs.top]}
         for item in entries
     ]
     return {"content": content, "refusal": None}
@@ -146,27 +122,27 @@ class CompletionLogprobs:
         self._characters = 0
 
     def build(self, entries: list[TokenEntry]) -> dict[str, Any]:
-        return self._build([(entry.token_id, entry.logprobs) for entry in entries])
+        return self._build([(entry.token_id, entry.data, entry.logprobs) for entry in entries])
 
     def build_prompt(self, token_ids: tuple[int, ...], text: str, known: tuple[TokenLogprobs, ...]) -> dict[str, Any]:
         """The object of a prompt that is given back with its answer; nothing is known of its first token.
 
         ``text`` is what of the prompt is given back: special tokens may be part of it.
         """
-        built = self._build(list(zip(token_ids, (None, *known), strict=True)), text)
+        data = map(self._tokenizer.token_bytes, token_ids)
+        built = self._build(list(zip(token_ids, data, (None, *known), strict=True)), text)
         self._characters = len(text)
         return built
 
-    def _build(self, tokens: list[tuple[int, TokenLogprobs | None]], text: str = "") -> dict[str, Any]:
+    def _build(self, tokens: list[tuple[int, bytes, TokenLogprobs | None]], text: str = "") -> dict[str, Any]:
         built: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        for token_id, detail in tokens:
-            data = self._tokenizer.token_bytes(token_id)
+        for token_id, data, detail in tokens:
             hidden = not visible_bytes(self._tokenizer, token_id) and not (
                 text and text.startswith(data.decode(errors="replace"), self._characters)
             )
             built["tokens"].append(_name(data))
             built["token_logprobs"].append(None if detail is None else max(detail.logprob, LOWEST))
-            built["top_logprobs"].append(None if detail is None else self._best(token_id, detail))
+            built["top_logprobs"].append(None if detail is None else self._best(data, detail))
             built["text_offset"].append(self._place(data, hidden=hidden))
         return built
 
@@ -178,10 +154,10 @@ class CompletionLogprobs:
         self._characters += 0 if hidden else sum(byte & 0xC0 != 0x80 for byte in data)
         return place
 
-    def _best(self, token_id: int, detail: TokenLogprobs) -> dict[str, float]:
-        data = self._tokenizer.token_bytes
-        best = {_name(data(token)): max(logprob, LOWEST) for token, logprob in detail.top[: self._num_top]}
-        best.setdefault(_name(data(token_id)), max(detail.logprob, LOWEST))
+    def _best(self, data: bytes, detail: TokenLogprobs) -> dict[str, float]:
+        top = ((self._tokenizer.token_bytes(token), logprob) for token, logprob in detail.top[: self._num_top])
+        best = {_name(other): max(logprob, LOWEST) for other, logprob in top}
+        best.setdefault(_name(data), max(detail.logprob, LOWEST))
         return best
 
 

@@ -45,8 +45,9 @@ async def tokenize(doors: Doors, request: Request) -> Response:
     elif fields.messages is not None and fields.prompt is None:
         if fields.add_special_tokens is not None:
             raise invalid("add_special_tokens", "add_special_tokens is for prompt; a chat template decides on its own.")
-        talk = Conversation(messages=messages_of(fields.messages))
-        prompt = await chat_prompt(text, talk, add_generation_prompt=fields.add_generation_prompt is not False)
+        opens = fields.add_generation_prompt is not False
+        talk = Conversation(messages=messages_of(fields.messages), add_generation_prompt=opens)
+        prompt = await chat_prompt(text, talk)
         tokens = list(prompt.token_ids)
     else:
         raise invalid("prompt", "Give either prompt or messages, and not both.", code="missing_parameter")

@@ -1,9 +1,13 @@
 """How the doors take tools and the choice among them."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from ekiden.api.call import NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import shown
@@ -11,11 +15,40 @@ from ekiden.api.hand_checks import only_fields, rule
 from ekiden.api.json_schema import TEXT, Schema, any_of, closed_object
 from ekiden.api.schema_base import ReadBy, Strict
 
-T = TypeVar("T")
-
 MAX_TOOLS: Final = 128
-Tools = Annotated[list[T], Field(fail_fast=True, max_length=MAX_TOOLS)]
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class LeftOut(Strict):
+    """Stands for a tool of a type that this server cannot run. The model does not see it."""
+
+
+T = TypeVar("T")
+Tools = Annotated[list[T], Field(fail_fast=True, max_length=MAX_TOOLS)]
+
+
+class OfTypes:
+    """Annotates an entry of ``tools`` that is read as ``model`` if its type is one of ``types``, and else left out."""
+
+    def __init__(self, model: type[Strict], *types: str) -> None:
+        self.model = model
+        self.shape = replace(model.shape, types=frozenset(types))
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(self._read, handler.generate_schema(self.model))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        assert self.shape.types is not None
+        other = {"type": "string", "not": {"enum": sorted(self.shape.types)}}
+        return any_of(handler(schema), {"type": "object", "properties": {"type": other}, "required": ["type"]})
+
+    def _read(self, value: Any, read: Callable[[Any], Any]) -> Any:
+        return LeftOut() if isinstance(value, dict) and self.shape.leaves_out(value) else read(value)
+
+
+def kept(tools: list[T | LeftOut] | None) -> Iterator[tuple[int, T]]:
+    """The tools that the model may be shown, each with its index in the body."""
+    return ((index, tool) for index, tool in enumerate(tools or ()) if not isinstance(tool, LeftOut))
 
 
 class FunctionDefinition(Strict):

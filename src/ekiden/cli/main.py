@@ -2,7 +2,7 @@
 
 Rules: a mistake of the caller (a setting, a model, a file, an address) is one line on stderr and exit status 2;
 anything else that goes wrong is one line and exit status 1, with the traceback under ``--debug`` or EKIDEN_DEBUG=1;
-Ctrl-C is 130.
+Ctrl-C is 130. When the reader of the output has ended, as `head` does, the status is 1 and nothing is said.
 Commands import the heavy rooms inside their functions, so that ``--help`` answers at once.
 """
 
@@ -15,6 +15,7 @@ from typing import cast
 import click
 
 from ekiden.build.config_sources import DEBUG_VARIABLE, nearest
+from ekiden.cli import streams
 from ekiden.errors import UserError
 from ekiden.version import __version__
 
@@ -76,8 +77,20 @@ def version() -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    streams.prepare()
     try:
-        status = cli.main(args=argv, prog_name="ekiden", standalone_mode=False)
+        return streams.flushed(_run(sys.argv[1:] if argv is None else argv))
+    except UserError as error:
+        return _say(str(error), 1)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        for argument in arguments:
+            if not streams.is_text(argument):
+                encoding = sys.getfilesystemencoding()
+                raise UserError(f"the argument {argument!a:.80} holds bytes that are no {encoding}; write it in that")
+        status = cli.main(args=arguments, prog_name="ekiden", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help())
@@ -90,14 +103,18 @@ def main(argv: list[str] | None = None) -> int:
         return _say(str(error), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        # The reader of our output has ended, as `head` does. Without this Python would complain again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except OSError as error:
+        if error.errno in streams.UNWRITABLE and error.filename is None:
+            return _say(f"the output cannot be written: {error.strerror}", 1)
+        return _unexpected(error)
     except Exception as error:  # noqa: BLE001 - the last resort: every error is one line
-        if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
-            traceback.print_exc()
-        return _say(f"{type(error).__name__}: {error} ({DEBUG_VARIABLE}=1 shows where)", 1)
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
+        traceback.print_exc()
+    return _say(f"{type(error).__name__}: {error} ({DEBUG_VARIABLE}=1 shows where)", 1)
 
 
 def _say(message: str, status: int) -> int:

@@ -3,11 +3,13 @@
 import asyncio
 import functools
 import logging
+import signal
 from typing import TYPE_CHECKING
 
 import click
 
 from ekiden.build.early import spawn_early
+from ekiden.cli import streams
 from ekiden.cli.options import ALL_ROOMS, Resolved, settings_options
 from ekiden.errors import UserError
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 @settings_options(*ALL_ROOMS)
 def command(resolved: Resolved) -> None:
     """Serve a model over an OpenAI-compatible HTTP API."""
+    streams.keep_going()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is an application that can read its files again
     # The engine's process imports what it needs while this one checks the settings.
     spawned = spawn_early(resolved.config)
     from ekiden.api.auth import check_bind

@@ -20,6 +20,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from ekiden.cli.streams import encodable
+
 PLAIN_LINES = 4
 """How many progress lines a whole job writes where stderr is no terminal."""
 
@@ -53,7 +55,8 @@ def plain_table(
 
 
 def print_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    sys.stdout.write((text if encodable(text) else json.dumps(value, indent=2)) + "\n")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from ekiden.config import Config, controls_of
 from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
 from ekiden.engine.loop import MAX_QUEUED_NOTES, Command, EngineLoop, SetControls, Stop
 from ekiden.engine.parts import BuiltEngine
-from ekiden.engine.spawn import Spawned, spawn
+from ekiden.engine.spawn import Spawned, loaded, spawn
 from ekiden.engine.streaming import StreamingEngine
 from ekiden.errors import UserError
 from ekiden.models.errors import ModelError
@@ -80,7 +80,7 @@ def engine_main(connection: Connection) -> None:
     """The child process: receive what to load, load it, then run the loop until told to stop or the parent is gone."""
     try:
         make_engine, config = connection.recv()
-    except EOFError:
+    except (EOFError, OSError):
         return  # the parent ended before it had anything to load
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     writer = threading.Thread(target=_write_all, args=(connection, outbox), name="ekiden-writer", daemon=True)
@@ -101,6 +101,7 @@ def engine_main(connection: Connection) -> None:
         gc.collect()
         gc.freeze()  # all that is loaded stays, so full collections need not visit it and hold up a step
         outbox.put(encode(Ready(built.parts.card, None if built.ledger is None else str(built.ledger.path))))
+        loaded()
         loop.run()
     except UserError as error:
         outbox.put(encode(Failed(str(error), permanent=True)))
@@ -171,12 +172,14 @@ class EngineClient(StreamingEngine):
         """Start the child and wait until it can answer. Raises :class:`ModelError` or :class:`EngineDied`."""
         self._first = asyncio.get_running_loop().create_future()
         self._supervisor = asyncio.create_task(self._supervise(), name="ekiden-supervisor")
-        return await self._first
+        return await asyncio.shield(self._first)  # a start that is given up leaves it to the supervisor
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
         """Let what runs finish for ``drain_seconds``, abort the rest, end the child. Harmless when repeated."""
         self._stopping.set()
         self._send(Stop(drain_seconds))
+        if self._child is not None and not self._child.ready:  # it is loading, and would read that only afterwards
+            self._child.process.kill()
         if self._supervisor is not None:
             await asyncio.wait([self._supervisor], timeout=drain_seconds + 5.0)
             if self._child is not None:

@@ -58,6 +58,7 @@ class IncrementalText:
         self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = stop
+        self._beginnings = frozenset(text[0] for text in stop)
         self._include_stop = include_stop
         self._tokens_without_stop = min_tokens
         self._held = ""
@@ -81,6 +82,8 @@ class IncrementalText:
         """Add text, in which stop strings may begin but not end unless ``may_stop``."""
         if self._stopped is not None:
             return TextDelta(text="", stopped=self._stopped)
+        if not self._held and self._beginnings.isdisjoint(text):
+            return TextDelta(text)  # the usual case: no stop string can begin here
         held, pending = len(self._held), self._held + text
         # A match that ends in the held-back text was complete with an earlier token, and was passed over then.
         begins = [(pending.find(stop, max(0, held + 1 - len(stop))), len(stop), stop) for stop in self._stop]

@@ -15,9 +15,11 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 import llguidance
+import msgspec
 from llguidance import gbnf_to_lark
 
 from ekiden.models.tokenizer import Tokenizer
+from ekiden.sampling.exact_numbers import exact_numbers
 from ekiden.sampling.grammar_limits import MAX_GBNF, MAX_REGEX, GrammarError, check_lark, check_schema, check_source
 from ekiden.state.sampling_params import Grammar, GrammarKind
 
@@ -31,6 +33,8 @@ JSON_FORM: Final = {"whitespace_flexible": False, "key_separator": ": ?", "item_
 # Where only one text can follow, the model may still choose how to split it into tokens. The library would otherwise
 # tokenize that text within the step, which takes time in proportion to its length.
 _HEADER: Final = '%llguidance {"no_forcing": true}\n'
+
+_ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
 
 _LIMITS: Final = llguidance.LLParserLimits(
     initial_lexer_fuel=1_000_000,
@@ -152,9 +156,13 @@ def library_grammar(grammar: Grammar) -> str:
 
 
 def json_rule(schema: dict[str, Any], *, lenient: bool) -> str:
-    """The right-hand side of a Lark rule for JSON that matches ``schema``."""
+    """The right-hand side of a Lark rule for JSON that matches ``schema``, whose limits have been checked.
+
+    Raises :class:`GrammarError` for a number in it that cannot be kept.
+    """
+    schema = exact_numbers(schema, lenient=lenient)
     leniency = {"lenient": True, "coerce_one_of": True} if lenient else {}
-    return "%json " + json.dumps({**schema, "x-guidance": {**JSON_FORM, **leniency}}, ensure_ascii=False)
+    return "%json " + _ENCODER.encode({**schema, "x-guidance": {**JSON_FORM, **leniency}}).decode()
 
 
 def choice(texts: list[str]) -> Grammar:

@@ -75,9 +75,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
 
-MAX_STOPS: Final = 4
+MAX_STOPS: Final = 64
 MAX_STOP_LENGTH: Final = 1024
 """Most characters of one stop string."""
+MAX_STOP_CHARACTERS: Final = 4096
+"""Most characters of all together: what is looked for after every token costs in proportion to it."""
 MAX_ENTRIES: Final = 1024
 """Most entries of ``logit_bias`` and of ``stop_token_ids``."""
 
@@ -138,6 +140,9 @@ def check_stops(stops: Sequence[str]) -> None:
         if len(stop) > MAX_STOP_LENGTH:
             text = f"has {len(stop)} characters; at most {MAX_STOP_LENGTH} are allowed"
             raise InvalidSamplingParams("stop", text, f"[{index}]")
+    if (size := sum(map(len, stops))) > MAX_STOP_CHARACTERS:
+        text = f"has strings of {size} characters together; at most {MAX_STOP_CHARACTERS} are allowed"
+        raise InvalidSamplingParams("stop", text)
 
 
 def validate(params: SamplingParams, *, vocab_size: int) -> None:

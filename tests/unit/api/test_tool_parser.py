@@ -15,9 +15,11 @@ NAMES = frozenset({"get", "add", "f.g-h_1"})
 HERMES, LLAMA3, MISTRAL = ToolFormat
 
 
-def read(form: ToolFormat, pieces: list[str], *, forced: bool = False) -> tuple[str, list[tuple[str, str]]]:
+def read(
+    form: ToolFormat, pieces: list[str], *, live: bool = False, forced: bool = False
+) -> tuple[str, list[tuple[str, str]]]:
     numbers = itertools.count()
-    parser = PARSERS[form](NAMES, lambda: f"id{next(numbers)}", forced=forced)
+    parser = PARSERS[form](NAMES, lambda: f"id{next(numbers)}", live=live or forced, forced=forced)
     text = ""
     names: list[str] = []
     arguments: list[str] = []
@@ -56,7 +58,43 @@ CASES = [
     (HERMES, '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("add", '{"a": 1}')]),
     (HERMES, '<tool_call>{"id": 7, "name": "add", "arguments": {}, "x": true}</tool_call>', "", [("add", "{}")]),
     (HERMES, '<tool_call>{"name": "add", "arguments": {"a": 1}', "", [("add", '{"a": 1}')]),
-    (HERMES, '<tool_call>{"name": "add", "arguments": {"a": "cut o', "", [("add", '{"a": "cut o')]),
+    *[
+        (
+            HERMES,
+            f'<tool_call>{{"name": "add", "arguments": {bad}',
+            f'<tool_call>{{"name": "add", "arguments": {bad}',
+            [],
+        )
+        for bad in (
+            '{"a": "cut o',
+            '{"a": 1,}}</tool_call>',
+            "{a: 1}}</tool_call>",
+            '"text"}</tool_call>',
+            "[1]}</tool_call>",
+            "5}</tool_call> then",
+            '{"a": NaN}}',
+            '{"a": 1 "b": 2}}\n</tool_call>',
+            "{'a': 1}}",
+            '{"a": 01}}',
+            '"{\\"a\\": 1"}</tool_call>',
+        )
+    ],
+    (HERMES, '<tool_call>{"name": "add", "arguments": {"a": 1}</tool_call>', "", [("add", '{"a": 1}')]),
+    (HERMES, '<tool_call>{"name": "add", "arguments": {"a": "1\n2"}}</tool_call>', "", [("add", '{"a": "1\\n2"}')]),
+    (
+        HERMES,
+        f'<tool_call>{GET}</tool_call>\n<tool_call>{{"name": "add", "arguments": {{a}}}}</tool_call>',
+        '<tool_call>{"name": "add", "arguments": {a}}</tool_call>',
+        [("get", GET_ARGUMENTS)],
+    ),
+    (
+        HERMES,
+        f'<tool_call>{{"name": "add", "arguments": {{a}}}}</tool_call>\n<tool_call>{GET}</tool_call>',
+        '<tool_call>{"name": "add", "arguments": {a}}</tool_call>',
+        [("get", GET_ARGUMENTS)],
+    ),
+    (HERMES, f"<tool_call>{GET}</tool_call>\n<tool_c", "", [("get", GET_ARGUMENTS)]),
+    (HERMES, f"<tool_call>{GET}</tool", "", [("get", GET_ARGUMENTS)]),
     (HERMES, '<tool_call>{"name": "ad', '<tool_call>{"name": "ad', []),
     (HERMES, "<tool_call>{broken}</tool_call> x", "<tool_call>{broken}</tool_call> x", []),
     (HERMES, "<tool_call>not json</tool_call>", "<tool_call>not json</tool_call>", []),
@@ -81,6 +119,8 @@ CASES = [
     ),
     (LLAMA3, '{"type": "function", "name": "add", "parameters": {"a": 1}}', "", [("add", '{"a": 1}')]),
     (LLAMA3, '{"name": "Bob", "age": 5}', '{"name": "Bob", "age": 5}', []),
+    (LLAMA3, '{"name": "add", "parameters": {a}}', '{"name": "add", "parameters": {a}}', []),
+    (LLAMA3, LLAMA_GET + '; {"name": "add", "param', '; {"name": "add", "param', [("get", GET_ARGUMENTS)]),
     (LLAMA3, '{"age": 5, "x": {"name": "get"}}', '{"age": 5, "x": {"name": "get"}}', []),
     (LLAMA3, f"It is {LLAMA_GET}", f"It is {LLAMA_GET}", []),
     (LLAMA3, "<|python_tag|>print(1)", "print(1)", []),
@@ -101,7 +141,16 @@ CASES = [
         [("f.g-h_1", '{"a": 1}'), ("add", "{}")],
     ),
     (MISTRAL, '[TOOL_CALLS]other{"a": 1}', '[TOOL_CALLS]other{"a": 1}', []),
-    (MISTRAL, "[TOOL_CALLS] and no more", "[TOOL_CALLS]and no more", []),
+    (MISTRAL, "[TOOL_CALLS] and no more", "[TOOL_CALLS] and no more", []),
+    (MISTRAL, '[TOOL_CALLS]add{"a": 1', '[TOOL_CALLS]add{"a": 1', []),
+    (MISTRAL, "[TOOL_CALLS]add{a: 1} x", "[TOOL_CALLS]add{a: 1} x", []),
+    (MISTRAL, f'[TOOL_CALLS] [{GET}, {{"name": "add"', ', {"name": "add"', [("get", GET_ARGUMENTS)]),
+    (
+        MISTRAL,
+        '[TOOL_CALLS] [{"name": "add", "arguments": [1]}]',
+        '[TOOL_CALLS] [{"name": "add", "arguments": [1]}]',
+        [],
+    ),
     (MISTRAL, "[1, 2]", "[1, 2]", []),
 ]
 
@@ -134,6 +183,14 @@ def test_wherever_a_forced_answer_is_cut_it_holds_no_text(form, whole, arguments
     assert calls == [("get", arguments)] * 2
 
 
+@pytest.mark.parametrize(("form", "written", "text", "calls"), CASES, ids=lambda value: str(value)[:50])
+def test_a_whole_call_reads_the_same_while_it_is_written(form, written, text, calls):
+    if calls and not text:
+        assert [call for call in read(form, list(written), live=True)[1] if "\n" not in call[1]] == [
+            call for call in calls if "\\n" not in call[1]
+        ]
+
+
 MARKS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", '{"name": "get"', '"arguments": ']
 WORDS = ['"name"', '"parameters"', '"add"', "1", "null", "é", "get", *'{}[]"\\,:;\n ']
 FRAGMENTS = st.lists(st.sampled_from(MARKS + WORDS), max_size=25)
@@ -147,6 +204,7 @@ def test_no_text_breaks_a_parser_and_pieces_do_not_matter(form, fragments, chanc
     assert read(form, list(written)) == whole
     cuts = sorted(chance.choices(range(len(written) + 1), k=5))
     assert read(form, [written[a:b] for a, b in itertools.pairwise([0, *cuts, len(written)])]) == whole
+    assert all(isinstance(json.loads(arguments), dict) for _, arguments in whole[1]), "calls are whole"
     if not whole[1] and form is ToolFormat.HERMES:
         assert whole[0] == written, "without calls the text is left as it is"
 

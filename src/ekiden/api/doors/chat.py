@@ -1,5 +1,7 @@
 """``POST /v1/chat/completions``."""
 
+import json
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -7,70 +9,131 @@ from pydantic import Field
 from ekiden.api.call import Call, Conversation, Message, earlier_call
 from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
-from ekiden.api.errors import invalid
-from ekiden.api.fields import MAX_MESSAGES, ConversationHints, GenerationFields, MaxTokens, check_streaming, sampling_of
+from ekiden.api.errors import invalid, shown
+from ekiden.api.fields import (
+    FOUND_BY_CONTENT,
+    MAX_MESSAGES,
+    ConversationHints,
+    GenerationFields,
+    MaxTokens,
+    check_streaming,
+    generation_sampling,
+)
 from ekiden.api.generation import Child
 from ekiden.api.hand_checks import joined_text, rule
-from ekiden.api.json_schema import TEXT, any_of, array, closed_object
-from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect, refused
+from ekiden.api.json_schema import TEXT, any_of, array, open_object
+from ekiden.api.lone_surrogates import sound_arguments
+from ekiden.api.schema_base import ReadBy, Strict, Within
+from ekiden.api.shape import Fate, Shape, ignored, refused
 from ekiden.api.structured import format_asked
 from ekiden.api.text_output import Piece, chat_logprobs, finish_fields, prompt_logprobs
-from ekiden.api.tool_fields import FunctionDefinition, FunctionTyped, NestedChoice, Tools, tool_of
+from ekiden.api.tool_fields import (
+    FunctionDefinition,
+    FunctionTyped,
+    LeftOut,
+    NestedChoice,
+    OfTypes,
+    Tools,
+    kept,
+    tool_of,
+)
 from ekiden.api.tools.reply import ReplyReader, chat_delta, chat_finish_fields, chat_message
 from ekiden.state.sampling_params import BOUNDS, MAX_ENTRIES, SamplingParams
 
-_CONTENT_SCHEMA: Final = any_of(TEXT, array(closed_object({"type": {"const": "text"}, "text": TEXT})))
+_PART_SHAPE: Final = Shape(
+    names=frozenset({"type", "text", "refusal"}), fates={"cache_control": ignored(FOUND_BY_CONTENT)}
+)
+_CONTENT_SCHEMA: Final = any_of(
+    TEXT,
+    array(open_object({"type": {"const": "text"}, "text": TEXT}), 0),
+    array(open_object({"type": {"const": "refusal"}, "refusal": TEXT}), 0),
+)
+_ARGUMENTS_SCHEMA: Final = any_of(TEXT, {"type": "object"})
 
 
-def _check_content(value: Any) -> str:
-    if value == []:
-        raise rule("is []; it must be a string or a list of text parts")
-    return joined_text(value)
+def _read_content(value: Any) -> str | None:
+    """An empty list counts as absent."""
+    return None if value == [] else joined_text(value)
+
+
+def _read_arguments(value: Any) -> str:
+    """Some clients send the object itself."""
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, str):
+        raise rule(f"is {shown(value)}; it must be a string of JSON")
+    return sound_arguments(value)
 
 
 class FunctionCall(Strict):
     name: str
-    arguments: str | None = None
+    arguments: Annotated[str, ReadBy(_read_arguments, _ARGUMENTS_SCHEMA)] | None = None
 
 
 class ToolCall(Strict):
+    fates: ClassVar[Mapping[str, Fate]] = {"index": ignored("the calls are in the order of the list")}
+
     id: str | None = None
     type: Literal["function"] | None = None
     function: FunctionCall
 
 
-class ChatMessage(Strict):
-    """A message of the conversation. Clients that send back earlier answers include the last four fields and those in
-    ``fates``."""
+_NOT_FOR_THE_TEMPLATE: Final = "it is no part of the prompt"
 
-    fates: ClassVar[dict[str, Fate]] = dict.fromkeys(
-        ("audio", "function_call"), refused("it is not supported by this server")
-    )
+
+class ChatMessage(Strict):
+    """A message of the conversation. Clients that send back earlier answers include more than the model is shown.
+
+    ``prefix`` on the last message, of the role assistant: the answer continues it.
+    """
+
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "audio": refused("the model takes and gives text only"),
+        "images": refused("the model takes and gives text only", fine=([],)),
+        "function_call": refused("this older form of tool_calls is not taken"),
+        "cache_control": ignored(FOUND_BY_CONTENT),
+        "id": ignored(_NOT_FOR_THE_TEMPLATE),
+        "type": ignored(_NOT_FOR_THE_TEMPLATE, fine=("message", "text")),
+        "annotations": ignored(_NOT_FOR_THE_TEMPLATE),
+        "reasoning_content": ignored(_NOT_FOR_THE_TEMPLATE),
+        "provider_specific_fields": ignored(_NOT_FOR_THE_TEMPLATE),
+    }
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, ReadBy(_check_content, _CONTENT_SCHEMA)] | None = None
+    content: Annotated[str, ReadBy(_read_content, _CONTENT_SCHEMA, _PART_SHAPE)] | None = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    prefix: bool | None = None
 
 
-Modalities = Annotated[list[Literal["text"]], Field(fail_fast=True, max_length=1)]
 Messages = Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
 
 
 class ChatTool(FunctionTyped):
+    fates: ClassVar[Mapping[str, Fate]] = {"cache_control": ignored(FOUND_BY_CONTENT)}
+
     function: FunctionDefinition
 
 
+OfferedTool = Annotated[ChatTool | LeftOut, OfTypes(ChatTool, "function")]
+
+
 class ChatRequest(GenerationFields, ConversationHints):
-    fates: ClassVar[dict[str, Fate]] = {
-        "functions": refused("this older form of tools is not taken; send tools"),
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "functions": refused("this older form of tools is not taken; send tools", fine=([],)),
+        "function_call": refused("this older form of tool_choice is not taken", fine=("none", "auto")),
         "audio": refused("the model takes and gives text only"),
-        "web_search_options": refused("the server does not reach the network"),
-        "reasoning_effort": refused("the model has no reasoning setting"),
-        "verbosity": refused("the model has no verbosity setting"),
+        "modalities": refused("the model takes and gives text only", fine=(["text"],)),
+        "web_search_options": ignored("the server does not reach the network"),
+        "reasoning_effort": ignored("the model has no reasoning setting", fine=("none",)),
+        "prediction": ignored("it is a hint that changes no answer"),
+        "add_special_tokens": ignored("the chat template decides", fine=(False,)),
+        "best_of": ignored("it is for /v1/completions", fine=(1,)),
+        "echo": refused("it is for /v1/completions", fine=(False,)),
+        "documents": refused("send their text in messages", fine=([],)),
+        "chat_template": refused("start the server with --chat-template FILE"),
     }
 
     messages: Messages
@@ -78,14 +141,12 @@ class ChatRequest(GenerationFields, ConversationHints):
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Within(BOUNDS["logprobs"])] | None = None
-    tools: Tools[ChatTool] | None = None
+    tools: Tools[OfferedTool] | None = None
     tool_choice: NestedChoice | None = None
+    # Extensions common elsewhere.
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     parallel_tool_calls: bool | None = None
-    prediction: Annotated[dict[str, Any] | None, no_effect("an object: a hint that changes no answer")] = None
-    modalities: Annotated[Modalities | None, no_effect("['text'] only")] = None
-    function_call: Annotated[
-        Literal["none", "auto"] | None, no_effect("'none' or 'auto': without functions it has no meaning")
-    ] = None
 
 
 def messages_of(messages: list[ChatMessage]) -> list[Message]:
@@ -96,7 +157,7 @@ def messages_of(messages: list[ChatMessage]) -> list[Message]:
 def _message(message: ChatMessage, where: str) -> Message:
     """Null, absent and empty content all become an empty string."""
     calls = message.tool_calls or []
-    if message.content is None and (message.role != "assistant" or not (calls or message.refusal)):
+    if message.content is None and message.role != "assistant":
         raise invalid(
             f"{where}.content", f"{where}.content is required for the role {message.role!r}.", code="missing_parameter"
         )
@@ -116,24 +177,44 @@ def _message(message: ChatMessage, where: str) -> Message:
     return prepared
 
 
+def _continued(fields: ChatRequest, messages: list[Message]) -> tuple[list[Message], str]:
+    """The conversation without its last message, and that message, which the answer continues."""
+    name = "continue_final_message" if fields.continue_final_message else f"messages[{len(messages) - 1}].prefix"
+    if fields.add_generation_prompt and fields.continue_final_message:
+        raise invalid(name, f"{name} and add_generation_prompt cannot both be true; the answer would be a new message.")
+    *before, last = messages
+    if last["role"] != "assistant" or "tool_calls" in last:
+        raise invalid(name, f"{name} is true; the last message must be a text of the role 'assistant'.")
+    if not before:
+        raise invalid(name, f"{name} is true; there must be a message before the last one.")
+    return before, last["content"]
+
+
 def chat_call(fields: ChatRequest, defaults: SamplingParams) -> Call:
     include_usage = check_streaming(fields)
-    if fields.top_logprobs is not None and not fields.logprobs:
+    if fields.top_logprobs and not fields.logprobs:
         text = f"top_logprobs is {fields.top_logprobs}; it is allowed only with logprobs: true."
         raise invalid("top_logprobs", text)
     newer = fields.max_completion_tokens is not None
+    continues = fields.continue_final_message or bool(fields.messages[-1].prefix)
+    messages, beginning = messages_of(fields.messages), ""
+    if continues:
+        messages, beginning = _continued(fields, messages)
     return Call(
         model=fields.model,
         prompt=Conversation(
-            messages=messages_of(fields.messages),
-            tools=[tool_of(tool.function, f"tools[{i}].function") for i, tool in enumerate(fields.tools or [])],
+            messages=messages,
+            tools=[tool_of(tool.function, f"tools[{i}].function") for i, tool in kept(fields.tools)],
             tool_choice=fields.tool_choice or "auto",
             parallel_tool_calls=fields.parallel_tool_calls is not False,
+            beginning=beginning,
+            add_generation_prompt=continues or fields.add_generation_prompt is not False,
         ),
-        sampling=sampling_of(
+        sampling=generation_sampling(
             fields,
             defaults,
-            max_tokens=fields.max_completion_tokens if newer else fields.max_tokens,
+            fields.max_completion_tokens,
+            fields.max_tokens,
             logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         ),
         names={"max_tokens": "max_completion_tokens"} if newer else {},
@@ -158,9 +239,10 @@ class ChatWriter(ChunkedWriter):
         tokenizer, first = self.job.tokenizer, self.job.children[0]
         for child, answer in zip(self.job.children, answers, strict=True):
             wants = child.request.sampling.logprobs is not None
-            message = chat_message(self.job.plan, answer.text)
+            reader = self._readers[child.index]
+            message = chat_message(reader, answer.text)
             logprobs = chat_logprobs(tokenizer, answer.logprobs or []) if wants else None
-            finish = chat_finish_fields(answer.finish, "tool_calls" in message)
+            finish = chat_finish_fields(answer.finish, reader.called)
             body = {"message": message, "logprobs": logprobs}
             choices.append(self.choice(child.index, body, finish, token_ids=answer.token_ids))
         response = self.head | {"choices": choices, "usage": usage}
@@ -178,6 +260,7 @@ class ChatWriter(ChunkedWriter):
 
     def piece(self, child: Child, piece: Piece) -> bytes:
         """One chunk; for a piece that may hold tool calls one for each delta, the last with the log-probabilities."""
+        self.count(child, piece)
         reader = self._readers[child.index]
         if self.job.plan is None:
             if self.is_text(piece):

@@ -5,6 +5,7 @@ from typing import Any
 from ekiden.api.doors.door import Job
 from ekiden.api.errors import ApiError
 from ekiden.api.fields import GenerationFields
+from ekiden.api.generation import Child
 from ekiden.api.sse import DONE, encode
 from ekiden.api.text_output import Piece
 
@@ -20,6 +21,9 @@ class ChunkedWriter:
     ) -> None:
         self.job = job
         self.return_ids = bool(fields.return_token_ids)
+        options = fields.stream_options
+        self._continuous = job.call.include_usage and options is not None and bool(options.continuous_usage_stats)
+        self._counts = [0 for _ in job.children]
         self.head: dict[str, Any] = {
             "id": f"{prefix}-{job.origin.request_id}",
             "object": kind,
@@ -38,11 +42,21 @@ class ChunkedWriter:
         return {"index": index, **body, **finish, **(ids if self.return_ids else {})}
 
     def chunk(self, choice: dict[str, Any]) -> bytes:
-        return self._prefix + encode(choice) + self._suffix
+        suffix = self._usage_so_far(choice["index"]) if self._continuous else self._suffix
+        return self._prefix + encode(choice) + suffix
+
+    def count(self, child: Child, piece: Piece) -> None:
+        """Count the tokens of a piece before its chunks are written."""
+        self._counts[child.index] += len(piece.token_ids)
+
+    def _usage_so_far(self, index: int) -> bytes:
+        given, done = len(self.job.children[index].prompt.token_ids), self._counts[index]
+        usage = {"prompt_tokens": given, "completion_tokens": done, "total_tokens": given + done}
+        return b'],"usage":' + encode(usage) + b"}\n\n"
 
     def is_text(self, piece: Piece) -> bool:
         """Whether a piece has nothing to tell but its text."""
-        return piece.finish is None and not piece.logprobs and not self.return_ids
+        return piece.finish is None and not (piece.logprobs or self.return_ids or self._continuous)
 
     def grown(self, index: int, text: str) -> bytes:
         """The chunk of a choice that grew by a text and nothing else."""

@@ -1,18 +1,21 @@
 """``POST /v1/completions``: continues one prompt or a batch of them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
+from ekiden.api.aligned import TokenEntry
 from ekiden.api.call import Call, Texts
 from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.texts import TEXTS_SCHEMA, read_texts
 from ekiden.api.errors import invalid
-from ekiden.api.fields import Choices, GenerationFields, check_streaming, sampling_of
+from ekiden.api.fields import Choices, GenerationFields, check_streaming, generation_sampling
 from ekiden.api.generation import Child
-from ekiden.api.schema_base import Fate, ReadBy, Within, refused
+from ekiden.api.schema_base import ReadBy, Within
+from ekiden.api.shape import Fate, refused
 from ekiden.api.structured import format_asked
-from ekiden.api.text_output import CompletionLogprobs, Piece, TokenEntry, finish_fields, prompt_logprobs
+from ekiden.api.text_output import CompletionLogprobs, Piece, finish_fields, prompt_logprobs
 from ekiden.state.request import TokenLogprobs
 from ekiden.state.sampling_params import Bound, SamplingParams
 
@@ -21,13 +24,16 @@ MAX_REQUESTS: Final = 2048
 
 
 class CompletionRequest(GenerationFields):
-    fates: ClassVar[dict[str, Fate]] = {"suffix": refused("the model cannot fill in between a prompt and a suffix")}
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "suffix": refused("the model cannot fill in between a prompt and a suffix", fine=("",)),
+    }
 
     prompt: Annotated[Texts, ReadBy(read_texts, TEXTS_SCHEMA)]
     max_tokens: Annotated[int, Within(Bound(0, None, "at least 0"))] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Within(Bound(0, 5, "between 0 and 5"))] | None = None
     best_of: Choices | None = None
+    add_special_tokens: bool | None = None
 
 
 def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call:
@@ -43,7 +49,7 @@ def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call
         raise invalid("best_of", f"best_of is {best_of}; what is streamed cannot be chosen from, so it must equal n.")
     # Both ``prompt_logprobs`` and ``echo`` with ``logprobs`` need the log-probabilities of the prompt.
     asked = [count for count in (fields.prompt_logprobs, fields.logprobs if echo else None) if count is not None]
-    prompt = replace(fields.prompt, decoded=echo)
+    prompt = replace(fields.prompt, decoded=echo, add_special=fields.add_special_tokens is not False)
     each, num_prompts = best_of or n, len(prompt.texts or prompt.token_lists)
     if num_prompts * each > MAX_REQUESTS:
         param = "best_of" if best_of is not None else "n" if n > 1 else "prompt"
@@ -52,10 +58,10 @@ def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call
     return Call(
         model=fields.model,
         prompt=prompt,
-        sampling=sampling_of(
+        sampling=generation_sampling(
             fields,
             defaults,
-            max_tokens=1 if prompt_only else fields.max_tokens,
+            1 if prompt_only else fields.max_tokens,
             logprobs=0 if picks and fields.logprobs is None else fields.logprobs,
             prompt_logprobs=max(asked, default=None),
         ),
@@ -131,6 +137,7 @@ class CompletionWriter(ChunkedWriter):
         return self.chunk(self.choice(child.index, body, finish_fields(None), prompt_token_ids=ids))
 
     def piece(self, child: Child, piece: Piece) -> bytes:
+        self.count(child, piece)
         if self.is_text(piece):
             return self.grown(child.index, piece.text)
         logprobs = self._of_answer(child, piece.logprobs) if piece.logprobs else None

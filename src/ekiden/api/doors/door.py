@@ -22,6 +22,7 @@ from ekiden.api.body_limit import read_json_body
 from ekiden.api.call import Call, Conversation, Embedding, Origin, Pairs
 from ekiden.api.errors import ApiError, invalid, model_not_found, no_embeddings, refusal_of
 from ekiden.api.generation import AnswerWriter, Child, Generation, WholeWriter, usage_of
+from ekiden.api.ignored import IgnoredFields
 from ekiden.api.prompts import Prompt, chat_prompt, pair_prompts, text_prompts
 from ekiden.api.schema_base import Strict, parse
 from ekiden.api.sse import SseWriter
@@ -66,12 +67,15 @@ class Door(Generic[Fields, Writer]):
 
 @dataclass(slots=True, kw_only=True)
 class Doors:
-    """Answers calls. ``defaults`` are the sampling values for what a request leaves out."""
+    """Answers calls. ``defaults`` are the sampling values for what a request leaves out; ``refuse_unknown``: a field
+    that stands in no table is a 400."""
 
     generation: Generation
     limits: LimitsConfig
     tenant_header: str | None
     defaults: SamplingParams
+    ignored: IgnoredFields
+    refuse_unknown: bool
 
     async def answer(self, door: Door[Fields, AnswerWriter], request: HttpRequest) -> Response:
         """Answers a call, whole or streamed. Raises :class:`ApiError` before the first byte."""
@@ -103,21 +107,28 @@ class Doors:
             origin = replace(origin, tenant=tenant)
             body = await self.read_body(request)
             origin = Origin.of(scope, tenant)  # its arrival is when its body is complete
-            fields = parse(door.fields, body)
+            fields, passed_over = parse(door.fields, body, refuse_unknown=self.refuse_unknown)
             call = door.call(fields, self.defaults)
+            call.ignored[:0] = passed_over
             self.check_model(call.model)
             self.generation.flight.check_open()
             origin = origin.with_headers(scope, self.limits.request_timeout)
             if not door.extended_finish_reasons:
                 origin = replace(origin, extended_finish_reasons=False)
-            return fields, await self.prepare(origin, call)
+            job = await self.prepare(origin, call)
+            self.ignored.tell(scope, call.ignored)
+            return fields, job
         except ApiError as error:
             self.note_refusal(origin, error)
             raise
 
-    async def read(self, model: type[Fields], request: HttpRequest) -> Fields:
-        """A request's body as ``model``."""
-        return parse(model, await self.read_body(request))
+    async def read(self, model: type[Fields], request: HttpRequest, *, own: bool = False) -> Fields:
+        """A request's body as ``model``. ``own``: of a route that only this server has, where an unknown field is a
+        mistake."""
+        body = await self.read_body(request)
+        fields, passed_over = parse(model, body, refuse_unknown=own or self.refuse_unknown)
+        self.ignored.tell(request.scope, passed_over)
+        return fields
 
     async def read_body(self, request: HttpRequest) -> bytes:
         """A request's body within the limits of size and time; see :func:`read_json_body`."""

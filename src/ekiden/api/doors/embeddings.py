@@ -4,8 +4,9 @@ The model was trained to write text and not to compare it: see docs/decisions/00
 """
 
 from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,10 @@ from ekiden.api.call import Call, Embedding, Texts
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.texts import MAX_TEXTS, TEXTS_SCHEMA, read_texts
 from ekiden.api.errors import invalid
-from ekiden.api.fields import AnyString, Priority
+from ekiden.api.fields import Priority
 from ekiden.api.hand_checks import rule
 from ekiden.api.schema_base import ReadBy, Strict, Within
+from ekiden.api.shape import Fate, ignored
 from ekiden.api.text_output import Piece
 from ekiden.state.request import Pooling
 from ekiden.state.sampling_params import Bound, SamplingParams
@@ -34,20 +36,26 @@ KeptTokens = Annotated[int, ReadBy(_check_kept, {"type": "integer", "minimum": K
 
 
 class EmbeddingsRequest(Strict):
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "user": ignored("nobody is told apart by it"),
+        "input_type": ignored("the model knows one kind of input"),
+    }
+
     model: str
     input: Annotated[Texts, ReadBy(read_texts, TEXTS_SCHEMA)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Within(Bound(1, None, "at least 1"))] | None = None
-    user: AnyString = None
     # Extensions common elsewhere.
     pooling: Literal["mean", "last"] | None = None
     normalize: bool | None = None
+    add_special_tokens: bool | None = None
     truncate_prompt_tokens: KeptTokens | None = None
     priority: Priority | None = None
 
 
 def embeddings_call(fields: EmbeddingsRequest, defaults: SamplingParams) -> Call:
-    inputs = replace(fields.input, param="input", keep_last=fields.truncate_prompt_tokens)
+    special = fields.add_special_tokens is not False
+    inputs = replace(fields.input, param="input", add_special=special, keep_last=fields.truncate_prompt_tokens)
     count = len(inputs.texts or inputs.token_lists)
     if count > MAX_TEXTS:
         raise invalid("input", f"input has {count} entries; at most {MAX_TEXTS} are allowed.")

@@ -1,6 +1,7 @@
 """``POST /v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's shape of a conversation."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -12,11 +13,22 @@ from ekiden.api.call import Call, Conversation, EarlierCall, Message, NamedChoic
 from ekiden.api.doors.door import Door, Doors, Job
 from ekiden.api.doors.items import ItemsWriter
 from ekiden.api.errors import ApiError, invalid, messages_body, shown
-from ekiden.api.fields import MAX_MESSAGES, AnyString, MaxTokens, StopList, TopK, TopP, sampling_of
+from ekiden.api.fields import (
+    FOUND_BY_CONTENT,
+    MAX_MESSAGES,
+    NOT_STORED,
+    ONE_TIER,
+    MaxTokens,
+    StopList,
+    TopK,
+    TopP,
+    sampling_of,
+)
 from ekiden.api.generation import Child
 from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, string_field
 from ekiden.api.json_schema import TEXT, any_of, array, closed_object
-from ekiden.api.schema_base import Fate, ReadBy, Strict, Within, no_effect, refused
+from ekiden.api.schema_base import ReadBy, Strict, Within
+from ekiden.api.shape import Fate, ignored, refused
 from ekiden.api.sse import named_event
 from ekiden.api.structured import json_format
 from ekiden.api.text_output import Piece
@@ -28,7 +40,7 @@ _PASSED_OVER: Final = ("cache_control", "citations")
 
 
 def _text(value: Any, where: str = "") -> str:
-    return joined_text(value, where, extra=_PASSED_OVER, noun="blocks")
+    return joined_text(value, where, kinds={"text": "text"}, noun="blocks")
 
 
 def _check_messages(value: Any) -> list[Message]:
@@ -118,7 +130,7 @@ class OutputFormat(Strict):
 
 
 class OutputConfig(Strict):
-    fates: ClassVar[dict[str, Fate]] = {"effort": refused("the model has no effort setting")}
+    fates: ClassVar[Mapping[str, Fate]] = {"effort": refused("the model has no effort setting")}
 
     format: OutputFormat | None = None
 
@@ -127,16 +139,13 @@ class Thinking(Strict):
     type: Literal["disabled"]
 
 
-class MessagesMetadata(Strict):
-    user_id: str | None = None
-
-
 class CountRequest(Strict):
     """What ``/v1/messages/count_tokens`` takes."""
 
-    fates: ClassVar[dict[str, Fate]] = {
+    fates: ClassVar[Mapping[str, Fate]] = {
         "context_management": refused("a conversation is taken as it is"),
         "mcp_servers": refused("the server calls nobody else"),
+        "cache_control": ignored(FOUND_BY_CONTENT),
     }
 
     model: str
@@ -145,12 +154,16 @@ class CountRequest(Strict):
     tools: Tools[MessagesTool] | None = None
     tool_choice: MessagesChoice | None = None
     output_config: OutputConfig | None = None
-    thinking: Annotated[Thinking | None, no_effect("of the type 'disabled' only")] = None
-    cache_control: Annotated[dict[str, Any] | None, no_effect("an object: prefixes are found by their content")] = None
+    thinking: Thinking | None = None
 
 
 class MessagesRequest(CountRequest):
-    fates: ClassVar[dict[str, Fate]] = {"container": refused("the server runs no code")}
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "container": refused("the server runs no code"),
+        "metadata": ignored(NOT_STORED),
+        "service_tier": ignored(ONE_TIER, fine=("auto", "standard_only")),
+        "inference_geo": ignored("the server is where it is"),
+    }
 
     max_tokens: MaxTokens
     temperature: Annotated[float, Within(Bound(0, 1, "between 0 and 1"))] | None = None
@@ -158,11 +171,6 @@ class MessagesRequest(CountRequest):
     top_k: TopK | None = None
     stop_sequences: StopList | None = None
     stream: bool | None = None
-    metadata: Annotated[MessagesMetadata | None, no_effect("an object with a user_id")] = None
-    service_tier: Annotated[
-        Literal["auto", "standard_only"] | None, no_effect("'auto' or 'standard_only': there is one tier")
-    ] = None
-    inference_geo: AnyString = None
 
 
 def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:

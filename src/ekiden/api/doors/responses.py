@@ -3,26 +3,28 @@
 Nothing is kept between calls: ``store: true`` and whatever refers to an earlier response is refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from ekiden.api.call import AnswerFormat, Call, Conversation, Message, NamedChoice, earlier_call
+from ekiden.api.constraint_fields import JsonSchemaFormat
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.items import ItemsWriter
 from ekiden.api.errors import ApiError, invalid, shown
 from ekiden.api.fields import (
     MAX_MESSAGES,
-    NOT_STORED,
     ConversationHints,
-    JsonSchemaFormat,
     MaxTokens,
+    MetadataStrings,
     OpenAIFields,
     sampling_of,
 )
 from ekiden.api.generation import Child
 from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, string_field
 from ekiden.api.json_schema import TEXT, any_of, array
-from ekiden.api.schema_base import Fate, ReadBy, Strict, no_effect, refused
+from ekiden.api.lone_surrogates import sound_arguments
+from ekiden.api.schema_base import ReadBy, Strict
+from ekiden.api.shape import Fate, ignored, refused
 from ekiden.api.sse import named_event
 from ekiden.api.structured import json_format, schema_format
 from ekiden.api.text_output import Piece
@@ -31,20 +33,6 @@ from ekiden.state.sampling_params import SamplingParams
 
 _STATE: Final = "this server keeps nothing between calls; send the whole conversation in input"
 _NO_LOGPROBS: Final = "log-probabilities are given by /v1/chat/completions and /v1/completions"
-
-
-def _only(allowed: Any, words: str) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if value != allowed or isinstance(value, bool):
-            raise rule(f"is {shown(value)}; it must be {words}")
-        return value
-
-    return read
-
-
-_NO_INCLUDE: Final = f"an empty list: {_NO_LOGPROBS}, and there is nothing else to include"
-Include = Annotated[list[Any], ReadBy(_only([], _NO_INCLUDE), {"type": "array", "maxItems": 0})]
-TopLogprobs = Annotated[int, ReadBy(_only(0, f"0: {_NO_LOGPROBS}"), {"const": 0})]
 
 
 def _check_input(value: Any) -> list[Message]:
@@ -85,6 +73,7 @@ def _add_call(messages: list[Message], item: dict[str, Any], where: str) -> None
     """Chat templates expect a text of the assistant and the calls that follow it in one message."""
     only_fields(item, ("type", "id", "status", "call_id", "name", "arguments"), where)
     name, arguments = string_field(item, "name", where), string_field(item, "arguments", where)
+    sound_arguments(arguments, f"{where}.arguments")
     call = earlier_call(string_field(item, "call_id", where), name, arguments)
     if messages and messages[-1]["role"] == "assistant":
         messages[-1].setdefault("tool_calls", []).append(call)
@@ -93,8 +82,7 @@ def _add_call(messages: list[Message], item: dict[str, Any], where: str) -> None
 
 
 def _text(value: Any, where: str) -> str:
-    kinds, extra = ("input_text", "output_text", "text"), ("annotations", "logprobs")
-    return joined_text(value, where, kinds=kinds, extra=extra)
+    return joined_text(value, where, kinds=dict.fromkeys(("input_text", "output_text", "text"), "text"))
 
 
 _ITEM_SCHEMA: Final = {"type": "object", "properties": {"type": TEXT}}
@@ -118,11 +106,11 @@ class ResponseTool(FunctionDefinition, FunctionTyped):
 
 
 class ResponsesStreamOptions(Strict):
-    include_obfuscation: bool | None = None
+    fates: ClassVar[Mapping[str, Fate]] = {"include_obfuscation": ignored("streams carry no padding")}
 
 
 class ResponsesRequest(OpenAIFields, ConversationHints):
-    fates: ClassVar[dict[str, Fate]] = {
+    fates: ClassVar[Mapping[str, Fate]] = {
         "previous_response_id": refused(_STATE),
         "conversation": refused(_STATE),
         "prompt": refused("no prompts are stored here; send the text in input"),
@@ -130,6 +118,10 @@ class ResponsesRequest(OpenAIFields, ConversationHints):
         "max_tool_calls": refused("there are no tools that the server itself would call"),
         "context_management": refused("a conversation is taken as it is"),
         "moderation": refused("nothing is moderated here"),
+        "truncation": refused("a conversation is taken as it is", fine=("disabled",)),
+        "background": refused(_STATE, fine=(False,)),
+        "include": refused(f"{_NO_LOGPROBS}, and there is nothing else to include", fine=([],)),
+        "top_logprobs": refused(_NO_LOGPROBS, fine=(0,)),
     }
 
     input: Annotated[list[Message], ReadBy(_check_input, _INPUT_SCHEMA)]
@@ -139,14 +131,11 @@ class ResponsesRequest(OpenAIFields, ConversationHints):
     tools: Tools[ResponseTool] | None = None
     tool_choice: FlatChoice | None = None
     parallel_tool_calls: bool | None = None
-    truncation: Annotated[Literal["disabled"] | None, no_effect("'disabled' only")] = None
-    background: Annotated[Literal[False] | None, no_effect("false only")] = None
-    include: Annotated[Include | None, no_effect("an empty list")] = None
-    top_logprobs: Annotated[TopLogprobs | None, no_effect("0 only")] = None
-    stream_options: Annotated[
-        ResponsesStreamOptions | None, no_effect("include_obfuscation: streams carry no padding")
-    ] = None
-    store: Annotated[bool | None, NOT_STORED] = None
+    stream_options: ResponsesStreamOptions | None = None
+    store: bool | None = None
+    # Given back with the answer.
+    metadata: MetadataStrings | None = None
+    user: str | None = None
 
 
 def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
@@ -222,7 +211,7 @@ class ResponseWriter(ItemsWriter):
     def close(self) -> bytes:
         """What is still open when the answer is cut is ``incomplete``."""
         item = self.items[-1]
-        item["status"] = "incomplete" if self.cut else "completed"
+        item["status"] = "incomplete" if self.cut or (self.open == "call" and self.reader.cut) else "completed"
         if self.open == "call":
             done = {"name": item["name"], "arguments": item["arguments"]}
             told = self._of_item("response.function_call_arguments.done", done)

@@ -5,9 +5,10 @@ A document's score is the geometric mean of the probabilities that the model giv
 et al. 2022). It orders the documents of one query; as a number it says little, see docs/decisions/0017.
 """
 
+from collections.abc import Mapping
 from itertools import product
 from math import exp
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
@@ -15,10 +16,11 @@ from ekiden.api.call import Call, Pairs
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.texts import MAX_TEXTS
 from ekiden.api.errors import invalid, shown
-from ekiden.api.fields import AnyString, Priority
-from ekiden.api.hand_checks import only_fields, rule, string_field
-from ekiden.api.json_schema import TEXT, any_of, array, closed_object
+from ekiden.api.fields import Priority
+from ekiden.api.hand_checks import rule, string_field
+from ekiden.api.json_schema import TEXT, any_of, array
 from ekiden.api.schema_base import ReadBy, Strict, Within
+from ekiden.api.shape import Fate, Shape, ignored, refused
 from ekiden.api.text_output import Piece
 from ekiden.state.sampling_params import Bound, SamplingParams
 
@@ -54,45 +56,55 @@ def _read_documents(value: Any) -> list[str]:
     texts: list[str] = []
     for index, document in enumerate(value):
         if isinstance(document, dict):
-            only_fields(document, ("text",), f"[{index}]")
             texts.append(string_field(document, "text", f"[{index}]"))
         else:
             texts.append(_read_text(document, f"[{index}]", may_be_empty=True))
     return texts
 
 
+_OF_DOCUMENTS: Final = dict.fromkeys(("id", "title"), ignored("a document is its text"))
 _QUERY_SCHEMA: Final = {"type": "string", "minLength": 1}
 Queries = Annotated[str | list[str], ReadBy(_read_queries, any_of(_QUERY_SCHEMA, array(_QUERY_SCHEMA)))]
 Compared = Annotated[str | list[str], ReadBy(_read_compared, any_of(TEXT, array(TEXT)))]
-Documents = Annotated[list[str], ReadBy(_read_documents, array(any_of(TEXT, closed_object({"text": TEXT}))))]
+_DOCUMENTS_SCHEMA: Final = array(any_of(TEXT, {"type": "object", "properties": {"text": TEXT}, "required": ["text"]}))
+Documents = Annotated[
+    list[str], ReadBy(_read_documents, _DOCUMENTS_SCHEMA, Shape(names=frozenset({"text"}), fates=_OF_DOCUMENTS))
+]
 FirstTokens = Annotated[int, Within(Bound(1, None, "at least 1"))]
 
 
-class ScoreRequest(Strict):
-    """``queries`` and ``documents`` are other names of ``text_1`` and ``text_2``."""
+class PairFields(Strict):
+    """What scores and rankings share. Of a longer document only the first ``max_tokens_per_doc`` tokens count."""
+
+    fates: ClassVar[Mapping[str, Fate]] = {"user": ignored("nobody is told apart by it")}
 
     model: str
+    max_tokens_per_doc: FirstTokens | None = None
+    priority: Priority | None = None
+
+
+class ScoreRequest(PairFields):
+    """``queries`` and ``documents`` are other names of ``text_1`` and ``text_2``."""
+
     text_1: Queries | None = None
     text_2: Compared | None = None
     queries: Queries | None = None
     documents: Compared | None = None
-    user: AnyString = None
-    max_tokens_per_doc: FirstTokens | None = None
-    priority: Priority | None = None
 
 
-class RerankRequest(Strict):
-    model: str
+class RerankRequest(PairFields):
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "max_chunks_per_doc": ignored("a document is read whole"),
+        "rank_fields": refused("a document is its text alone", fine=(["text"],)),
+    }
+
     query: Annotated[str, Field(min_length=1)]
     documents: Documents
     top_n: Annotated[int, Within(Bound(1, None, "at least 1"))] | None = None
     return_documents: bool | None = None
-    max_tokens_per_doc: FirstTokens | None = None
-    user: AnyString = None
-    priority: Priority | None = None
 
 
-def _call(fields: ScoreRequest | RerankRequest, pairs: Pairs) -> Call:
+def _call(fields: PairFields, pairs: Pairs) -> Call:
     if len(pairs.wanted) > MAX_TEXTS:
         count = len(pairs.wanted)
         raise invalid(pairs.names[1], f"{count} pairs of texts are asked for; at most {MAX_TEXTS} are allowed.")

@@ -2,10 +2,12 @@
 
 Rules:
 - what is given out never depends on how the text was cut into pieces, so a streamed answer equals a whole one;
-- a call to a function that was not offered, and what only looks like a call, is text;
+- a call is given out when it is whole, with arguments that are a JSON object; where a grammar sees to that, as it is
+  written, and then it may be cut;
+- a call to a function that was not offered, one that is cut or malformed, and what only looks like a call, is text;
 - white space around calls belongs to the format and is not text;
 - an answer without calls keeps its text to the last character, unless calls were all that it could hold;
-- a call that was cut before its name was known is left out where another came before it.
+- the beginning of a marker is left out at the end of an answer that holds a call.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ekiden.api.tools.formats import ToolFormat
-from ekiden.api.tools.scanner import CallScanner, ValueScanner
+from ekiden.api.tools.scanner import CallScanner, ValueScanner, whole_object
 
 _SPACE = " \t\r\n"
 
@@ -50,7 +52,8 @@ Reader = Generator[None, None, T]
 class ToolParser(ABC):
     """One answer's text. ``num_calls`` counts the calls that have begun.
 
-    ``forced``: a grammar lets nothing but calls come.
+    ``live``: a grammar makes every call whole unless it is cut, so that calls are given out as they are written.
+    ``forced``: it lets nothing but calls come.
     """
 
     opening: str
@@ -58,8 +61,11 @@ class ToolParser(ABC):
     separators = ""
     """What may stand between two calls, beside white space."""
 
-    def __init__(self, names: frozenset[str], new_id: Callable[[], str], *, forced: bool = False) -> None:
+    def __init__(
+        self, names: frozenset[str], new_id: Callable[[], str], *, live: bool = False, forced: bool = False
+    ) -> None:
         self._names = names
+        self._live = live
         self._forced = forced
         self._new_id = new_id
         self._buffer = ""
@@ -69,6 +75,7 @@ class ToolParser(ABC):
         self._said = False
         self._said_since_call = True
         self._raw = ""
+        self._scanner: CallScanner | None = None
         self._begun = False
         self._awaited = self.opening
         self._reader = self._read()
@@ -83,13 +90,18 @@ class ToolParser(ABC):
         next(self._reader)
         return self._taken()
 
+    @property
+    def cut(self) -> bool:
+        """Whether a call is not complete that was given out as it was written."""
+        return self._begun
+
     def finish(self) -> list[Event]:
         """The events of the text that was held back; no text follows."""
         held, rest = self._buffer, self._raw + self._buffer
         self._buffer = ""
-        if not self._begun:
-            cut = bool(self._raw) or self._awaited.startswith(held.strip(_SPACE + self.separators))
-            if not (cut and (self._forced or self.num_calls)):
+        if not (self._begun or self._complete_call()):
+            marker = not self._raw and self._awaited.startswith(held.strip(_SPACE + self.separators))
+            if not (self._forced and (marker or self._raw)) and not (marker and self.num_calls):
                 self._say(rest)
             if self._space and (self._said_since_call or self.num_calls == 0):
                 self._emit_text(self._space)
@@ -135,22 +147,38 @@ class ToolParser(ABC):
 
     def _object(self, raw: str) -> Reader[bool]:
         """A call's object, after the text ``raw`` that opened it; False when it was no call and is text."""
-        scanner, self._raw = CallScanner(), raw
+        scanner = self._scanner = CallScanner()
+        self._raw = raw
         while True:
             while not self._buffer:
                 yield
             self._raw += self._take(scanner.feed(self._buffer))
-            if not self._begun and scanner.name is not None and scanner.name in self._names:
-                self._begin_call(scanner.name)
-            ended = scanner.failed or scanner.done
+            ended, offered = scanner.failed or scanner.done, scanner.name in self._names
+            if self._live and offered and not self._begun:
+                self._begin_call(scanner.name or "")
             if self._begun:
                 self._argue(scanner.take())
                 if ended:
                     self._end_call()
                     return True
-            elif ended or scanner.name is not None:
+            elif ended and self._complete_call():
+                return True
+            elif ended or not (offered or scanner.name is None):
                 self._give_back()
                 return False
+
+    def _complete_call(self) -> bool:
+        """Give out the call that was read, if it is whole. The bracket that ends it may be missing."""
+        scanner = self._scanner
+        if scanner is None or scanner.name not in self._names or (arguments := scanner.whole()) is None:
+            return False
+        self._give_call(scanner.name or "", arguments)
+        return True
+
+    def _give_call(self, name: str, arguments: str) -> None:
+        self._begin_call(name)
+        self._argue(arguments)
+        self._end_call()
 
     def _begin_call(self, name: str) -> None:
         if self._said_since_call and self._said:
@@ -165,13 +193,13 @@ class ToolParser(ABC):
             self._events.append(CallArguments(self.num_calls - 1, text))
 
     def _end_call(self) -> None:
-        self._begun, self._raw = False, ""
+        self._begun, self._raw, self._scanner = False, "", None
         self._said_since_call = False
         self._awaited = self.closing
 
     def _give_back(self) -> None:
         """It was no call: what was read of it is text."""
-        raw, self._raw = self._raw, ""
+        raw, self._raw, self._scanner = self._raw, "", None
         self._say(raw)
 
 
@@ -200,7 +228,7 @@ class Llama3Parser(ToolParser):
         while True:
             rest = self._buffer.lstrip().lstrip(between).lstrip()
             if rest.startswith((self.opening, "{")):
-                before = "" if between else self._buffer[: len(self._buffer) - len(rest)]
+                before = self._buffer[: len(self._buffer) - len(rest)]
                 self._buffer = rest.removeprefix(self.opening)
                 if not (yield from self._object(before)):
                     break
@@ -228,17 +256,19 @@ class MistralParser(ToolParser):
                 continue
             raw = self._raw + self._take(1)
             while (yield from self._object(raw)):
-                raw, after = "", (yield from self._next())
-                if after in ",]":
-                    self._take(1)
+                if (after := (yield from self._next())) in ",]":
+                    self._raw += self._take(1)
+                raw, self._raw = self._raw, ""
                 if after != ",":
+                    if after != "]":
+                        self._say(raw)
                     break
 
     def _next(self) -> Reader[str]:
         """The next character that is not white space; it stays in the buffer."""
         while not (rest := self._buffer.lstrip()):
             yield
-        self._buffer = rest
+        self._raw += self._take(len(self._buffer) - len(rest))
         return rest[0]
 
     def _named(self) -> Reader[None]:
@@ -246,20 +276,29 @@ class MistralParser(ToolParser):
         while (at := self._buffer.find("{")) < 0:
             yield
         head = self._take(at)
+        self._raw += head
         name = head.split("[")[0].strip()
         if name not in self._names:
-            self._raw += head
             self._give_back()
             return
-        self._begin_call(name)
+        if self._live:
+            self._begin_call(name)
         value = ValueScanner()
         while True:
             end = next((index + 1 for index, character in enumerate(self._buffer) if value.feed(character)), 0)
-            self._argue(self._take(end or len(self._buffer)))
+            text = self._take(end or len(self._buffer))
+            self._raw += text
+            if self._live:
+                self._argue(text)
             if end:
-                self._end_call()
-                return
+                break
             yield
+        if self._live:
+            self._end_call()
+        elif (arguments := whole_object(value.text)) is not None:
+            self._give_call(name, arguments)
+        else:
+            self._give_back()
 
 
 def _overlap(text: str, marker: str) -> int:

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from ekiden.api.call import AnswerFormat, Conversation, NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import invalid
-from ekiden.api.structured import check_grammar
+from ekiden.api.structured import check_grammar, place_in
 from ekiden.api.text import ModelText
 from ekiden.api.tools import grammar as grammars
 from ekiden.api.tools.formats import ToolFormat, format_of, shown_tokens
 from ekiden.api.tools.parser import PARSERS, ToolParser
+from ekiden.sampling.exact_numbers import exact_numbers
 from ekiden.sampling.grammar_limits import GrammarError, check_schema
 from ekiden.sampling.structured import json_rule
 from ekiden.state.sampling_params import Grammar
@@ -22,16 +23,20 @@ _ID_CHARACTERS: Final = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan:
-    """How tool calls are prompted for and parsed. ``tools`` are those of the prompt, as the client described them."""
+    """How tool calls are prompted for and parsed. ``tools`` are those of the prompt, as the client described them.
+
+    ``ruled``: a grammar holds calls to their form. ``forced``: it lets nothing but calls come.
+    """
 
     form: ToolFormat
     tools: list[dict[str, Any]]
     names: frozenset[str]
     shown: frozenset[int]
+    ruled: bool
     forced: bool
 
     def parser(self) -> ToolParser:
-        return PARSERS[self.form](self.names, self._new_id, forced=self.forced)
+        return PARSERS[self.form](self.names, self._new_id, live=self.ruled, forced=self.forced)
 
     def _new_id(self) -> str:
         if self.form is ToolFormat.MISTRAL:  # whose templates take nine letters and digits, and nothing else
@@ -58,14 +63,15 @@ async def plan_tools(
         return None, wanted
     template = text.chat_template
     form = (None if template is None else format_of(template)) or ToolFormat.HERMES
+    made = _grammar(text, talk, answer_format, form, offered)
     plan = ToolPlan(
         form=form,
         tools=[tool.as_object() for tool in talk.tools],
         names=frozenset(function.name for function in functions),
         shown=shown_tokens(text.tokenizer, form),
+        ruled=made is not None,
         forced=choice != "auto",
     )
-    made = _grammar(text, talk, answer_format, form, offered)
     if made is not None:
         await check_grammar(text, made, "tools")
     return plan, made
@@ -81,7 +87,9 @@ def _grammar(
     """The grammar of the answer: a response format applies to answers in text; calls have a grammar of their own."""
     parallel, tokenizer = talk.parallel_tool_calls, text.tokenizer
     if answer_format is not None and answer_format.schema is None:
-        raise invalid("tools", "tools decide how an answer is written, so no guided_ field can be given with them.")
+        raise invalid(
+            "tools", f"tools decide how an answer is written, so {answer_format.param} cannot be given with them."
+        )
     if talk.tool_choice != "auto":
         parallel = parallel and not isinstance(talk.tool_choice, NamedChoice)
         return grammars.calls_only(form, offered, tokenizer, parallel=parallel)
@@ -100,11 +108,13 @@ def _function(tool: Tool) -> grammars.Function:
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
     if schema.get("type", "object") != "object":
         raise invalid(f"{where}.type", f"{where}.type must be 'object': arguments are passed by name.")
+    schema = {**schema, "type": "object"}
     try:
         check_schema(schema)
+        exact_numbers(schema, lenient=not tool.strict)
     except GrammarError as error:
-        raise invalid(where, f"{where} cannot be used: {error}.", code="invalid_grammar") from None
-    return grammars.Function(tool.name, {**schema, "type": "object"}, bool(tool.strict))
+        raise invalid(where, f"{where} cannot be used{place_in(error)}: {error}.", code="invalid_grammar") from None
+    return grammars.Function(tool.name, schema, bool(tool.strict))
 
 
 def _offered(tools: list[Tool], functions: list[grammars.Function], choice: ToolChoice) -> list[grammars.Function]:

@@ -23,20 +23,26 @@ class ReplyReader:
 
     @property
     def called(self) -> bool:
-        return self._parser is not None and self._parser.num_calls > 0
+        """Whether the answer holds calls, all of them whole."""
+        return self._parser is not None and self._parser.num_calls > 0 and not self._parser.cut
+
+    @property
+    def cut(self) -> bool:
+        """Whether the answer ended inside a call that was given out as it was written."""
+        return self._parser is not None and self._parser.cut
 
 
 def chat_finish_fields(finish: Finish | None, called: bool) -> dict[str, Any]:
-    """OpenAI's ``finish_reason`` is ``tool_calls`` only for an answer that was not cut short."""
+    """OpenAI's ``finish_reason`` is ``tool_calls`` only for whole calls in an answer that was not cut short."""
     fields = finish_fields(finish)
     calls = called and finish is not None and finish.reason is FinishReason.STOP
     return fields | {"finish_reason": "tool_calls"} if calls else fields
 
 
-def chat_message(plan: ToolPlan | None, text: str) -> dict[str, Any]:
+def chat_message(reader: ReplyReader, text: str) -> dict[str, Any]:
     """The ``message`` of a chat choice, from the text of its answer."""
     content, calls = "", list[dict[str, Any]]()
-    for event in ReplyReader(plan).read(text, last=True):
+    for event in reader.read(text, last=True):
         match event:
             case Text(piece):
                 content += piece

@@ -1,10 +1,10 @@
 """Reads a tool call's JSON object as it is written, character by character, and gives its arguments out as they come.
 
-It checks no more of the JSON than it must to find where values end: what a model wrote is the client's to judge.
+It checks no more of the JSON than it must to find where values end; :func:`whole_object` checks the arguments.
 """
 
 import json
-from typing import Final
+from typing import Final, NoReturn
 
 _SPACE: Final = " \t\r\n"
 _ARGUMENT_KEYS: Final = ("arguments", "parameters")
@@ -66,16 +66,25 @@ class CallScanner:
         self._has_arguments = False
         self._may_stream = False
 
+    def whole(self) -> str | None:
+        """The arguments' JSON text, when a complete object of them has come; ``{}`` when the call ended without any."""
+        if not self._has_arguments:
+            return "{}" if self.done else None
+        return whole_object(self._arguments) if self._may_stream else None
+
     def feed(self, text: str) -> int:
         """Read on; returns how many characters were taken.
 
-        All, unless the object ended, cannot be read, or has just told its name: the caller may then want no more.
+        All, unless the object ended, cannot be read from there on, or has just told its name: the caller may then want
+        no more.
         """
         nameless = self.name is None
         for index, character in enumerate(text):
-            if self.done or self.failed or (nameless and self.name is not None):
+            if self.done or (nameless and self.name is not None):
                 return index
             self._read(character)
+            if self.failed:
+                return index
         return len(text)
 
     def take(self) -> str:
@@ -144,6 +153,23 @@ class CallScanner:
                 text = _loaded_text(text) or "{}"
             self._arguments = "{}" if text == "null" else text
             self._may_stream = True
+
+
+def whole_object(text: str) -> str | None:
+    """The text if it is a JSON object, and None otherwise. Line ends and the like in strings are written as escapes."""
+    for strict in (True, False):
+        try:
+            value = json.loads(text, strict=strict, parse_constant=_refuse)
+            written = text if strict else json.dumps(value, allow_nan=False)
+        except (ValueError, RecursionError):
+            continue
+        return written if isinstance(value, dict) else None
+    return None
+
+
+def _refuse(word: str) -> NoReturn:
+    """NaN and Infinity are no JSON."""
+    raise ValueError(word)
 
 
 def _loaded_text(text: str) -> str | None:
