@@ -11,12 +11,15 @@ from typing import Any, Final
 
 from ekiden.api.call import Conversation, Pairs, Texts
 from ekiden.api.errors import ApiError, invalid, unsupported
+from ekiden.api.ignored import Ignored, cleaned
+from ekiden.api.reasoning import THOUGHT, thinking_after
 from ekiden.api.system_messages import rendered_whole
 from ekiden.api.text import ModelText
 from ekiden.api.tools.formats import format_of
 from ekiden.api.tools.prompting import explained, written_out
 from ekiden.models.chat_template import ChatTemplateError
 from ekiden.state.request import Refusal, RefusalReason, check_prompt, check_vocabulary, prompt_too_long
+from ekiden.state.sampling_params import Thinking
 
 INLINE_CHARACTERS: Final = 4096
 """Text up to this size is encoded on the event loop, because handing it to a thread would take longer."""
@@ -27,10 +30,12 @@ SHRINK: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt: its tokens, and the text that ``echo`` gives back. ``scored_from``: where a query begins in it."""
+    """One prompt: its tokens, the text that ``echo`` gives back, and whether reasoning may come after it.
+    ``scored_from``: where a query begins in it."""
 
     token_ids: tuple[int, ...]
     text: str
+    thinking: Thinking | None = None
     scored_from: int | None = None
 
 
@@ -53,6 +58,20 @@ async def encode_texts(
     return encode() if sum(map(len, texts)) <= INLINE_CHARACTERS else await text.off_loop(encode)
 
 
+def without_effect(text: ModelText, talk: Conversation) -> list[Ignored]:
+    """What a conversation asks of the template or of the model's reasoning, and they do not have."""
+    template = text.chat_template
+    if template is None:
+        return []
+    names = [name for name in talk.template_kwargs if name not in template.variables]
+    found = [Ignored(f"chat_template_kwargs.{cleaned(name)}", known=False) for name in names]
+    if not talk.wish.is_granted(text.reasoning, template):
+        found.append(Ignored(talk.wish.param))
+    if THOUGHT not in template.tool_source and any(THOUGHT in message for message in talk.messages):
+        found.append(Ignored(f"{talk.param}[].{THOUGHT}"))
+    return found
+
+
 def _refused(refusal: Refusal) -> ApiError:
     return invalid(refusal.param, f"{refusal.message}.", code=refusal.reason.value)
 
@@ -64,14 +83,20 @@ def check_tokens(text: ModelText, token_ids: Sequence[int], param: str) -> None:
 
 
 def _prompt(
-    text: ModelText, token_ids: Sequence[int], param: str, written: str = "", *, answered: bool = True
+    text: ModelText,
+    token_ids: Sequence[int],
+    param: str,
+    written: str = "",
+    thinking: Thinking | None = None,
+    *,
+    answered: bool = True,
 ) -> Prompt:
     """Raises :class:`ApiError` 400 for a prompt that cannot be answered."""
     context, vocab_size = text.max_model_len, text.vocab_size
     refusal = check_prompt(token_ids, param=param, vocab_size=vocab_size, max_model_len=context, answered=answered)
     if refusal is not None:
         raise _refused(refusal)
-    return Prompt(tuple(token_ids), written)
+    return Prompt(tuple(token_ids), written, thinking)
 
 
 async def text_prompts(text: ModelText, asked: Texts, *, answered: bool = True) -> list[Prompt]:
@@ -134,6 +159,8 @@ async def chat_prompt(text: ModelText, talk: Conversation, *, tools: list[dict[s
         way_out = "use /v1/completions, or start the server with --chat-template FILE"
         raise unsupported(talk.param, f"This model has no chat template; {way_out}.")
 
+    variables = {**text.template_defaults, **talk.wish.variables(template), **talk.template_kwargs}
+
     def render() -> str:
         written: Sequence[Mapping[str, Any]] = talk.messages
         offered = tools
@@ -144,16 +171,22 @@ async def chat_prompt(text: ModelText, talk: Conversation, *, tools: list[dict[s
         # Special tokens in what clients wrote stay plain text, so that they cannot start a turn.
         protect = text.tokenizer.protect
         write = partial(
-            template.render, tools=offered, add_generation_prompt=talk.add_generation_prompt, protect=protect
+            template.render,
+            tools=offered,
+            add_generation_prompt=talk.add_generation_prompt,
+            protect=protect,
+            **variables,
         )
-        return rendered_whole(write, written, protect) + protect(talk.beginning)
+        return rendered_whole(write, written, protect)
 
     try:
         rendered = await text.rendered(render)
     except ChatTemplateError as error:
         raise invalid(talk.param, f"{talk.param} cannot be used: {error}.") from None
+    thinking = thinking_after(text.reasoning, rendered, talk.beginning)
+    rendered += text.tokenizer.protect(talk.beginning)
     (tokens,) = await encode_texts(text, [rendered], talk.param, add_special=False)
     bos = text.tokenizer.bos_token_id
     if text.tokenizer.adds_bos and bos is not None and tokens[:1] != [bos]:
         tokens = [bos, *tokens]
-    return _prompt(text, tokens, talk.param, rendered)
+    return _prompt(text, tokens, talk.param, rendered, thinking)

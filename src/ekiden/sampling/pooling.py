@@ -4,9 +4,11 @@ States are added one by one, in the order of their positions, in 64-bit floats. 
 a sum has the same bits whatever the chunks and passes were, as long as the states have.
 """
 
+import msgspec
 import numpy as np
 
 from ekiden.sampling.reduction import FloatMatrix
+from ekiden.state.plan import RowResult
 
 
 def add_states(before: bytes, states: FloatMatrix) -> bytes:
@@ -15,6 +17,13 @@ def add_states(before: bytes, states: FloatMatrix) -> bytes:
     for state in states:
         total += state
     return total.tobytes()
+
+
+def with_state_sum(result: RowResult, total: bytes) -> RowResult:
+    """A row's result with the sum of its states; an error where that is not of numbers."""
+    if np.isfinite(np.frombuffer(total, np.float64)).all():
+        return msgspec.structs.replace(result, state_sum=total)
+    return RowResult(error=result.error or "the model gave hidden states that are not numbers")
 
 
 def mean_state(total: bytes, count: int) -> bytes:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ekiden.backends.fake import hidden_state
@@ -12,6 +13,7 @@ from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain
 from ekiden.evidence.token_replay import replay_tokens
 from ekiden.evidence.why import Question, why
+from ekiden.sampling.reduction import FloatRow
 from ekiden.state.request import FinishReason, Pooling, Reading, RefusalReason, RequestUpdate
 from tests.fake_answers import likely_tokens, pooled_states
 from tests.unit.engine.fake_parts import make_fake_parts
@@ -179,3 +181,29 @@ def test_it_is_recorded_explained_and_replayed(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr("ekiden.backends.fake.hidden_state", lambda state: -hidden_state(state))
         result = replay_tokens(reader, partial(build_core, parts), world.config)
         assert sorted(result.different) == ["again", "mean", "scored"]
+
+
+def test_states_that_are_not_numbers_end_only_the_request_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Directed()
+
+    def broken(state: int) -> FloatRow:
+        vector = hidden_state(state)
+        return vector * np.float32("nan") if vector[0] > 0.9 else vector
+
+    monkeypatch.setattr("ekiden.backends.fake.hidden_state", broken)
+    prompts = [(*PROMPT[:30], token, 3) for token in range(1, 49)]
+    for number, prompt in enumerate(prompts):
+        world.submit(f"r{number}", tokens=prompt, reading=LAST)
+    world.run()
+    seen = set()
+    for number, prompt in enumerate(prompts):
+        update = last_of(world, f"r{number}")
+        assert update.finish is not None
+        wanted = np.frombuffer(pooled_states(prompt, Pooling.LAST), np.float32)
+        if wanted[0] > 0.9:
+            assert update.finish.reason is FinishReason.ERROR
+            assert "hidden states that are not numbers" in (update.finish.message or "")
+        else:
+            assert update.pooled == wanted.tobytes()
+        seen.add(update.finish.reason)
+    assert seen == {FinishReason.STOP, FinishReason.ERROR}
