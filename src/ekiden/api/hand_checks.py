@@ -40,12 +40,11 @@ def string_field(item: dict[str, Any], key: str, at: str) -> str:
     return value
 
 
-TEXT_PARTS: Final[Mapping[str, str]] = {"text": "text", "refusal": "refusal"}
-"""The types of parts that hold text, with the key of it."""
+def joined_text(value: Any, at: str = "", *, kinds: Mapping[str, str], noun: str = "parts") -> str:
+    """A string, or a list of text parts, joined by line breaks. Other keys of a part are judged elsewhere.
 
-
-def joined_text(value: Any, at: str = "", *, kinds: Mapping[str, str] = TEXT_PARTS, noun: str = "parts") -> str:
-    """A string, or a list of text parts, joined by line breaks. Other keys of a part are judged elsewhere."""
+    ``kinds``: the types of parts that hold text, with the key of it.
+    """
     if isinstance(value, str):
         return value
     if not isinstance(value, list):

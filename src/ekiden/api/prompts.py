@@ -189,4 +189,6 @@ async def chat_prompt(text: ModelText, talk: Conversation, *, tools: list[dict[s
     bos = text.tokenizer.bos_token_id
     if text.tokenizer.adds_bos and bos is not None and tokens[:1] != [bos]:
         tokens = [bos, *tokens]
+    if talk.counted:
+        return Prompt(tuple(tokens), rendered, thinking)
     return _prompt(text, tokens, talk.param, rendered, thinking)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Protocol, TypeVar, get_args,
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, ErrorDetails, core_schema, from_json
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema, from_json
 
 from ekiden.api.errors import ApiError, invalid, shown
 from ekiden.api.hand_checks import RULE, rule
@@ -56,7 +56,13 @@ class Strict(BaseModel):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The documentation lists the fields of ``fates`` too."""
         described = handler.resolve_ref_schema(handler(schema))
-        described.setdefault("properties", {}).update(described_fates(cls.shape))
+        properties: dict[str, Schema] = described.setdefault("properties", {})
+        properties |= described_fates(cls.shape)
+        if cls.unfolded is not None:
+            properties[cls.unfolded] = {
+                "type": ["object", "null"],
+                "description": "Its fields count as if they were here.",
+            }
         return described
 
 
@@ -132,7 +138,7 @@ def parse(model: type[Model], body: bytes, *, refuse_unknown: bool = False) -> t
     try:
         data = from_json(body, allow_inf_nan=False, allow_partial="off")
     except ValueError as error:
-        if "surrogate" in str(error) and (place := lone_surrogate(body)) is not None:
+        if (place := lone_surrogate(body)) is not None:
             raise invalid(place, f"{place} holds {LONE_SURROGATE}.", code="invalid_json") from None
         raise invalid(None, f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(data, dict):
@@ -149,6 +155,12 @@ def parse(model: type[Model], body: bytes, *, refuse_unknown: bool = False) -> t
     passed_over = PassedOver(refuse_unknown=refuse_unknown)
     passed_over.look(model.shape, data)
     return fields, passed_over.names
+
+
+def rule_of(error: ValidationError, at: str) -> PydanticCustomError:
+    """The first fault of a value that was validated by itself, as a :func:`rule` of what holds it ``at`` a place."""
+    told = _told(error.errors(include_url=False)[0])
+    return rule(told.message.removeprefix(f"{told.param} ").removesuffix("."), f"{at}{told.param or ''}")
 
 
 def _told(detail: ErrorDetails) -> ApiError:

@@ -1,6 +1,6 @@
 """How the doors take tools and the choice among them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -16,7 +16,7 @@ from ekiden.api.json_schema import TEXT, Schema, any_of, closed_object
 from ekiden.api.schema_base import ReadBy, Strict
 
 MAX_TOOLS: Final = 128
-FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
 class LeftOut(Strict):
@@ -46,7 +46,7 @@ class OfTypes:
         return LeftOut() if isinstance(value, dict) and self.shape.leaves_out(value) else read(value)
 
 
-def kept(tools: list[T | LeftOut] | None) -> Iterator[tuple[int, T]]:
+def kept(tools: Sequence[T | LeftOut] | None) -> Iterator[tuple[int, T]]:
     """The tools that the model may be shown, each with its index in the body."""
     return ((index, tool) for index, tool in enumerate(tools or ()) if not isinstance(tool, LeftOut))
 
@@ -70,6 +70,8 @@ class FunctionTyped(Strict):
 
 def _read_choice(value: Any, *, nested: bool) -> ToolChoice:
     """Reads ``tool_choice``. ``nested``: the function's name is in an object of its own, as in chat."""
+    if value == "any":  # Mistral's word
+        return "required"
     if value in ("none", "auto", "required"):
         chosen: Literal["none", "auto", "required"] = value
         return chosen
@@ -93,7 +95,9 @@ _NAMED: Final = {"name": TEXT}
 
 
 def _choice_schema(named: Schema) -> Schema:
-    return any_of({"enum": ["none", "auto", "required"]}, closed_object({"type": {"const": "function"}, **named}))
+    return any_of(
+        {"enum": ["none", "auto", "required", "any"]}, closed_object({"type": {"const": "function"}, **named})
+    )
 
 
 NestedChoice = Annotated[

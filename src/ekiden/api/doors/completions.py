@@ -17,7 +17,7 @@ from ekiden.api.shape import Fate, refused
 from ekiden.api.structured import format_asked
 from ekiden.api.text_output import CompletionLogprobs, Piece, finish_fields, prompt_logprobs
 from ekiden.state.request import TokenLogprobs
-from ekiden.state.sampling_params import Bound, SamplingParams
+from ekiden.state.sampling_params import MOST_64, Bound, SamplingParams
 
 MAX_REQUESTS: Final = 2048
 """Most answers of one call: prompts times ``n``."""
@@ -29,7 +29,7 @@ class CompletionRequest(GenerationFields):
     }
 
     prompt: Annotated[Texts, ReadBy(read_texts, TEXTS_SCHEMA)]
-    max_tokens: Annotated[int, Within(Bound(0, None, "at least 0"))] | None = None
+    max_tokens: Annotated[int, Within(Bound(0, MOST_64, f"between 0 and {MOST_64}"))] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Within(Bound(0, 5, "between 0 and 5"))] | None = None
     best_of: Choices | None = None

@@ -15,15 +15,15 @@ from ekiden.api.call import Call, Embedding, Texts
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.texts import MAX_TEXTS, TEXTS_SCHEMA, read_texts
 from ekiden.api.errors import invalid
-from ekiden.api.fields import Priority
+from ekiden.api.fields import Count, Priority
 from ekiden.api.hand_checks import rule
-from ekiden.api.schema_base import ReadBy, Strict, Within
+from ekiden.api.schema_base import ReadBy, Strict
 from ekiden.api.shape import Fate, ignored
 from ekiden.api.text_output import Piece
 from ekiden.state.request import Pooling
-from ekiden.state.sampling_params import Bound, SamplingParams
+from ekiden.state.sampling_params import MOST_32, Bound, SamplingParams
 
-KEPT: Final = Bound(-1, None, "a positive number of tokens, or -1 for as many as the context holds")
+KEPT: Final = Bound(-1, MOST_32, f"between 1 and {MOST_32}, or -1 for as many tokens as the context holds")
 
 
 def _check_kept(value: Any) -> int:
@@ -44,7 +44,7 @@ class EmbeddingsRequest(Strict):
     model: str
     input: Annotated[Texts, ReadBy(read_texts, TEXTS_SCHEMA)]
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Within(Bound(1, None, "at least 1"))] | None = None
+    dimensions: Count | None = None
     # Extensions common elsewhere.
     pooling: Literal["mean", "last"] | None = None
     normalize: bool | None = None

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from ekiden.api.doors.door import Job
 from ekiden.api.generation import Child
+from ekiden.api.sse import KEEP_ALIVE
 from ekiden.api.text_output import Piece
 from ekiden.api.tools.parser import CallArguments, CallBegin, Event, Text
 from ekiden.api.tools.reply import ReplyReader
@@ -18,6 +19,7 @@ class ItemsWriter(ABC):
     """
 
     end = b""
+    keep_alive = KEEP_ALIVE
 
     def __init__(self, job: Job) -> None:
         self.job = job

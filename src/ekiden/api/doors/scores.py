@@ -16,13 +16,13 @@ from ekiden.api.call import Call, Pairs
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.texts import MAX_TEXTS
 from ekiden.api.errors import invalid, shown
-from ekiden.api.fields import Priority
+from ekiden.api.fields import Count, Priority
 from ekiden.api.hand_checks import rule, string_field
 from ekiden.api.json_schema import TEXT, any_of, array
-from ekiden.api.schema_base import ReadBy, Strict, Within
+from ekiden.api.schema_base import ReadBy, Strict
 from ekiden.api.shape import Fate, Shape, ignored, refused
 from ekiden.api.text_output import Piece
-from ekiden.state.sampling_params import Bound, SamplingParams
+from ekiden.state.sampling_params import SamplingParams
 
 
 def _read_text(value: Any, at: str, *, may_be_empty: bool) -> str:
@@ -70,7 +70,6 @@ _DOCUMENTS_SCHEMA: Final = array(any_of(TEXT, {"type": "object", "properties": {
 Documents = Annotated[
     list[str], ReadBy(_read_documents, _DOCUMENTS_SCHEMA, Shape(names=frozenset({"text"}), fates=_OF_DOCUMENTS))
 ]
-FirstTokens = Annotated[int, Within(Bound(1, None, "at least 1"))]
 
 
 class PairFields(Strict):
@@ -79,7 +78,7 @@ class PairFields(Strict):
     fates: ClassVar[Mapping[str, Fate]] = {"user": ignored("nobody is told apart by it")}
 
     model: str
-    max_tokens_per_doc: FirstTokens | None = None
+    max_tokens_per_doc: Count | None = None
     priority: Priority | None = None
 
 
@@ -100,7 +99,7 @@ class RerankRequest(PairFields):
 
     query: Annotated[str, Field(min_length=1)]
     documents: Documents
-    top_n: Annotated[int, Within(Bound(1, None, "at least 1"))] | None = None
+    top_n: Count | None = None
     return_documents: bool | None = None
 
 
