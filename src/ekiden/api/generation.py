@@ -20,7 +20,7 @@ from ekiden.api.errors import ApiError, ends_engine, engine_unavailable, interna
 from ekiden.api.flight import Flight
 from ekiden.api.metrics import ApiMetrics
 from ekiden.api.prompts import Prompt
-from ekiden.api.sse import KEEP_ALIVE, SseWriter
+from ekiden.api.sse import SseWriter
 from ekiden.api.text import ModelText
 from ekiden.api.text_output import PLAIN_REASONS, Answer, Piece, joined
 from ekiden.engine.interface import EndsEngine, Engine, EngineDied
@@ -45,9 +45,11 @@ class Child:
 
 
 class AnswerWriter(Protocol):
-    """Writes the answers of one call in the shape of a door. ``end`` comes after the last event of a stream."""
+    """Writes the answers of one call in the shape of a door. ``end`` comes after the last event of a stream;
+    ``keep_alive`` is written where nothing was for a while."""
 
     end: bytes
+    keep_alive: bytes
 
     def whole(self, answers: list[Piece], usage: dict[str, Any]) -> Mapping[str, Any]:
         """The response's body when nothing is streamed."""
@@ -166,7 +168,7 @@ class Generation:
 
         try:
             async with self.flight.watch(receive):
-                silence = asyncio.create_task(_break_silence(events, self.keep_alive_seconds))
+                silence = asyncio.create_task(_break_silence(events, self.keep_alive_seconds, writer.keep_alive))
                 try:
                     last = await _all([pump(child) for child in children])
                 finally:
@@ -199,13 +201,13 @@ async def _all(works: list[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-async def _break_silence(events: SseWriter, seconds: float) -> None:
-    """Sends a comment whenever nothing was written for a while, so that no proxy closes the connection."""
+async def _break_silence(events: SseWriter, seconds: float, keep_alive: bytes) -> None:
+    """Sends ``keep_alive`` whenever nothing was written for a while, so that no proxy closes the connection."""
     while True:
         events.wrote = False
         await asyncio.sleep(seconds)
         if not events.wrote:
-            await events.write(KEEP_ALIVE)
+            await events.write(keep_alive)
 
 
 def usage_of(children: Sequence[Child], finishes: Sequence[Finish | None], thought: int = 0) -> dict[str, Any]:
@@ -221,6 +223,6 @@ def usage_of(children: Sequence[Child], finishes: Sequence[Finish | None], thoug
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-    if any(child.request.sampling.thinking for child in children):
+    if any(child.request.sampling.reasoning_marks for child in children):
         usage["completion_tokens_details"] = {"reasoning_tokens": thought}
     return usage
