@@ -1,6 +1,7 @@
 """What clients get wrong: always a 4xx in one shape that names the field, never a 500."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -194,13 +195,36 @@ JSON_VALUES = st.recursive(
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_json_is_parsed_or_refused(model, data):
-    fields = data.draw(
+    needed = {"model": MODEL, "prompt": "x", "messages": [{"role": "user", "content": "x"}]}
+    fields = needed | data.draw(
         st.dictionaries(st.sampled_from(sorted(model.model_fields)) | st.text(max_size=6), JSON_VALUES, max_size=6)
     )
     status = 200
     try:
-        parse(model, json.dumps(fields).encode())
+        _, ignored = parse(model, json.dumps(fields).encode())
+        for field in ignored:
+            assert re.fullmatch(r"[A-Za-z0-9_.?=\[\]-]+", field.path), "it stands in a header"
     except ApiError as error:
         status = error.status
         json.loads(error.body())
     assert status in (200, 400)
+
+
+def test_errors_repeat_no_long_keys_and_no_deep_places():
+    """A key of a client's is part of the place that an error names."""
+    huge = "k" * 5000
+    deep: Any = [0] * 10
+    for _ in range(150):
+        deep = {"deeper": [deep]}
+    half = "\ud800"
+    bodies: list[dict[str, Any]] = [
+        {huge: [half]},
+        {"messages": [{huge: {huge: half}}]},
+        {"metadata": {huge: 5}},
+        {"x": [deep, {"a": half}]},
+    ]
+    bodies += [{"logit_bias": {huge: 1}}, {"tools": [{"type": "function", "function": {"name": "f", huge: half}}]}]
+    for body in bodies:
+        with pytest.raises(ApiError) as error:
+            parse(ChatRequest, json.dumps({"model": MODEL, "messages": [], **body}).encode(), refuse_unknown=True)
+        assert len(error.value.message) + len(error.value.param or "") < 1200, body

@@ -18,9 +18,10 @@ import pytest
 from ekiden.cli import serve
 from ekiden.cli.main import main
 from ekiden.config import Config
+from ekiden.engine.child import engine_main
 from ekiden.engine.interface import Health
 from ekiden.engine.parts import BuiltEngine
-from ekiden.engine.process import EngineClient, engine_main
+from ekiden.engine.process import EngineClient
 from ekiden.engine.spawn import spawn
 from ekiden.errors import UserError
 from tests.unit.engine.fake_parts import make_config, make_fake_engine
@@ -71,7 +72,7 @@ async def test_own_17_a_start_that_is_given_up_ends_the_engine_at_once_and_quiet
 
 ORPHAN = """
 import os, sys
-from ekiden.engine.process import engine_main
+from ekiden.engine.child import engine_main
 from ekiden.engine.spawn import spawn
 from tests.known_faults.test_own_processes import make_endless_engine
 from tests.unit.engine.fake_parts import make_config

@@ -37,6 +37,7 @@ from ekiden.api.fields import (
     TopP,
     sampling_of,
 )
+from ekiden.api.reasoning import Wish
 from ekiden.api.schema_base import ReadBy, Strict, Within
 from ekiden.api.shape import Fate, ignored, refused
 from ekiden.api.structured import json_format
@@ -77,11 +78,22 @@ class OutputFormat(Strict):
 
 class OutputConfig(Strict):
     fates: ClassVar[Mapping[str, Fate]] = {
-        "effort": ignored("the model has no effort setting"),
         "task_budget": ignored("the model is told of no budget"),
     }
 
     format: OutputFormat | None = None
+    effort: str | None = None
+
+
+class Thinking(Strict):
+    """Whether the model is to think before it answers. Without it, or ``disabled``, no reasoning is given out."""
+
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "budget_tokens": ignored("reasoning has no limit of its own"),
+    }
+
+    type: str
+    display: str | None = None
 
 
 class CountRequest(Strict):
@@ -89,7 +101,6 @@ class CountRequest(Strict):
 
     fates: ClassVar[Mapping[str, Fate]] = {
         "cache_control": ignored(FOUND_BY_CONTENT),
-        "thinking": ignored("the model has no reasoning setting", fine=({"type": "disabled"},)),
         "context_management": ignored("a conversation is taken as it is"),
         "mcp_servers": ignored("the server calls nobody else, so tools of the type 'mcp_toolset' are left out"),
         "container": ignored("the server runs no code, so tools that would are left out"),
@@ -100,6 +111,7 @@ class CountRequest(Strict):
     system: Annotated[str, ReadBy(read_text, BLOCKS_SCHEMA, SYSTEM_SHAPE)] | None = None
     tools: MessagesTools | None = None
     tool_choice: MessagesChoice | None = None
+    thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
 
@@ -153,13 +165,28 @@ def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             beginning=beginning,
             counted=counted,
+            wish=_wish(fields),
+            thought_param="messages[].content[type=thinking]",
         ),
         sampling=sampling_of(fields, defaults, stop=stops or getattr(fields, "stop", None)),
         names={"stop": "stop_sequences"} if stops else {},
         answer_format=_answer_format(fields),
         priority=getattr(fields, "priority", None) or 0,
         stream=not counted and bool(getattr(fields, "stream", None)),
+        shows_reasoning=_shows_reasoning(fields.thinking),
     )
+
+
+def _wish(fields: CountRequest) -> Wish:
+    """In this protocol a model thinks only when it is asked to; adaptive leaves it to the model."""
+    thinking, effort = fields.thinking, None if fields.output_config is None else fields.output_config.effort
+    kind = None if thinking is None else thinking.type
+    think = True if kind == "enabled" else None if kind == "adaptive" else False
+    return Wish(think, effort, "thinking" if thinking else "", "output_config.effort" if effort else "")
+
+
+def _shows_reasoning(thinking: Thinking | None) -> bool:
+    return thinking is not None and thinking.type != "disabled" and thinking.display != "omitted"
 
 
 def _tools(fields: CountRequest) -> Iterator[Tool]:

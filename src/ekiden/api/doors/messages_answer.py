@@ -1,5 +1,7 @@
 """How ``/v1/messages`` writes an answer: the message, and the events that tell how it grew."""
 
+import base64
+import hashlib
 import json
 from typing import Any
 
@@ -24,6 +26,9 @@ class MessageWriter(ItemsWriter):
         usage = _usage({"prompt_tokens": len(child.prompt.token_ids), "completion_tokens": 0}, cached=0)
         return named_event("message_start", {"message": self._message(usage)})
 
+    def begin_thought(self) -> bytes:
+        return self._begin({"type": "thinking", "thinking": "", "signature": ""})
+
     def begin_text(self) -> bytes:
         return self._begin({"type": "text", "text": ""})
 
@@ -35,15 +40,23 @@ class MessageWriter(ItemsWriter):
         if self.open == "call":
             self._arguments += text
             delta = {"type": "input_json_delta", "partial_json": text}
+        elif self.open == "thought":
+            self.items[-1]["thinking"] += text
+            delta = {"type": "thinking_delta", "thinking": text}
         else:
             self.items[-1]["text"] += text
             delta = {"type": "text_delta", "text": text}
         return self._block_event("content_block_delta", {"delta": delta})
 
     def close(self) -> bytes:
+        told, block = b"", self.items[-1]
         if self.open == "call":
-            self.items[-1]["input"] = _object(self._arguments)
-        return self._block_event("content_block_stop", {})
+            block["input"] = _object(self._arguments)
+        elif self.open == "thought":
+            block["signature"] = _signature(block["thinking"])
+            delta = {"type": "signature_delta", "signature": block["signature"]}
+            told = self._block_event("content_block_delta", {"delta": delta})
+        return told + self._block_event("content_block_stop", {})
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         cached = usage["prompt_tokens_details"]["cached_tokens"]
@@ -99,6 +112,11 @@ def _usage(usage: dict[str, Any], *, cached: int) -> dict[str, Any]:
         "cache_read_input_tokens": cached,
         "output_tokens": usage["completion_tokens"],
     }
+
+
+def _signature(thought: str) -> str:
+    """Clients send back only reasoning that is signed. Nobody checks it here, so it is a digest of the text."""
+    return base64.b64encode(hashlib.sha256(thought.encode()).digest()).decode()
 
 
 def _object(text: str) -> dict[str, Any] | None:

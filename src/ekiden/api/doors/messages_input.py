@@ -15,7 +15,7 @@ _TAKEN: Final = {
     "user": "'text', 'tool_result', and 'document' and 'search_result' of text are taken",
     "assistant": "'text', 'thinking' and 'tool_use' are taken",
 }
-_UNREAD: Final = ("thinking", "redacted_thinking", "fallback", "mcp_tool_listing")
+_UNREAD: Final = ("redacted_thinking", "fallback", "mcp_tool_listing")
 
 BLOCKS_SCHEMA: Final = any_of(TEXT, array({"type": "object", "properties": {"type": TEXT}}))
 MESSAGES_SCHEMA: Final = array(
@@ -54,6 +54,7 @@ def _of(kinds: dict[str, Shape]) -> Shape:
 SYSTEM_SHAPE: Final = _of(_texts())
 _BLOCKS: Final = {
     **_texts(),
+    "thinking": Shape(frozenset({"type", "thinking", "signature"})),
     "tool_use": Shape(frozenset({"type", "id", "name", "input"}), _CALL_HINTS),
     "tool_result": Shape(
         frozenset({"type", "tool_use_id", "content", "is_error"}), _CALL_HINTS, (Objects("content", _of(_texts())),)
@@ -93,24 +94,29 @@ def read_messages(value: Any) -> list[Message]:
 
 def _turn(role: str, content: list[Any], where: str) -> list[Message]:
     texts: list[str] = []
+    thoughts: list[str] = []
     calls: list[EarlierCall] = []
     results: list[Message] = []
     for at, block in objects(content, where):
         kind = block.get("type")
         if kind == "tool_use" and role == "assistant":
             calls.append(_call(block, at))
+        elif kind == "thinking" and role == "assistant":
+            thoughts.append(string_field(block, "thinking", at))
         elif kind == "tool_result" and role == "user":
             results.append(_result(block, at))
         elif role == "user" or not _has_no_text(kind):
             texts.append(_block_text(block, at, f"in a message of the {role} {_TAKEN[role]}"))
     message: Message = {"role": role, "content": "\n".join(texts)}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
     if calls:
         return [{**message, "tool_calls": calls}]
     return results + ([message] if texts or not results else [])
 
 
 def _has_no_text(kind: Any) -> bool:
-    """Whether a block of an answer is left out: thoughts, and the calls of a server's own tools with their results."""
+    """Whether a block of an answer is left out: hidden thoughts, the calls of a server's own tools, their results."""
     return isinstance(kind, str) and (kind in _UNREAD or kind.endswith(("_tool_use", "_tool_result")))
 
 

@@ -26,9 +26,11 @@ from ekiden.api.fields import ConversationHints, MaxTokens, OpenAIFields, Sampli
 from ekiden.api.hand_checks import rule
 from ekiden.api.ignored import Ignored
 from ekiden.api.json_schema import TEXT, array
+from ekiden.api.reasoning import wish_of_effort
 from ekiden.api.schema_base import ReadBy, Strict
 from ekiden.api.shape import Fate, ignored, refused
 from ekiden.api.structured import json_format, schema_format
+from ekiden.api.template_fields import TemplateKwargs
 from ekiden.state.sampling_params import SamplingParams
 
 _STATE: Final = "this server keeps nothing between calls; send the whole conversation in input"
@@ -58,6 +60,15 @@ def _read_include(value: Any) -> list[str]:
     return value
 
 
+class Reasoning(Strict):
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "summary": ignored("reasoning is given as it is"),
+        "generate_summary": ignored("reasoning is given as it is"),
+    }
+
+    effort: str | None = None
+
+
 class ResponsesRequest(OpenAIFields, SamplingFields, ConversationHints):
     fates: ClassVar[Mapping[str, Fate]] = {
         "previous_response_id": refused(_STATE),
@@ -73,7 +84,6 @@ class ResponsesRequest(OpenAIFields, SamplingFields, ConversationHints):
         **dict.fromkeys(ConstraintFields.model_fields, refused("send text.format")),
         "store": ignored("answers are not stored", fine=(False,)),
         "truncation": ignored("a prompt that is too long is refused, and never cut", fine=("disabled",)),
-        "reasoning": ignored("the model has no reasoning setting"),
         "max_tool_calls": ignored("there are no tools that the server itself would call"),
         "context_management": ignored("a conversation is taken as it is"),
         "client_metadata": ignored("nothing is done with it"),
@@ -84,6 +94,8 @@ class ResponsesRequest(OpenAIFields, SamplingFields, ConversationHints):
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
     text: TextSettings | None = None
+    reasoning: Reasoning | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     tools: ResponseTools | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
@@ -102,6 +114,7 @@ def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
     if fields.instructions is not None:
         system = [{"role": "system", "content": fields.instructions}]
     tools = offered(fields.tool_lists)
+    effort = None if fields.reasoning is None else fields.reasoning.effort
     asked = {"include": fields.include, "tools[].format": any(has_format(each.tools) for each in fields.tool_lists)}
     return Call(
         model=fields.model,
@@ -111,6 +124,9 @@ def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
             tools=[tool.function for tool in tools],
             tool_choice=chosen(fields.tool_choice, tools),
             parallel_tool_calls=fields.parallel_tool_calls is not False,
+            template_kwargs=fields.chat_template_kwargs or {},
+            wish=wish_of_effort(effort, "reasoning"),
+            thought_param="input[type=reasoning]",
         ),
         sampling=sampling_of(fields, defaults, max_tokens=fields.max_output_tokens),
         names={"max_tokens": "max_output_tokens"},
@@ -156,7 +172,7 @@ def _head(fields: ResponsesRequest, job: Job) -> dict[str, Any]:
         "metadata": fields.metadata or {},
         "parallel_tool_calls": fields.parallel_tool_calls is not False,
         "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": None if fields.reasoning is None else fields.reasoning.effort, "summary": None},
         "service_tier": "default",
         "store": False,
         "temperature": sampling.temperature,

@@ -31,11 +31,12 @@ class ResponseWriter(ItemsWriter):
         started = {"response": self._response(None)}
         return self._event("response.created", started) + self._event("response.in_progress", started)
 
+    def begin_thought(self) -> bytes:
+        return self._begin_part("rs", {"type": "reasoning", "summary": []}, {"type": "reasoning_text", "text": ""})
+
     def begin_text(self) -> bytes:
-        added = self._begin("msg", {"type": "message", "role": "assistant", "content": []})
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        self.items[-1]["content"].append(part)
-        return added + self._of_item("response.content_part.added", {"content_index": 0, "part": part})
+        return self._begin_part("msg", {"type": "message", "role": "assistant"}, part)
 
     def begin_call(self, call_id: str, name: str) -> bytes:
         tool = self._offered[name]
@@ -55,6 +56,8 @@ class ResponseWriter(ItemsWriter):
             is_custom = item["type"] == "custom_tool_call"
             return b"" if is_custom else self._of_item("response.function_call_arguments.delta", {"delta": text})
         item["content"][0]["text"] += text
+        if self.open == "thought":
+            return self._of_item("response.reasoning_text.delta", {"content_index": 0, "delta": text})
         return self._of_item("response.output_text.delta", {"content_index": 0, "delta": text, "logprobs": []})
 
     def close(self) -> bytes:
@@ -71,8 +74,11 @@ class ResponseWriter(ItemsWriter):
             told = self._of_item("response.function_call_arguments.done", done)
         else:
             (part,) = item["content"]
-            text = {"content_index": 0, "text": part["text"], "logprobs": []}
-            told = self._of_item("response.output_text.done", text)
+            text = {"content_index": 0, "text": part["text"]}
+            if self.open == "thought":
+                told = self._of_item("response.reasoning_text.done", text)
+            else:
+                told = self._of_item("response.output_text.done", text | {"logprobs": []})
             told += self._of_item("response.content_part.done", {"content_index": 0, "part": part})
         return told + self._whole_item("response.output_item.done")
 
@@ -86,6 +92,12 @@ class ResponseWriter(ItemsWriter):
         why = {"code": "server_error", "message": error.message}  # the reference has no finer code for our faults
         failed = self._response(None) | {"status": "failed", "error": why}
         return told + self._event("response.failed", {"response": failed})
+
+    def _begin_part(self, prefix: str, fields: dict[str, Any], part: dict[str, Any]) -> bytes:
+        """An item whose content is one part."""
+        added = self._begin(prefix, fields | {"content": []})
+        self.items[-1]["content"].append(part)
+        return added + self._of_item("response.content_part.added", {"content_index": 0, "part": part})
 
     def _begin(self, prefix: str, fields: dict[str, Any]) -> bytes:
         item_id = f"{prefix}_{self.job.origin.request_id}_{len(self.items)}"
@@ -114,11 +126,12 @@ class ResponseWriter(ItemsWriter):
 
 
 def _usage(usage: dict[str, Any]) -> dict[str, Any]:
+    thought = usage.get("completion_tokens_details", {}).get("reasoning_tokens", 0)
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},  # nobody pays for writing here
         "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": usage["total_tokens"],
     }

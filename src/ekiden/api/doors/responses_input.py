@@ -42,6 +42,7 @@ _PARTS: Final = Shape(frozenset({"type", "text", "annotations", "logprobs", "ref
 _CALL: Final = _ITEM | {"call_id"}
 _KINDS: Final = {
     "message": Shape(_ITEM | {"role", "content"}, inner=(Objects("content", _PARTS),)),
+    "reasoning": Shape(_ITEM | {"summary", "content", "encrypted_content"}),
     "function_call": Shape(_CALL | {"name", "namespace", "arguments"}),
     "custom_tool_call": Shape(_CALL | {"name", "namespace", "input"}),
     **{kind: Shape(_CALL | {key}) for kind, key in _OWN_CALLS.items()},
@@ -60,22 +61,28 @@ class Input(NamedTuple):
 
 
 def read_input(value: Any) -> Input:
-    """A text or a list of items. Items of a server's own tools and thoughts are left out."""
+    """A text or a list of items. Items of a server's own tools are left out."""
     if isinstance(value, str):
         return Input([{"role": "user", "content": value}], [])
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
         raise rule(f"is {shown(value)}; it must be a string or a list of 1 to {MAX_MESSAGES} items")
     messages, tools = list[Message](), list[Placed]()
+    thoughts: list[str] = []
+    """Reasoning that belongs to the answer that follows it."""
     for where, item in objects(value):
         kind = item.get("type", "message")
         if not isinstance(kind, str):
             raise rule(f"is {shown(kind)}; it must be a string", f"{where}.type")
         if kind in _LOST:
             raise rule(f"is {kind!r}, which is not taken: {_LOST[kind]}", f"{where}.type")
-        if kind == "message":
+        if kind == "reasoning":
+            thoughts.append(_thought(item, where))
+        elif kind == "message":
             messages.append(_message(item, where))
+            _add_thoughts(messages[-1], thoughts)
         elif kind in ("function_call", "custom_tool_call") or kind in _OWN_CALLS:
             _add_call(messages, _call(kind, item, where))
+            _add_thoughts(messages[-1], thoughts)
         elif kind in _OUTPUTS:
             call_id, text = string_field(item, "call_id", where), _output(item.get("output"), f"{where}.output")
             messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
@@ -91,6 +98,23 @@ def _message(item: dict[str, Any], where: str) -> Message:
     if not isinstance(role, str) or role not in _ROLES:
         raise rule(f"is {shown(role)}; it must be 'user', 'assistant', 'system' or 'developer'", f"{where}.role")
     return {"role": _ROLES[role], "content": _text(item.get("content"), f"{where}.content")}
+
+
+def _add_thoughts(message: Message, thoughts: list[str]) -> None:
+    """Move what was thought before a message to it; what was thought before a message of the user is lost."""
+    if thoughts and message["role"] == "assistant":
+        earlier = message.get("reasoning_content")
+        message["reasoning_content"] = "\n".join(thoughts if earlier is None else [earlier, *thoughts])
+    thoughts.clear()
+
+
+def _thought(item: dict[str, Any], where: str) -> str:
+    """The reasoning itself, or else its summary; empty where both were left out."""
+    for key in ("content", "summary"):
+        if item.get(key):
+            parts = objects(item[key], f"{where}.{key}") if isinstance(item[key], list) else ()
+            return "\n".join(string_field(part, "text", at) for at, part in parts)
+    return ""
 
 
 def _call(kind: str, item: dict[str, Any], where: str) -> EarlierCall:
