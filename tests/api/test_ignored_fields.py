@@ -76,7 +76,9 @@ async def test_fields_within_are_named_by_their_path_whatever_their_index(memory
         {"role": "tool", "tool_call_id": "c", "content": "x", "new": 2},
     ]
     tool = {"type": "function", "function": {"name": "f", "new": 1, "parameters": {"type": "object"}}, "new": 1}
-    response = await memory.chat(messages, tools=[tool, {**tool, "function": {"name": "g"}}])
+    tools = [tool, {**tool, "function": {"name": "g"}}]
+    choice = {"type": "function", "function": {"name": "f", "new": 1}, "new": 1}
+    response = await memory.chat(messages, tools=tools, tool_choice=choice)
     assert named(response) == [
         "messages[].cache_control",
         "messages[].content[].cache_control",
@@ -85,6 +87,8 @@ async def test_fields_within_are_named_by_their_path_whatever_their_index(memory
         "messages[].tool_calls[].index",
         "tools[].new",
         "tools[].function.new",
+        "tool_choice.new",
+        "tool_choice.function.new",
     ]
     assert await counted(memory, "messages[].content[].cache_control") == 1
 

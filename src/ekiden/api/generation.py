@@ -16,14 +16,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Send
 
 from ekiden.api.call import Origin
-from ekiden.api.errors import ApiError, engine_unavailable, internal, refused, unfinished
+from ekiden.api.errors import ApiError, ends_engine, engine_unavailable, internal, refused, unfinished
 from ekiden.api.flight import Flight
 from ekiden.api.metrics import ApiMetrics
 from ekiden.api.prompts import Prompt
 from ekiden.api.sse import SseWriter
 from ekiden.api.text import ModelText
 from ekiden.api.text_output import PLAIN_REASONS, Answer, Piece, joined
-from ekiden.engine.interface import Engine, EngineDied
+from ekiden.engine.interface import EndsEngine, Engine, EngineDied
 from ekiden.state.request import Finish, Request
 
 T = TypeVar("T")
@@ -101,8 +101,10 @@ class Generation:
                     yield answer.take(update)
                     if finish:
                         return
-        except EngineDied:
-            raise engine_unavailable() from None
+        except EndsEngine as error:
+            raise ends_engine(str(error)) from None
+        except EngineDied as error:
+            raise engine_unavailable(str(error)) from None
         finally:
             self.flight.end(origin.request_id, request_id)
         # The iterator ended without a terminal update: the engine has lost the request.

@@ -13,7 +13,7 @@ from ekiden.api.call import Conversation, Texts
 from ekiden.api.errors import ApiError, invalid, unsupported
 from ekiden.api.ignored import Ignored, cleaned
 from ekiden.api.reasoning import THOUGHT, thinking_after
-from ekiden.api.system_messages import rendered_whole
+from ekiden.api.strict_templates import rendered_whole
 from ekiden.api.text import ModelText
 from ekiden.api.tools.formats import format_of
 from ekiden.api.tools.prompting import explained, written_out

@@ -98,8 +98,7 @@ Model = TypeVar("Model", bound=Strict)
 class ReadBy:
     """Annotates a field whose value a function reads, raising a :func:`rule`; ``schema`` is for the documentation.
 
-    ``shape``: of the objects in the list that it holds, whose other keys are then found and told; without one nobody
-    looks at them.
+    ``shape``: of the objects in it, whose other keys are then found and told; without one nobody looks at them.
     """
 
     read: Callable[[Any], Any]

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from ekiden.api.call import NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import invalid, shown
 from ekiden.api.hand_checks import rule, string_field
-from ekiden.api.json_schema import TEXT, any_of, closed_object
+from ekiden.api.json_schema import TEXT, any_of, closed_object, open_object
 from ekiden.api.schema_base import ReadBy, Strict, rule_of
 from ekiden.api.shape import Fate, Shape, ignored
 from ekiden.api.tool_fields import FunctionName, LeftOut, OfTypes, Tools, kept
@@ -181,7 +181,7 @@ _MODES: Final = {"enum": ["none", "auto", "required"]}
 _ONE_TOOL: Final = {"type": {"enum": list(_INNER_TYPES)}, "name": TEXT}
 Choice = Annotated[
     _Mode | OneTool,
-    ReadBy(_read_choice, any_of(_MODES, closed_object(_ONE_TOOL)), Shape(frozenset(_ONE_TOOL))),
+    ReadBy(_read_choice, any_of(_MODES, open_object(_ONE_TOOL)), Shape(frozenset(_ONE_TOOL))),
 ]
 
 
