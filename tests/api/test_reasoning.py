@@ -232,6 +232,29 @@ async def test_tokenize_takes_variables_too() -> None:
         assert memory.engine.tokenizer.decode(tokens).endswith("assistant\n<think>\n\n</think>\n\n")
 
 
+NAMES = ["self", "protect", "variables", "source", "loop", "range", "namespace", "a-b", "a b", "", "1", "__class__"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/tokenize"])
+async def test_no_name_or_value_of_a_variable_breaks_anything(path: str) -> None:
+    deep: Any = {"x": 10**300}
+    for _ in range(90):
+        deep = {"x": [deep]}
+    values = dict.fromkeys(NAMES, deep) | {f"k{number}": None for number in range(1000)}
+    async with thinking(SWITCHED, "Hi") as memory:
+        messages = [{"role": "user", "content": "hi"}]
+        own = {"input": "hi"} if path == "/v1/responses" else {"messages": messages, "max_tokens": 5}
+        if path == "/tokenize":
+            own.pop("max_tokens")
+        body = {"model": "toy/model", **own, "chat_template_kwargs": values}
+        response = await memory.http.post(path, json=body)
+        assert response.status_code == 200, response.text
+        if path != "/tokenize":
+            named = response.headers["x-ekiden-ignored-fields"].split(", ")
+            assert named[:2] == ["chat_template_kwargs.self", "chat_template_kwargs.protect"]
+            assert len(named) == 33
+
+
 async def test_earlier_reasoning_reaches_the_template() -> None:
     async with thinking(SWITCHED, "Hi") as memory:
         for key in ("reasoning_content", "reasoning"):
