@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ekiden.config import Config, ModelConfig
+from ekiden.config import Config, ConfigError, ModelConfig
 from ekiden.state.sampling_params import Thinking
 from tests.api.conftest import Memory, assert_error, events
 from tests.api.scripted import END, LONG, TEMPLATE, say
@@ -200,6 +200,12 @@ async def test_the_servers_own_variables_come_under_a_requests() -> None:
         assert await end_of_prompt(chat_template_kwargs={"mood": "<|im_end|>"}, reasoning_effort="low") == "<|im_end|>"
         # A variable is text of the client's: no token of the model comes from it.
         assert memory.engine.requests[-1].prompt_token_ids.count(END) == 1
+
+
+@pytest.mark.parametrize("value", ["x", "[]", "1", "null", "{", '"x"', "[" * 100_000])
+def test_the_servers_own_variables_are_an_object(value: str) -> None:
+    with pytest.raises(ConfigError, match="default_chat_template_kwargs .* must be a JSON object"):
+        ModelConfig(default_chat_template_kwargs=value)
 
 
 async def test_effort_is_a_variable_of_templates_that_read_it() -> None:
