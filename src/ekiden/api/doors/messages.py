@@ -43,6 +43,7 @@ from ekiden.api.reasoning import Wish
 from ekiden.api.schema_base import ReadBy, Strict, Within
 from ekiden.api.shape import Fate, ignored, refused
 from ekiden.api.structured import json_format
+from ekiden.api.template_fields import TemplateKwargs
 from ekiden.api.tool_fields import FunctionName, LeftOut, OfTypes, Tools, kept
 from ekiden.state.sampling_params import Bound, SamplingParams
 
@@ -114,6 +115,7 @@ class CountRequest(Strict):
     tools: MessagesTools | None = None
     tool_choice: MessagesChoice | None = None
     thinking: Thinking | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
 
@@ -168,6 +170,7 @@ def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             beginning=beginning,
             counted=counted,
+            template_kwargs=fields.chat_template_kwargs or {},
             wish=_wish(fields),
             thought_param="messages[].content[type=thinking]",
         ),
