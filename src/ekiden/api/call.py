@@ -176,8 +176,6 @@ class AnswerFormat:
 class Call:
     """``sampling`` has defaults filled in and no grammar; ``names`` are the client's names of its fields, where they
     differ. ``n`` answers are made for each prompt.
-
-    ``prompt_only``: nothing is generated; the engine is asked only where log-probabilities of the prompt are wanted.
     """
 
     model: str
@@ -189,6 +187,5 @@ class Call:
     priority: int = 0
     stream: bool = False
     include_usage: bool = False
-    prompt_only: bool = False
     ignored: list[Ignored] = field(default_factory=list)
     """What the client is told was taken without effect. Whoever prepares the call may add to it."""

@@ -20,7 +20,7 @@ from ekiden.api.errors import ApiError, engine_unavailable, internal, refused, u
 from ekiden.api.flight import Flight
 from ekiden.api.metrics import ApiMetrics
 from ekiden.api.prompts import Prompt
-from ekiden.api.sse import KEEP_ALIVE, SseWriter
+from ekiden.api.sse import SseWriter
 from ekiden.api.text import ModelText
 from ekiden.api.text_output import PLAIN_REASONS, Answer, Piece, joined
 from ekiden.engine.interface import Engine, EngineDied
@@ -161,7 +161,7 @@ class Generation:
 
         try:
             async with self.flight.watch(receive):
-                silence = asyncio.create_task(_break_silence(events, self.keep_alive_seconds))
+                silence = asyncio.create_task(events.break_silence(self.keep_alive_seconds))
                 try:
                     last = await _all([pump(child) for child in children])
                 finally:
@@ -192,15 +192,6 @@ async def _all(works: list[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
-
-
-async def _break_silence(events: SseWriter, seconds: float) -> None:
-    """Sends a comment whenever nothing was written for a while, so that no proxy closes the connection."""
-    while True:
-        events.wrote = False
-        await asyncio.sleep(seconds)
-        if not events.wrote:
-            await events.write(KEEP_ALIVE)
 
 
 def usage_of(children: Sequence[Child], finishes: Sequence[Finish | None]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class Intake:
             validate(sampling, vocab_size=self.vocab_size)
         except InvalidSamplingParams as error:
             return Refusal(reason=RefusalReason.INVALID, message=str(error), param=error.param)
-        wanted = num_prompt + (sampling.max_tokens if sampling.max_tokens is not None else 1)
+        wanted = num_prompt + (1 if sampling.max_tokens is None else sampling.max_tokens)
         if wanted > self.max_model_len:
             return Refusal(
                 reason=RefusalReason.CONTEXT_LENGTH_EXCEEDED,

@@ -27,7 +27,10 @@ class Retirement:
     signals: Signals
 
     def apply(self, formed: FormationOutcome, output: StepOutput, now: float) -> list[RequestUpdate]:
-        """Append the step's tokens and retire the sequences that ended. Each row that got a token has an update."""
+        """Append the step's tokens and retire the sequences that ended. Each row that got a token has an update.
+
+        A sequence of which only the prompt is wanted ends without a token.
+        """
         self.kv.plan_executed()
         updates: list[RequestUpdate] = []
         charge = self.population.waiting.charge
@@ -43,9 +46,13 @@ class Retirement:
             tokens = result.tokens
             if not tokens:
                 continue
-            if first := sequence.first_token_time is None:
-                sequence.first_token_time = now
-            kept = self._append(sequence, tokens)
+            first, kept = sequence.first_token_time is None, tuple[int, ...]()
+            if sequence.max_total_tokens == sequence.num_prompt_tokens:  # only its prompt was asked for
+                sequence.finish_reason = FinishReason.LENGTH
+            else:
+                if first:
+                    sequence.first_token_time = now
+                kept = self._append(sequence, tokens)
             charge(sequence, output=len(kept))
             if row.num_drafts:
                 # The drafts that were right are tokens now, with their keys and values; the others are forgotten.
@@ -116,7 +123,7 @@ class Retirement:
         if was is not Status.RUNNING or not self.padding.take(sequence):
             self._give_back(sequence)
         assert sequence.finish_reason is not None
-        if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+        if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) and sequence.num_output_tokens:
             self.signals.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
         return Finish(
             reason=sequence.finish_reason,
