@@ -6,6 +6,7 @@ A field may name another flag. `build/config_sources.py` reads the values (flag 
 be checked without a model is checked when a section is created, and raises :class:`ConfigError`.
 """
 
+import json
 import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -81,6 +82,15 @@ class ModelConfig(_Section):
         choices=("auto", "always", "never"),
     )
     chat_template: str | None = setting(None, "file with a Jinja chat template, in place of the model's own")
+    default_chat_template_kwargs: str | None = setting(
+        None, "JSON object of variables for the chat template, under those of a request's chat_template_kwargs"
+    )
+    reasoning_parser: str = setting(
+        "auto",
+        "how the model marks its reasoning: think is <think>, as with Qwen3 and DeepSeek-R1; mistral is [THINK]; auto "
+        "finds it in the chat template and the vocabulary",
+        choices=("auto", "none", "think", "qwen3", "deepseek_r1", "mistral"),
+    )
     generation_config: str | None = setting(
         None, "JSON file of default sampling values; 'none' ignores the model's own"
     )
@@ -92,6 +102,18 @@ class ModelConfig(_Section):
             self.weights == "int8" or self.expand_weights != "always",
             f"expand_weights is always and weights {self.weights}; only int8 weights can be expanded",
         )
+        given = self.default_chat_template_kwargs
+        try:
+            sound = isinstance(self.template_defaults, dict)
+        except (ValueError, RecursionError):
+            sound = False
+        _check(sound, f"default_chat_template_kwargs is {given!r:.100}; it must be a JSON object")
+
+    @property
+    def template_defaults(self) -> dict[str, Any]:
+        """The variables of the chat template that ``default_chat_template_kwargs`` gives."""
+        values: dict[str, Any] = json.loads(self.default_chat_template_kwargs or "{}")
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

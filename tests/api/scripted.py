@@ -150,7 +150,11 @@ class ScriptedStream:
         self._tokens = engine.script(request)
         sampling = request.sampling
         self._stops = IncrementalText(
-            engine.tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
+            engine.tokenizer,
+            sampling.stop,
+            sampling.include_stop_str_in_output,
+            min_tokens=sampling.min_tokens,
+            thinking=sampling.thinking,
         )
         self._given = 0
         self._ended = False

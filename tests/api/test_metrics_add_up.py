@@ -16,7 +16,7 @@ from ekiden.evidence.reader import LedgerReader, decisions_of, inputs_of, reques
 from ekiden.guardrails.limits import load_tenants
 from ekiden.ledger.records import REFUSED
 from ekiden.state.request import FinishReason
-from ekiden.state.runner import RunnerError
+from ekiden.state.runner import CopiesLost
 from tests.api.conftest import assert_error
 from tests.api.real_core import BLOCK, CONTEXT, RealCore, real_core
 from tests.api.scripted import MODEL, VOCAB_SIZE
@@ -55,7 +55,7 @@ class FailingGate(Gate):
     def __call__(self, step: int) -> None:
         super().__call__(step)
         if step == FAILING_STEP:
-            raise RunnerError("planted")
+            raise CopiesLost("planted")
 
 
 class Load:

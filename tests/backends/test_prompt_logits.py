@@ -40,7 +40,7 @@ def lines(monkeypatch) -> list[np.ndarray]:
         seen.append(line.copy())
         return prompt_token_logprobs(line, token, num_top)
 
-    monkeypatch.setattr("ekiden.backends.openvino.runner.prompt_token_logprobs", look)
+    monkeypatch.setattr("ekiden.sampling.sampler.prompt_token_logprobs", look)
     return seen
 
 

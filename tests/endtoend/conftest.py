@@ -36,6 +36,9 @@ class SmallPool:
         self.swapped_out += len(plan.swap_out)
         return self.runner.execute(plan)
 
+    def check(self) -> None:
+        self.runner.check()
+
     def close(self) -> None:
         """Do nothing: the fixture that owns the pool closes the runner."""
 

@@ -6,10 +6,11 @@ import time
 from ekiden.build.engines import build_engine
 from ekiden.config import Config
 from ekiden.engine.parts import BuiltEngine, EngineParts
+from ekiden.state.runner import RunnerBroken
 from tests.api.real_core import make_parts, make_runner
 
 FAULT_FILE = "EKIDEN_TEST_FAULT"
-"""An environment variable that names a file; while that exists, the next step raises an unexpected error."""
+"""An environment variable that names a file; while that exists, the next step says that the model is broken."""
 
 
 def make_engine_parts(config: Config) -> EngineParts:
@@ -19,7 +20,7 @@ def make_engine_parts(config: Config) -> EngineParts:
         time.sleep(0.002)
         if fault and os.path.exists(fault):
             os.unlink(fault)
-            raise ZeroDivisionError("a fault of the test's")
+            raise RunnerBroken("a fault of the test's")
 
     return make_parts(make_runner(before_step=before_step))
 

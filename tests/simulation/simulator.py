@@ -1,8 +1,9 @@
 """A deterministic simulation of the production engine core: the fake model, a virtual clock, one seeded generator.
 
 With a ``change_rate`` the controls change before so many of the steps, with chance of their own.
-`simulate(seed)` draws a configuration, a load and faults from the seed alone, checks every invariant after every step,
-then stops the faults and requires that everything drains. The same seed always gives the same :class:`Outcome`.
+`simulate(seed)` draws a configuration, a load, faults and troubles (`trouble.py`) from the seed alone, checks every
+invariant after every step, then stops the faults and requires that everything drains. The same seed always gives the
+same :class:`Outcome`.
 A broken invariant raises :class:`~ekiden.state.invariants.InvariantBreach`, which names it.
 """
 
@@ -10,7 +11,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ekiden.backends.fake import FakeRunner
 from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.driver import ANY_TIME, Source, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
@@ -20,6 +20,7 @@ from ekiden.state.request import FinishReason, Request, RequestUpdate
 from ekiden.state.runner import RunnerError
 from ekiden.state.sampling_params import SamplingParams
 from tests.fake_answers import answer_to, next_token
+from tests.simulation.trouble import PLANTED, PLANTED_LOSS, TroubledRunner, Troubles
 from tests.steps import StepView, StepWatcher
 
 VOCAB = 50
@@ -63,6 +64,11 @@ class Outcome:
     prefix_hits: int = 0
     finished: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
+    lost_copies: int = 0
+    """Requests that ended because their blocks could not be copied."""
+    troubles: set[str] = field(default_factory=set)
+    """The kinds of trouble that came."""
+    run_again: int = 0
 
 
 def draw_world(rng: random.Random) -> World:
@@ -122,7 +128,8 @@ class Simulation(StepWatcher):
         self.ended: set[str] = set()
         self.views: list[StepView] = []
         guesser = Guesser(seed)  # with chance of its own
-        self.runner = FakeRunner(
+        self.troubles = Troubles(seed)
+        self.runner = TroubledRunner(
             vocab_size=VOCAB,
             max_drafts=guesser.max_drafts,
             num_blocks=self.world.num_blocks,
@@ -159,7 +166,11 @@ class Simulation(StepWatcher):
             eos_token_ids=frozenset({0}),
             recorder=self,
             drafter=guesser,
+            make_stop_text=self.troubles.make_stop_text,
+            make_rules=self.troubles.make_rules,
         )
+        self.runner.troubles, self.runner.population = self.troubles, self.core.population
+        self._failed_last = False
         self.answers: list[ControlState | str] = []
         """What came of the changes of the controls."""
         self._most_overtakes = self.world.max_overtakes
@@ -180,7 +191,10 @@ class Simulation(StepWatcher):
             return
         if self.rng.random() < self.world.stall_rate:
             self.time += self.rng.choice([0.5, 5.0])
-        if self.rng.random() < self.world.failure_rate:
+        if self._failed_last:  # what fails by chance succeeds when it is tried again
+            self._failed_last = False
+        elif self.rng.random() < self.world.failure_rate:
+            self._failed_last = True
             raise RunnerError(f"injected at step {step}")
 
     def on_step(self, view: StepView) -> None:
@@ -239,7 +253,7 @@ class Simulation(StepWatcher):
     def _load(self) -> Source:
         """Requests, aborts, pauses and faults, between as many steps as chance has it; then until all has ended."""
         for number in range(self.world.num_requests):
-            request = self._draw_request(number)
+            request = self.troubles.maybe_plant(self._draw_request(number))
             self.requests[request.request_id] = request
             self.tokens[request.request_id] = []
             self.expected[request.request_id] = answer_to(request.prompt_token_ids, VOCAB, MAX_MODEL_LEN)
@@ -366,6 +380,9 @@ class Simulation(StepWatcher):
         request = self.requests[update.request_id]
         with checking(Invariant.ONE_END):
             assert update.request_id not in self.ended, f"{update.request_id}: an event after its terminal one"
+        with checking(Invariant.CONTAINED):
+            failed = update.request_id in self.troubles.met
+            assert not (failed and update.token_ids), f"{update.request_id}: a token though its work has failed"
         with checking(Invariant.SAME_TOKENS):
             known = len(self.tokens[update.request_id])
             told = self.expected[update.request_id][known : known + len(update.token_ids)]
@@ -394,8 +411,12 @@ class Simulation(StepWatcher):
             room = min(MAX_MODEL_LEN, self.world.num_blocks * self.world.block_size) - len(request.prompt_token_ids)
             assert len(tokens) == min(sampling.max_tokens or room, room), "it ended before or after its length"
         elif finish.reason is FinishReason.ERROR:
-            if not (finish.message or "").startswith("injected"):
+            if PLANTED not in (finish.message or ""):
                 raise InvariantBreach(Invariant.BUDGET, f"the engine broke a step by itself: {finish.message}")
+            lost = finish.message == PLANTED_LOSS
+            self.outcome.lost_copies += lost
+            with checking(Invariant.CONTAINED):
+                assert lost or request.request_id in self.troubles.met, f"another's trouble ended it: {finish.message}"
         elif finish.reason is FinishReason.DEADLINE:
             assert request.deadline is not None
             assert finish.finish_time >= request.deadline, "it ended before its deadline"
@@ -410,8 +431,11 @@ class Simulation(StepWatcher):
         self.outcome.finished = stats.finished_total
         self.outcome.refused = stats.refused_total
         ends = sum(stats.finished_total.values()) + sum(stats.refused_total.values())
+        self.outcome.run_again = stats.steps_run_again_total
+        self.outcome.troubles = {self.troubles.of[request_id][0] for request_id in self.troubles.met}
         with checking(Invariant.ONE_END):
             assert ends == len(self.requests), "the counters disagree with the events"
+            assert stats.turns_unrecorded_total == 0, "a turn could not be recorded"
 
     @checking(Invariant.GIVEN_BACK)
     def _check_given_back(self) -> None:

@@ -13,15 +13,18 @@ import pytest
 from ekiden.engine.engine_core import EngineCore
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.stages import formation, retirement
+from ekiden.stages.advance import Advance
 from ekiden.stages.formation import Formation
 from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
 from ekiden.state.controls import Controls
 from ekiden.state.invariants import Invariant, InvariantBreach
+from ekiden.state.plan import Row, RowResult, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.runner import ChunkRules, Drafter
 from ekiden.state.sequence import Sequence
 from tests.simulation.simulator import shrink, simulate
+from tests.simulation.trouble import PLANTED
 
 SEEDS = 400
 Patch = pytest.MonkeyPatch
@@ -212,6 +215,25 @@ def drafts_ignore_what_others_took_of_the_budget(patch: Patch) -> None:
         step.total_tokens += taken
 
     patch.setattr(Formation, "_add_drafts", generous)
+
+
+@breaks(Invariant.CONTAINED)
+def a_row_that_fails_ends_its_whole_step(patch: Patch) -> None:
+    def give_up(self: Advance, rows: list[Row]) -> StepOutput:
+        return StepOutput(rows=[RowResult(error=PLANTED)] * len(rows), attempts=2)
+
+    patch.setattr(Advance, "_try_again", give_up)
+
+
+@breaks(Invariant.CONTAINED)
+def a_row_that_failed_gives_a_token(patch: Patch) -> None:
+    apply = Retirement.apply
+
+    def trusting(self: Retirement, formed: Any, output: StepOutput, now: float) -> Any:
+        rows = [RowResult((1,)) if result.error else result for result in output.rows]
+        return apply(self, formed, msgspec.structs.replace(output, rows=rows), now)
+
+    patch.setattr(Retirement, "apply", trusting)
 
 
 def breach_of(seed: int) -> Invariant | None:

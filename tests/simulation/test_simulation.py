@@ -8,6 +8,7 @@ import pytest
 
 from ekiden.config import BATCHING
 from tests.simulation.simulator import Outcome, Simulation, shrink, simulate
+from tests.simulation.trouble import Kind
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "2000"))
 BATCH = 100
@@ -38,6 +39,9 @@ def test_the_worlds_are_hard_enough() -> None:
         seen["preempted"] += outcome.preemptions > 0
         seen["prefix hits"] += outcome.prefix_hits > 0
         seen[outcome.world.batching] += 1
+        seen["copies lost"] += outcome.lost_copies > 0
+        seen["run again"] += outcome.run_again > 0
+        seen.update(outcome.troubles)
         seen.update(outcome.finished)
         seen.update(outcome.refused)
     for kind in (
@@ -49,6 +53,9 @@ def test_the_worlds_are_hard_enough() -> None:
         "error",
         "deadline",
         "queue_full_requests",
+        "copies lost",
+        "run again",
+        *Kind,
         *BATCHING,
     ):
         assert seen[kind] >= 5, f"{kind} happened in too few worlds: {seen}"

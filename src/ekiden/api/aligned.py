@@ -55,8 +55,10 @@ class AlignedText:
         self._given = 0
         self._text = ""
 
-    def add(self, token: int, logprobs: TokenLogprobs) -> None:
-        data = self._tokenizer.token_bytes(token)
+    def add(self, token: int, logprobs: TokenLogprobs, data: bytes | None = None) -> None:
+        """``data``: what of the token's bytes belongs to the text, if not all."""
+        if data is None:
+            data = self._tokenizer.token_bytes(token)
         written = b"" if token in self._skipped else data
         self._characters += len(self._decoder.decode(written))
         whole = not self._decoder.getstate()[0]

@@ -30,6 +30,7 @@ from ekiden.api.ignored import HEADER, IgnoredFields
 from ekiden.api.json_schema import TEXT, any_of, closed_object
 from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
+from ekiden.api.reasoning import marks_of
 from ekiden.api.schema_base import Strict
 from ekiden.api.text import ModelText
 from ekiden.api.tokenize_routes import (
@@ -92,6 +93,8 @@ def create_app(
         grammars=GrammarCompiler(tokenizer, card.vocab_size),
         max_model_len=card.max_model_len,
         vocab_size=card.vocab_size,
+        template_defaults=config.model.template_defaults,
+        reasoning=marks_of(config.model.reasoning_parser, chat_template, tokenizer),
     )
     generation = Generation(
         engine=engine,

@@ -16,6 +16,7 @@ from starlette.types import Scope
 from ekiden.api.errors import invalid, shown
 from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID, TRACEPARENT
 from ekiden.api.ignored import Ignored
+from ekiden.api.reasoning import NO_WISH, Wish
 from ekiden.state.request import DEFAULT_TENANT, Request
 from ekiden.state.sampling_params import Grammar, SamplingParams
 
@@ -93,6 +94,7 @@ class Message(TypedDict):
     role: str
     content: str
     name: NotRequired[str]
+    reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[EarlierCall]]
     tool_call_id: NotRequired[str]
 
@@ -133,7 +135,8 @@ ToolChoice = Literal["auto", "none", "required"] | NamedChoice
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
     """``beginning`` is the start of the answer, written by the client; the model continues it. Without
-    ``add_generation_prompt`` the prompt ends with the last message."""
+    ``add_generation_prompt`` the prompt ends with the last message. ``template_kwargs`` are variables for the chat
+    template."""
 
     messages: list[Message]
     param: str = "messages"
@@ -141,6 +144,8 @@ class Conversation:
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     beginning: str = ""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    wish: Wish = NO_WISH
     add_generation_prompt: bool = True
 
 
@@ -176,6 +181,8 @@ class AnswerFormat:
 class Call:
     """``sampling`` has defaults filled in and no grammar; ``names`` are the client's names of its fields, where they
     differ. ``n`` answers are made for each prompt.
+
+    ``shows_reasoning``: the client is given the model's reasoning, if there is any.
     """
 
     model: str
@@ -187,5 +194,6 @@ class Call:
     priority: int = 0
     stream: bool = False
     include_usage: bool = False
+    shows_reasoning: bool = True
     ignored: list[Ignored] = field(default_factory=list)
     """What the client is told was taken without effect. Whoever prepares the call may add to it."""

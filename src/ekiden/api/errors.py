@@ -153,6 +153,7 @@ _STATUSES: Final = {
     RefusalReason.DRAINING: 503,
     RefusalReason.TENANT_QUEUE_FULL: 429,
     RefusalReason.TENANT_RATE: 429,
+    RefusalReason.INTERNAL_ERROR: 500,
     RefusalReason.DUPLICATE_ID: 500,  # the server makes the ids, so this is its fault
 }
 """All other refusals are 400."""

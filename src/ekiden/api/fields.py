@@ -70,7 +70,7 @@ def _all_tokens(value: Any) -> Any:
     return 0 if type(value) is int and value == -1 else value
 
 
-ANSWER_LENGTH: Final = Bound(1, None, "at least 1")
+ANSWER_LENGTH: Final = BOUNDS["max_tokens"]._replace(least=1, words=f"between 1 and {BOUNDS['max_tokens'].most}")
 """Of ``max_tokens`` and its other names: an answer of no tokens comes only with ``echo``."""
 
 

@@ -41,6 +41,7 @@ class Child:
     request: Request
     shown: frozenset[int] = frozenset()
     """Special tokens that belong to the text, because they mark tool calls."""
+    shows_reasoning: bool = True
 
 
 class AnswerWriter(Protocol):
@@ -76,7 +77,7 @@ class Generation:
 
     async def pieces(self, origin: Origin, child: Child) -> AsyncGenerator[Piece, None]:
         """The pieces of an answer; the last one has its finish. Raises :class:`ApiError` for every other end."""
-        answer = Answer(self.text.tokenizer, child.request.sampling, child.shown)
+        answer = Answer(self.text.tokenizer, child.request.sampling, child.shown, shows_reasoning=child.shows_reasoning)
         last = 0.0
         request_id = child.request.request_id
         self.flight.begin(origin.request_id, request_id)
@@ -131,11 +132,12 @@ class Generation:
         event."""
         events = SseWriter(send, writer.end)
         finishes: list[Finish | None] = [None] * len(children)
+        thought = 0
         alone = len(children) == 1
         failure: ApiError | None = None
 
         async def pump(child: Child) -> bytes:
-            nonlocal failure
+            nonlocal failure, thought
             first = True
             try:
                 async with aclosing(self.pieces(origin, child)) as answer:
@@ -143,6 +145,7 @@ class Generation:
                         data = writer.opening(child, piece) if first else b""
                         data += writer.piece(child, piece)
                         first = False
+                        thought += piece.reasoning_tokens
                         if not alone and not events.started:
                             # All answers were submitted together: one that is refused must be told by the status.
                             await asyncio.sleep(0)
@@ -166,7 +169,7 @@ class Generation:
                     last = await _all([pump(child) for child in children])
                 finally:
                     silence.cancel()
-            tail = writer.usage(usage_of(children, finishes))
+            tail = writer.usage(usage_of(children, finishes, thought))
             await events.close(b"".join(last) + tail)
         except ApiError as error:
             if not events.started:
@@ -194,15 +197,19 @@ async def _all(works: list[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-def usage_of(children: Sequence[Child], finishes: Sequence[Finish | None]) -> dict[str, Any]:
-    """Token counts of a call: each prompt counts once, whatever ``n`` is; answers are summed."""
+def usage_of(children: Sequence[Child], finishes: Sequence[Finish | None], thought: int = 0) -> dict[str, Any]:
+    """Token counts of a call: each prompt counts once, whatever ``n`` is; answers are summed. ``thought`` of their
+    tokens are reasoning, which is told of models that think."""
     firsts = {child.prompt_index: child for child in reversed(children)}.values()
     prompt_tokens = sum(len(child.prompt.token_ids) for child in firsts)
     cached = sum(finish.num_cached_tokens for child in firsts if (finish := finishes[child.index]) is not None)
     completion_tokens = sum(finish.num_output_tokens for finish in finishes if finish is not None)
-    return {
+    usage: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+    if any(child.request.sampling.thinking for child in children):
+        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return usage

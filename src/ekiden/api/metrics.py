@@ -46,6 +46,12 @@ _COUNTERS: Final = (
     ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", "prefix_cache_queries_total"),
     ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", "prefix_cache_hits_total"),
     ("engine_steps", "Steps of the engine.", "steps_total"),
+    ("engine_steps_run_again", "Steps that failed and were run again.", "steps_run_again_total"),
+    (
+        "engine_turns_unrecorded",
+        "Turns that are missing in the ledger, because recording them failed.",
+        "turns_unrecorded_total",
+    ),
     ("engine_model_seconds", "Time in the model's passes.", "model_seconds_total"),
     ("engine_sampling_seconds", "Time in the sampler.", "sampling_seconds_total"),
     ("engine_host_seconds", "Time of steps outside model and sampler.", "host_seconds_total"),

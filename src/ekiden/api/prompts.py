@@ -11,12 +11,15 @@ from typing import Any, Final
 
 from ekiden.api.call import Conversation, Texts
 from ekiden.api.errors import ApiError, invalid, unsupported
+from ekiden.api.ignored import Ignored, cleaned
+from ekiden.api.reasoning import THOUGHT, thinking_after
 from ekiden.api.system_messages import rendered_whole
 from ekiden.api.text import ModelText
 from ekiden.api.tools.formats import format_of
 from ekiden.api.tools.prompting import explained, written_out
 from ekiden.models.chat_template import ChatTemplateError
 from ekiden.state.request import Refusal, check_prompt, check_vocabulary, prompt_too_long
+from ekiden.state.sampling_params import Thinking
 
 INLINE_CHARACTERS: Final = 4096
 """Text up to this size is encoded on the event loop, because handing it to a thread would take longer."""
@@ -27,10 +30,11 @@ SHRINK: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt: its tokens, and the text that ``echo`` gives back."""
+    """One prompt: its tokens, the text that ``echo`` gives back, and whether reasoning may come after it."""
 
     token_ids: tuple[int, ...]
     text: str
+    thinking: Thinking | None = None
 
 
 async def encode_texts(text: ModelText, texts: list[str], param: str, *, add_special: bool) -> list[list[int]]:
@@ -49,6 +53,20 @@ async def encode_texts(text: ModelText, texts: list[str], param: str, *, add_spe
     return encode() if sum(map(len, texts)) <= INLINE_CHARACTERS else await text.off_loop(encode)
 
 
+def without_effect(text: ModelText, talk: Conversation) -> list[Ignored]:
+    """What a conversation asks of the template or of the model's reasoning, and they do not have."""
+    template = text.chat_template
+    if template is None:
+        return []
+    names = [name for name in talk.template_kwargs if name not in template.variables]
+    found = [Ignored(f"chat_template_kwargs.{cleaned(name)}", known=False) for name in names]
+    if not talk.wish.is_granted(text.reasoning, template):
+        found.append(Ignored(talk.wish.param))
+    if THOUGHT not in template.tool_source and any(THOUGHT in message for message in talk.messages):
+        found.append(Ignored(f"{talk.param}[].{THOUGHT}"))
+    return found
+
+
 def _refused(refusal: Refusal) -> ApiError:
     return invalid(refusal.param, f"{refusal.message}.", code=refusal.reason.value)
 
@@ -59,12 +77,14 @@ def check_tokens(text: ModelText, token_ids: Sequence[int], param: str) -> None:
         raise _refused(refusal)
 
 
-def _prompt(text: ModelText, token_ids: Sequence[int], param: str, written: str = "") -> Prompt:
+def _prompt(
+    text: ModelText, token_ids: Sequence[int], param: str, written: str = "", thinking: Thinking | None = None
+) -> Prompt:
     """Raises :class:`ApiError` 400 for a prompt that cannot be answered."""
     limits = {"vocab_size": text.vocab_size, "max_model_len": text.max_model_len}
     if refusal := check_prompt(token_ids, param=param, **limits):
         raise _refused(refusal)
-    return Prompt(tuple(token_ids), written)
+    return Prompt(tuple(token_ids), written, thinking)
 
 
 async def text_prompts(text: ModelText, asked: Texts) -> list[Prompt]:
@@ -87,6 +107,8 @@ async def chat_prompt(text: ModelText, talk: Conversation, *, tools: list[dict[s
         way_out = "use /v1/completions, or start the server with --chat-template FILE"
         raise unsupported(talk.param, f"This model has no chat template; {way_out}.")
 
+    variables = {**text.template_defaults, **talk.wish.variables(template), **talk.template_kwargs}
+
     def render() -> str:
         written: Sequence[Mapping[str, Any]] = talk.messages
         offered = tools
@@ -97,16 +119,22 @@ async def chat_prompt(text: ModelText, talk: Conversation, *, tools: list[dict[s
         # Special tokens in what clients wrote stay plain text, so that they cannot start a turn.
         protect = text.tokenizer.protect
         write = partial(
-            template.render, tools=offered, add_generation_prompt=talk.add_generation_prompt, protect=protect
+            template.render,
+            tools=offered,
+            add_generation_prompt=talk.add_generation_prompt,
+            protect=protect,
+            **variables,
         )
-        return rendered_whole(write, written, protect) + protect(talk.beginning)
+        return rendered_whole(write, written, protect)
 
     try:
         rendered = await text.rendered(render)
     except ChatTemplateError as error:
         raise invalid(talk.param, f"{talk.param} cannot be used: {error}.") from None
+    thinking = thinking_after(text.reasoning, rendered, talk.beginning)
+    rendered += text.tokenizer.protect(talk.beginning)
     (tokens,) = await encode_texts(text, [rendered], talk.param, add_special=False)
     bos = text.tokenizer.bos_token_id
     if text.tokenizer.adds_bos and bos is not None and tokens[:1] != [bos]:
         tokens = [bos, *tokens]
-    return _prompt(text, tokens, talk.param, rendered)
+    return _prompt(text, tokens, talk.param, rendered, thinking)

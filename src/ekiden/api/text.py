@@ -1,11 +1,12 @@
 """What the HTTP process has of the model: tokenizer, chat template, grammars, and threads for long work on text."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from ekiden.api.reasoning import Marks
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.template_worker import WORKERS
 from ekiden.models.tokenizer import Tokenizer
@@ -16,13 +17,19 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class ModelText:
-    """``chat_template`` is None for a model without one: chat is then refused, completions work."""
+    """``chat_template`` is None for a model without one: chat is then refused, completions work.
+
+    ``template_defaults`` are variables of the template for what a request leaves out. ``reasoning`` is None for models
+    that do not think.
+    """
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     grammars: GrammarCompiler
     max_model_len: int
     vocab_size: int
+    template_defaults: Mapping[str, Any] = field(default_factory=dict)
+    reasoning: Marks | None = None
     # Two threads, so that a burst of huge prompts leaves the cores to the engine.
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="ekiden-text"))
     # Of their own, so that a template that takes long holds up no other text.

@@ -1,11 +1,12 @@
 """From token updates to what a client reads: text in whole characters, log-probabilities, the finish reason."""
 
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Final
 
 from ekiden.api.aligned import AlignedText, End, TokenEntry
 from ekiden.models.text import IncrementalText
+from ekiden.models.thinking import Place
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.request import Finish, FinishReason, RequestUpdate, TokenLogprobs
 from ekiden.state.sampling_params import SamplingParams
@@ -29,6 +30,9 @@ class Piece:
     """For all tokens of the prompt but the first, if they were asked for; they come with the first token."""
     cumulative_logprob: float = 0.0
     """Sum over this update's tokens, including those that are not part of the text; 0 if none were asked for."""
+    reasoning: str = ""
+    """What the model thought before it answered; it is no part of ``text`` and has no log-probabilities."""
+    reasoning_tokens: int = 0
 
 
 def joined(pieces: list[Piece]) -> Piece:
@@ -40,6 +44,8 @@ def joined(pieces: list[Piece]) -> Piece:
         finish=pieces[-1].finish,
         prompt_logprobs=next((piece.prompt_logprobs for piece in pieces if piece.prompt_logprobs is not None), None),
         cumulative_logprob=sum(piece.cumulative_logprob for piece in pieces),
+        reasoning="".join(piece.reasoning for piece in pieces),
+        reasoning_tokens=sum(piece.reasoning_tokens for piece in pieces),
     )
 
 
@@ -51,15 +57,25 @@ def visible_bytes(tokenizer: Tokenizer, token_id: int) -> int:
 class Answer:
     """Builds the text of one answer from its updates; ``take`` returns what each adds.
 
-    ``shown``: special tokens that belong to the text.
+    ``shown``: special tokens that belong to the text. ``shows_reasoning``: the client is given it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, shown: frozenset[int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, sampling: SamplingParams, shown: frozenset[int], *, shows_reasoning: bool = True
+    ) -> None:
         self._tokenizer = tokenizer
         self._sampling = sampling
-        stop, keep = sampling.stop, sampling.include_stop_str_in_output
-        self._text = IncrementalText(tokenizer, stop, keep, min_tokens=sampling.min_tokens, shown=shown)
+        stop, keep, thinking = sampling.stop, sampling.include_stop_str_in_output, sampling.thinking
+        self._text = IncrementalText(
+            tokenizer, stop, keep, min_tokens=sampling.min_tokens, shown=shown, thinking=thinking
+        )
         self._stopped = False
+        self._shows_reasoning = shows_reasoning
+        self._undecided: list[tuple[int, TokenLogprobs | None]] = []
+        """The first tokens, while it is not known whether they are reasoning or the answer."""
+        self._thinks = thinking is not None
+        """The answer has not begun yet."""
+        self._has_thought = False
         wanted = sampling.logprobs is not None
         self._aligned = AlignedText(tokenizer, tokenizer.special_ids - shown) if wanted else None
 
@@ -68,23 +84,62 @@ class Answer:
         visible = tokens
         if finish is not None and tokens and self._ended_by_token(finish, tokens[-1]):
             visible = tokens[:-1]
-        text = ""
-        for token in visible:
+        piece = Piece("", None, tokens, finish, update.prompt_logprobs)
+        for token, logprobs in zip(visible, update.logprobs or repeat(None), strict=False):
             if self._stopped:
                 break
             delta = self._text.feed(token)
-            text += delta.text
+            piece.text += delta.text
+            piece.reasoning += delta.reasoning
             self._stopped = bool(delta.stopped)
+            if self._thinks:
+                self._place(piece, token, logprobs)
+            else:
+                self._align(token, logprobs)
         if finish is not None and not self._stopped:
-            text += self._text.finish()
-        piece = Piece(text, None, tokens, finish, update.prompt_logprobs)
+            self._end(piece)
+        if not self._shows_reasoning:
+            piece.reasoning = ""
         if self._aligned is not None:
-            for token, logprobs in zip(visible, update.logprobs or (), strict=False):
-                self._aligned.add(token, logprobs)
             end = End.STOPPED if self._stopped else End.WHOLE if finish is not None else None
-            piece.text, piece.logprobs = self._aligned.take(text, end)
+            piece.text, piece.logprobs = self._aligned.take(piece.text, end)
             piece.cumulative_logprob = sum(each.logprob for each in update.logprobs or ())
         return piece
+
+    def _place(self, piece: Piece, token: int, logprobs: TokenLogprobs | None) -> None:
+        """Count a token as reasoning, or align it with the answer, once it is known which it is."""
+        match self._text.place:
+            case Place.BEFORE:
+                self._undecided.append((token, logprobs))
+            case Place.INSIDE | Place.BEHIND:
+                piece.reasoning_tokens += len(self._undecided) + 1
+                self._undecided.clear()
+                self._has_thought = True
+            case Place.ANSWER:
+                self._thinks = False
+                self._align_undecided()
+                self._align(token, logprobs, self._text.newest if self._has_thought else None)
+
+    def _end(self, piece: Piece) -> None:
+        """Add what was held back."""
+        rest = self._text.rest()
+        piece.text += rest.text
+        piece.reasoning += rest.reasoning
+        thinking = self._sampling.thinking
+        if thinking is not None and thinking.begun:
+            piece.reasoning_tokens += len(self._undecided)
+        else:
+            self._align_undecided()
+
+    def _align_undecided(self) -> None:
+        for token, logprobs in self._undecided:
+            self._align(token, logprobs)
+        self._undecided.clear()
+
+    def _align(self, token: int, logprobs: TokenLogprobs | None, data: bytes | None = None) -> None:
+        """``data``: what of the token's bytes belongs to the answer, if not all."""
+        if self._aligned is not None and logprobs is not None:
+            self._aligned.add(token, logprobs, data)
 
     def _ended_by_token(self, finish: Finish, last: int) -> bool:
         """True when the last token is the end-of-sequence or stop token, which is not part of the text."""

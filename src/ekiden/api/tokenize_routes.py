@@ -13,6 +13,7 @@ from ekiden.api.doors.door import Doors
 from ekiden.api.errors import ApiError, invalid
 from ekiden.api.prompts import chat_prompt, check_tokens, encode_texts
 from ekiden.api.schema_base import Strict
+from ekiden.api.template_fields import TemplateKwargs
 
 
 class TokenizeRequest(Strict):
@@ -23,6 +24,7 @@ class TokenizeRequest(Strict):
     messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     return_token_strs: bool | None = None
 
 
@@ -45,8 +47,11 @@ async def tokenize(doors: Doors, request: Request) -> Response:
     elif fields.messages is not None and fields.prompt is None:
         if fields.add_special_tokens is not None:
             raise invalid("add_special_tokens", "add_special_tokens is for prompt; a chat template decides on its own.")
-        opens = fields.add_generation_prompt is not False
-        talk = Conversation(messages=messages_of(fields.messages), add_generation_prompt=opens)
+        talk = Conversation(
+            messages=messages_of(fields.messages),
+            add_generation_prompt=fields.add_generation_prompt is not False,
+            template_kwargs=fields.chat_template_kwargs or {},
+        )
         prompt = await chat_prompt(text, talk)
         tokens = list(prompt.token_ids)
     else:

@@ -2,8 +2,8 @@
 
 It keeps its hashes in a KV pool and reads them back through the block tables, so a scheduler that mixes up blocks,
 swaps or positions gets other tokens. Tests compare with the hashes of the tokens themselves. To inject faults,
-``before_step``, which is called with the step's number, may raise :class:`~ekiden.state.runner.RunnerError` or advance
-a virtual clock.
+``before_step``, which is called with the step's number when the blocks have been copied, may raise an exception or
+advance a virtual clock.
 
 Every row gets the hashed token, unless a ``sampler`` is given: that chooses from logits in which the hashed token's is
 the highest.
@@ -15,9 +15,8 @@ import numpy as np
 
 from ekiden.config import Config
 from ekiden.models.load import ModelDescription
-from ekiden.sampling.logprobs import prompt_token_logprobs
 from ekiden.sampling.reduction import FloatMatrix
-from ekiden.sampling.sampler import Sampler, num_accepted
+from ekiden.sampling.sampler import Sampler, num_accepted, with_prompt_logprobs
 from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, RowResult, StepOutput
 from ekiden.state.runner import ChunkRules, RunnerError, RunnerInfo
 
@@ -67,29 +66,37 @@ class FakeRunner:
 
     def execute(self, plan: BatchPlan) -> StepOutput:
         self.steps += 1
-        if self._before_step is not None:
-            self._before_step(self.steps)
         for source, target in plan.swap_out:
             self._swap[target] = list(self._pool[source])
         for source, target in plan.swap_in:
             self._pool[target] = list(self._swap[source])
-        return StepOutput(rows=[self._result(row) for row in plan.rows])
+        if self._before_step is not None:
+            self._before_step(self.steps)
+        results = [self._result(row) for row in plan.rows]
+        if self._sampler is not None and (sampled := [i for i, row in enumerate(plan.rows) if row.sampling]):
+            rows = [plan.rows[index] for index in sampled]
+            logits = np.concatenate([self._logits(row, row.logit_positions) for row in rows])
+            for index, result in zip(sampled, self._sampler.sample(logits, rows), strict=True):
+                results[index] = result
+        for index, row in enumerate(plan.rows):
+            if (asked := row.prompt_logits) is not None:
+                lines = self._logits(row, range(asked.first, asked.first + len(asked.targets)))
+                sampler, pairs = self._sampler or Sampler(), zip(lines, asked.targets, strict=True)
+                found = [sampler.prompt_logprobs(line, target, asked.num_top) for line, target in pairs]
+                results[index] = with_prompt_logprobs(results[index], found)
+        return StepOutput(rows=results)
+
+    def check(self) -> None:
+        """It can always compute."""
 
     def _result(self, row: Row) -> RowResult:
         last = self._compute(row)
         result = NO_TOKENS
-        if row.sampling is not None and self._sampler is not None:
-            (result,) = self._sampler.sample(self._logits(row, row.logit_positions), [row])
-        elif row.num_drafts:
+        if row.num_drafts:
             chosen = [self._state_at(row, position) % self.info.vocab_size for position in row.logit_positions]
             result = RowResult(tuple(chosen[: 1 + num_accepted(row, chosen)]))
         elif row.sampling is not None:
             result = RowResult((last % self.info.vocab_size,))
-        if (asked := row.prompt_logits) is not None:
-            positions = range(asked.first, asked.first + len(asked.targets))
-            lines = zip(self._logits(row, positions), asked.targets, strict=True)
-            likely = tuple(prompt_token_logprobs(line, target, asked.num_top) for line, target in lines)
-            result = RowResult(result.tokens, result.logprobs, likely)
         return result
 
     def _logits(self, row: Row, positions: range) -> FloatMatrix:
@@ -135,5 +142,8 @@ def load_runner(description: ModelDescription, config: Config) -> FakeRunner:
         num_swap_blocks=_SERVED_BLOCKS,
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len or description.max_position_embeddings,
-        sampler=Sampler(eos_token_ids=description.tokenizer.eos_token_ids),
+        sampler=Sampler(
+            eos_token_ids=description.tokenizer.eos_token_ids,
+            ids_without_token=description.tokenizer.ids_without_token(description.vocab_size),
+        ),
     )

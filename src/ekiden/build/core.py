@@ -50,6 +50,10 @@ def _stop_text(tokenizer: Tokenizer | None, request: Request) -> StopText | None
         return None
     sampling = request.sampling
     text = IncrementalText(
-        tokenizer, sampling.stop, sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
+        tokenizer,
+        sampling.stop,
+        sampling.include_stop_str_in_output,
+        min_tokens=sampling.min_tokens,
+        thinking=sampling.thinking,
     )
     return lambda token: text.feed(token).stopped

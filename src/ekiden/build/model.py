@@ -13,6 +13,7 @@ from ekiden.build.provenance import make_lineage
 from ekiden.config import Config, ConfigError
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
+from ekiden.models.chat_template import RESERVED
 from ekiden.models.errors import ModelError
 from ekiden.models.fetch import Progress, model_cache_dir
 from ekiden.models.load import ModelDescription, describe
@@ -40,6 +41,8 @@ def describe_model(config: Config, files: ModelFiles) -> ModelDescription:
         chat_template_path=_path(settings.chat_template),
         generation_config_path=None if no_defaults else _path(settings.generation_config),
     )
+    if taken := sorted(RESERVED.intersection(settings.template_defaults)):
+        raise ConfigError(f"default_chat_template_kwargs has {taken[0]!r}, which the server sets itself; leave it out")
     own = description.max_position_embeddings
     if settings.max_model_len is not None and settings.max_model_len > own:
         raise ConfigError(f"max_model_len is {settings.max_model_len}; {files.name} was made for at most {own}")

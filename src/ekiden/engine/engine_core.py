@@ -4,6 +4,7 @@ Arrivals and aborts are put in the inbox at any time (by the thread that drives 
 boundary between steps. Every request ends in exactly one terminal update.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from ekiden.stages.formation import Formation
 from ekiden.stages.intake import Intake, RulesFactory, StopTextFactory
 from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
+from ekiden.state.containment import NOT_OF_ONE_REQUEST
 from ekiden.state.controls import (
     ControlChange,
     Controls,
@@ -31,12 +33,14 @@ from ekiden.state.controls import (
     InvalidControls,
     SetField,
 )
-from ekiden.state.plan import BlockCopy
+from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, RefusedCall, Request, RequestUpdate
-from ekiden.state.runner import Drafter, ModelRunner, RunnerError
+from ekiden.state.runner import CopiesLost, Drafter, ModelRunner
 from ekiden.state.sequence import PauseReason, Sequence
 from ekiden.state.turn import Arrival, FormationOutcome, Pause, RefillOutcome, Turn, TurnRecorder
+
+logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 ControlsAnswer = Callable[[ControlState | str], None]
@@ -199,16 +203,18 @@ class EngineCore:
         )
         plan = formed.plan
         if plan.empty and not plan.swap_out:
+            if formed.failed:
+                return self._end_turn(turn, StepResult(updates + self._end_failed(turn, formed), True, None))
             return self._end_turn(turn, StepResult(updates, False, self._next_change()))
         turn.formed, load = formed, formed.load
         turn.predicted, turn.prefill_share = self.step_time.predict(load), self.step_time.prefill_share(load)
         try:
             output = turn.output = self.advance.run(plan)
-        except RunnerError as error:
+        except CopiesLost as error:
             return self._end_turn(turn, StepResult(updates + self._fail_step(turn, formed, str(error)), True, None))
         self._swap_out, self._just_paused = [], []
         turn.end = self._clock()
-        if not plan.empty:
+        if not plan.empty and output.attempts == 1:
             self.step_time.observe(load, output.timing.total)
         turn.updates = self.retirement.apply(formed, output, turn.end)
         self._refilled = turn.refilled = self.refill.admit(turn.end)
@@ -222,7 +228,15 @@ class EngineCore:
             turn.epoch = self.controls.now.epoch
             turn.num_waiting, turn.num_running = len(self.population.queued), len(self.population.running)
             turn.num_free_blocks = self.kv.pool.num_available
-            self.recorder.record(turn)
+            try:
+                self.recorder.record(turn)
+            except NOT_OF_ONE_REQUEST:
+                raise
+            except Exception:
+                # As when the disk is full: the turn is missing in the ledger, and no request ends by it.
+                if self._totals.counters.turns_unrecorded_total == 0:
+                    logger.exception("a turn could not be recorded; each such turn is counted and missing")
+                self._totals.counters.turns_unrecorded_total += 1
         return result
 
     def _apply_inbox(self, turn: Turn) -> list[RequestUpdate]:
@@ -302,7 +316,8 @@ class EngineCore:
         turn.pauses_applied.append((change.request_id, frozenset(sequence.paused_by), change))
 
     def _fail_step(self, turn: Turn, formed: FormationOutcome, message: str) -> list[RequestUpdate]:
-        """The runner failed: every sequence of the plan ends with an error, and the others go on."""
+        """The step's copies of blocks are lost: every sequence of the plan, and every one whose blocks were to move,
+        ends with an error, and the others go on."""
         turn.failure = message
         now = turn.end = self._clock()
         self.kv.plan_executed()
@@ -312,6 +327,12 @@ class EngineCore:
         turn.updates = [self.retirement.end(s, FinishReason.ERROR, now, message) for s in live.values()]
         self._totals.count_step(turn)
         self._refilled = turn.refilled = self.refill.admit(now)
+        return turn.updates
+
+    def _end_failed(self, turn: Turn, formed: FormationOutcome) -> list[RequestUpdate]:
+        """Nothing is to be computed, because the work for each sequence that was to have a row has failed."""
+        turn.updates = self.retirement.apply(formed, StepOutput(rows=[]), turn.start)
+        self._totals.count_ends(turn.updates)
         return turn.updates
 
     def _next_change(self) -> float | None:

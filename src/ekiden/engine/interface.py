@@ -82,6 +82,8 @@ class EngineCounters(msgspec.Struct, kw_only=True):
     model_seconds_total: float = 0.0
     sampling_seconds_total: float = 0.0
     host_seconds_total: float = 0.0
+    steps_run_again_total: int = 0
+    turns_unrecorded_total: int = 0
 
 
 class EngineStats(EngineCounters, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec freezes a subclass

@@ -27,9 +27,9 @@ from ekiden.state.controls import ControlChange, SetBy, TenantLimits
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
 from ekiden.state.population import Population
 from ekiden.state.request import Refusal, RefusalReason, RefusedCall, Request
-from ekiden.state.runner import RunnerError, RunnerInfo
+from ekiden.state.runner import CopiesLost, RunnerInfo
 from ekiden.state.sampling_params import Grammar
-from ekiden.state.sequence import Sequence, StopText
+from ekiden.state.sequence import Sequence, Stage, StopText
 
 _GRAMMAR_PREFIX = "the grammar cannot be used: "
 _GOES_ON = "goes on"
@@ -56,16 +56,19 @@ class _World:
         self._last = 0
         self._inputs = TurnInputs()
         self._stops: dict[int, int | str | None] = {}
+        self._faults: dict[int, int] = {}
         self._last_tokens: dict[int, int] = {}
         self.messages: dict[int, str | None] = {}
         """Why grammars failed in the turn, by request."""
         self.number_of: dict[str, int] = {}
         self.refused_grammars: dict[int, str] = {}
+        self.failed_at_intake: set[int] = set()
         self.population: Population | None = None
 
     def begin(self, recorded: Rows, inputs: TurnInputs) -> None:
         """Get ready for a turn. Times are microseconds of the run."""
         self._inputs, self._stops, self._last_tokens = inputs, dict(inputs.stops), {}
+        self._faults = dict(inputs.faults)
         failed = FAILED_RULES in self._stops.values()
         self.messages = {end.request: end_detail_of(end).message for end in recorded.ends} if failed else {}
         row = recorded.turn
@@ -84,21 +87,29 @@ class _World:
     def execute(self, plan: BatchPlan) -> StepOutput:
         """Give each row as many tokens as the recorded step gave it."""
         if self._inputs.failure is not None:
-            raise RunnerError(self._inputs.failure)
+            raise CopiesLost(self._inputs.failure)
         assert self.population is not None
         by_slot = {sequence.slot: sequence for sequence in [*self.population.running, *self.population.padding]}
         given = {request: tokens for request, _, tokens in self._inputs.drafts}
         results = []
         for row in plan.rows:
+            sequence = by_slot[row.slot]
+            if not sequence.padding and self.fails_in(Stage.ADVANCE, self.number_of[sequence.request_id]):
+                results.append(RowResult(error="as recorded"))
+                continue
             if row.sampling is None:
                 results.append(NO_TOKENS)
                 continue
-            sequence = by_slot[row.slot]
-            count = 1 if sequence.padding else given.get(self.number_of[sequence.request_id], 1)
+            # A row whose tokens could not be taken in has given none.
+            count = 1 if sequence.padding else max(1, given.get(self.number_of[sequence.request_id], 1))
             results.append(RowResult(self._tokens(sequence, count)))
         timing = StepTiming(model=self._inputs.model / 1e6, sampling=self._inputs.sampling / 1e6)
         return StepOutput(
-            rows=results, timing=timing, padding_rows=self._inputs.padding_rows, passes=self._inputs.passes
+            rows=results,
+            timing=timing,
+            padding_rows=self._inputs.padding_rows,
+            passes=self._inputs.passes,
+            attempts=self._inputs.attempts,
         )
 
     def propose(self, request_id: str, token_ids: object, limit: int) -> tuple[int, ...]:
@@ -120,18 +131,39 @@ class _World:
             self._last_tokens[number] = last
         return (*(harmless,) * (count - 1), last)
 
+    def check(self) -> None:
+        """There is no model."""
+
     def close(self) -> None:
         """There is no model."""
 
     def make_stop_text(self, request: Request) -> StopText:
         number = self.number_of[request.request_id]
-        return lambda token: STOP_STRING if self.ended_by(number, token) == STOP_STRING else None
+        if number in self.failed_at_intake:
+            raise RuntimeError("as recorded")
+
+        def stop_text(token: int) -> str | None:
+            self.fail_in(Stage.RETIREMENT, number)
+            return STOP_STRING if self.ended_by(number, token) == STOP_STRING else None
+
+        return stop_text
 
     def make_rules(self, grammar: Grammar) -> "_Rules":
         number = int(grammar.source)
+        if number in self.failed_at_intake:
+            raise RuntimeError("as recorded")
         if number in self.refused_grammars:
             raise GrammarError(self.refused_grammars[number])
         return _Rules(self, number)
+
+    def fails_in(self, stage: Stage, number: int) -> bool:
+        """Whether the recorded work for a request failed at a stage of this turn."""
+        return self._faults.get(number) == stage
+
+    def fail_in(self, stage: Stage, number: int) -> None:
+        """Fail as the recorded work for the request did."""
+        if self.fails_in(stage, number):
+            raise RuntimeError("as recorded")
 
     def ended_by(self, number: int, token: int) -> int | str | None:
         """What the recorded step ended the answer by with this token; :data:`_GOES_ON` when it did not."""
@@ -156,9 +188,11 @@ class _Rules:
     error: str | None = None
 
     def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
+        self.world.fail_in(Stage.FORMATION, self.number)
         return (b"",) * (len(drafts) + 1)
 
     def advance(self, token: int) -> bool:
+        self.world.fail_in(Stage.RETIREMENT, self.number)
         ended_by = self.world.ended_by(self.number, token)
         self.error = self.world.messages.get(self.number) if ended_by == FAILED_RULES else None
         return ended_by in (None, FAILED_RULES)
@@ -242,6 +276,8 @@ class Replay:
         world = self._world
         if row.refusal != RefusalReason.DUPLICATE_ID:
             world.number_of[row.request_id] = row.request
+        if row.refusal == RefusalReason.INTERNAL_ERROR:
+            world.failed_at_intake.add(row.request)
         if row.refusal == RefusalReason.INVALID and detail.param == "grammar":
             world.refused_grammars[row.request] = (detail.message or "").removeprefix(_GRAMMAR_PREFIX)
         return request_of(row, detail, self._prompts.prompt(row, detail))

@@ -60,6 +60,7 @@ def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) 
         kept = sampling["grammar"]
         kind = GrammarKind(kept["kind"] if isinstance(kept, dict) else kept)
         sampling["grammar"] = Grammar(kind=kind, source=str(row.request))
+    sampling.pop("thinking", None)  # it decides where stop strings and grammars apply
     if "stop_token_ids" in sampling:
         sampling["stop_token_ids"] = tuple(sampling["stop_token_ids"])
     return Request(

@@ -146,7 +146,7 @@ class Timeline:
             case EventKind.TOKENS:
                 self._several[turn] = value
             case EventKind.ENDED:
-                self._decode_until(turn if event.late else turn - 1)
+                self._decode_until(turn if event.late and not value else turn - 1)
 
     def _resume(self, event: Event) -> None:
         slot, whole = Resumed.of(event.value)

@@ -94,6 +94,9 @@ class _VirtualModel:
         results = [NO_TOKENS if row.sampling is None else RowResult((0,)) for row in plan.rows]
         return StepOutput(rows=results, timing=StepTiming(model=seconds))
 
+    def check(self) -> None:
+        """It can always compute."""
+
     def close(self) -> None:
         """There is no model."""
 

@@ -60,7 +60,7 @@ def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep
     return RequestDetail(
         arrival=request.arrival_time,
         deadline=request.deadline,
-        sampling=_sampling_changes(request.sampling, keep_texts=keep_prompts),
+        sampling=_sampling_changes(request.sampling, keep_texts=keep_prompts, refused=refusal is not None),
         prompt_digest=digest(prompt),
         block_keys=keys,
         num_waiting=arrival.num_waiting,
@@ -97,10 +97,12 @@ def stop_of(sequence: Sequence) -> int | str | None:
     return STOP_STRING if isinstance(sequence.stop_reason, str) else sequence.stop_reason
 
 
-def _sampling_changes(sampling: SamplingParams, *, keep_texts: bool) -> dict[str, Any]:
+def _sampling_changes(sampling: SamplingParams, *, keep_texts: bool, refused: bool) -> dict[str, Any]:
     """What differs from the defaults. Of the client's own texts only lengths and kinds, unless they are kept."""
     values = msgspec.structs.asdict(sampling)
     changes = {name: value for name, value in values.items() if value != _DEFAULTS[name]}
+    if refused:
+        changes = {name: _storable(value) for name, value in changes.items()}
     if keep_texts:
         return changes
     if sampling.stop:
@@ -110,9 +112,18 @@ def _sampling_changes(sampling: SamplingParams, *, keep_texts: bool) -> dict[str
     return changes
 
 
+def _storable(value: Any) -> Any:
+    """A value of a refused request, its whole numbers within 63 bits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(-(2**62), min(2**62, value))
+    if isinstance(value, tuple):
+        return tuple(map(_storable, value))
+    return {_storable(key): each for key, each in value.items()} if isinstance(value, dict) else value
+
+
 def _bad_token(prompt: Tokens[int], refusal: Refusal | None) -> int | None:
     """The token for which a request was refused, within 63 bits."""
     if not prompt or refusal is None or refusal.reason is not RefusalReason.TOKEN_OUT_OF_VOCABULARY:
         return None
-    low = min(prompt)
-    return max(-(2**62), min(2**62, low if low < 0 else max(prompt)))
+    low, high = min(prompt), max(prompt)
+    return int(_storable(low if low < 0 else high))

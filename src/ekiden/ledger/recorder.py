@@ -31,7 +31,7 @@ from ekiden.ledger.records import (
 from ekiden.state.controls import Controls, ControlValue, SetBy
 from ekiden.state.policy import StepLoad
 from ekiden.state.request import Finish, FinishReason, Refusal
-from ekiden.state.sequence import PauseReason, Sequence, Status
+from ekiden.state.sequence import Fault, PauseReason, Sequence, Stage, Status
 from ekiden.state.turn import Arrival, FormationOutcome, RefillOutcome, Turn
 
 
@@ -89,8 +89,37 @@ class Recorder:
         self._controls: list[ControlRow] = []
 
     def record(self, turn: Turn) -> None:
-        """Make the rows of one turn and hand them on."""
+        """Make the rows of one turn and hand them on. When that fails, the turn is missing, and the next ones are
+        recorded as they would have been."""
         self._turn += 1
+        try:
+            rows = self._rows_of(turn)
+        except Exception:
+            self._pass_over(turn)
+            raise
+        self._put(rows)
+
+    def _pass_over(self, turn: Turn) -> None:
+        """Keep count of the requests of a turn that could not be recorded."""
+        for arrival in turn.arrivals:
+            sequence = arrival.outcome
+            if isinstance(sequence, Sequence) and sequence not in self._number:
+                self._numbered += 1
+                self._number[sequence], self._live[sequence.request_id] = self._numbered, sequence
+        for update in (*turn.ended_at_start, *turn.updates):
+            if update.finish is not None and (ended := self._live.pop(update.request_id, None)) is not None:
+                self._forget(ended)
+
+    def _forget(self, sequence: Sequence) -> None:
+        """A request has ended; a finished row that goes on as padding keeps its number."""
+        self._recomputing.discard(sequence)
+        self._left_out.pop(self._number[sequence], None)
+        if sequence.padding:
+            self._padded.append(sequence)
+        else:
+            del self._number[sequence]
+
+    def _rows_of(self, turn: Turn) -> Rows:
         self._events, self._ends, self._requests, self._controls = [], [], [], []
         start, end = self._micros(turn.start), self._micros(turn.end)
         inputs = TurnInputs()
@@ -106,6 +135,7 @@ class Recorder:
             inputs.advance, inputs.model = round(timing.total * 1e6), round(timing.model * 1e6)
             inputs.sampling = round(timing.sampling * 1e6)
             inputs.passes, inputs.padding_rows = turn.output.passes, turn.output.padding_rows
+            inputs.attempts = turn.output.attempts
         decisions = self._decide(turn, end, inputs)
         row = self._turn_row(turn, start, end, inputs, decisions)
         for sequence in self._padded:
@@ -113,7 +143,7 @@ class Recorder:
                 del self._number[sequence]
         self._padded = [sequence for sequence in self._padded if sequence.slot is not None]
         self._ends.sort()  # as they are read back
-        self._put(Rows(row, self._events, self._requests, self._ends, self._controls))
+        return Rows(row, self._events, self._requests, self._ends, self._controls)
 
     def _micros(self, seconds: float) -> int:
         return round(seconds * 1e6) - self._base
@@ -207,7 +237,9 @@ class Recorder:
         for update in turn.updates:
             if update.finish is not None:
                 sequence = self._live[update.request_id]
-                if turn.output is not None and sequence.finish_reason is not FinishReason.LENGTH:
+                if sequence.fault is not None:
+                    inputs.faults.append((number[sequence], self._stage_of_fault(sequence, sequence.fault, formed)))
+                elif turn.output is not None and sequence.finish_reason is not FinishReason.LENGTH:
                     inputs.stops.append((number[sequence], stop_of(sequence)))
                 made.retired.append((number[sequence], update.finish.num_blocks))
                 self._ended(update.request_id, update.finish, end, late=1)
@@ -215,6 +247,11 @@ class Recorder:
         made.admitted = self._admitted(at_end, late=1)
         made.passed_over = self._passed_over_changes(at_end or at_start)
         return made
+
+    def _stage_of_fault(self, sequence: Sequence, fault: Fault, formed: FormationOutcome | None) -> int:
+        """The first stage that was without what the sequence was to bring: a row whose drafts failed is computed."""
+        in_step = formed is not None and sequence in formed.sequences
+        return (Stage.ADVANCE if in_step and fault.stage is Stage.FORMATION else fault.stage).value
 
     def _rows(self, formed: FormationOutcome) -> tuple[list[int] | None, list[tuple[int, int]]]:
         """The decode rows when they changed, and the prefill chunks, which stand after them."""
@@ -311,13 +348,8 @@ class Recorder:
     def _ended(self, request_id: str, finish: Finish, at: int, *, late: int) -> None:
         sequence = self._live.pop(request_id)
         number = self._number[sequence]
-        self._recomputing.discard(sequence)
-        self._left_out.pop(number, None)
-        if sequence.padding:
-            self._padded.append(sequence)
-        else:
-            del self._number[sequence]
-        self._event(number, EventKind.ENDED, late=late)
+        self._forget(sequence)
+        self._event(number, EventKind.ENDED, int(sequence.fault is not None), late=late)
         self._ends.append(
             EndRow(
                 number,

@@ -63,6 +63,7 @@ class EventKind(IntEnum):
     PAUSED = 11
     """Its pauses changed. value: the bits of PAUSE_BITS that are set now; 0: it is no longer paused."""
     ENDED = 12
+    """value 1: the engine's own work for it failed, and this turn gave it no token; otherwise 0."""
     TOKENS = 13
     """A decode row with drafts gave it several tokens in this turn. value: how many."""
 
@@ -256,6 +257,12 @@ class TurnInputs(msgspec.Struct, array_like=True):
     """Rows for which drafts were proposed: the request, how many, and how many tokens the row gave."""
     controls: list[tuple[int, ControlChange]] = []
     """Changes of the controls, each with the number of this turn's requests that came before it."""
+    faults: list[tuple[int, int]] = []
+    """Requests that ended because the engine's own work for them failed, and at which stage: 2 for one that therefore
+    had no row in the step, 3 for one whose row gave nothing, 4 for one whose tokens could not be taken in. Their end
+    rows have the cause."""
+    attempts: int = 1
+    """How often the runner was called for the step."""
 
 
 class Admitted(NamedTuple):

@@ -20,8 +20,12 @@ from ekiden.models.template_worker import RenderingError, render_apart
 
 Message = Mapping[str, Any]
 
-RESERVED: Final = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "strftime_now"})
-"""Variables of a template whose values are not a caller's to choose."""
+RESERVED: Final = frozenset(
+    {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "strftime_now", "raise_exception"}
+    | {"chat_template", "tokenize", "continue_final_message"}
+)
+"""Names that a caller cannot give a template: they have their values from elsewhere, or mean something else in the
+clients that send them."""
 
 
 class ChatTemplateError(ValueError):

@@ -12,19 +12,24 @@ Rules:
    characters, fewer than the longest stop string has, are searched again.
 5. The pieces together are ``decode(ids, continuation=True)``. The bytes of an unfinished character (at most three) are
    held back.
+6. Reasoning before an answer is given out apart. Stop strings are looked for in the answer alone.
 """
 
 import codecs
 from typing import NamedTuple
 
+from ekiden.models.thinking import Place, ThinkingSplitter
 from ekiden.models.tokenizer import Tokenizer
+from ekiden.state.sampling_params import Thinking
 
 
 class TextDelta(NamedTuple):
-    """``text`` may be sent now; ``stopped`` is the stop string that ended the text, if one did."""
+    """``text`` may be sent now; ``stopped`` is the stop string that ended the text, if one did. ``reasoning`` is what
+    the model thought before it answered."""
 
     text: str
     stopped: str | None = None
+    reasoning: str = ""
 
 
 class IncrementalText:
@@ -37,6 +42,7 @@ class IncrementalText:
         min_tokens: stop strings that end in the text of this many first tokens do not count.
         skip_special_tokens: leave special tokens out of the text.
         shown: special tokens that stay in the text all the same.
+        thinking: the marks of reasoning that may come before the answer.
 
     Raises:
         ValueError: a stop string is empty and would match everywhere.
@@ -51,10 +57,16 @@ class IncrementalText:
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
         shown: frozenset[int] = frozenset(),
+        thinking: Thinking | None = None,
     ) -> None:
         if "" in stop:
             raise ValueError("stop holds an empty string; leave it out, or give a text of at least one character")
         self._tokenizer = tokenizer
+        if thinking is not None:
+            marks = (tokenizer.token_to_id(mark) for mark in (thinking.opening, thinking.closing))
+            shown |= {mark for mark in marks if mark is not None}
+        self._newest = ""
+        self._splitter = None if thinking is None else ThinkingSplitter(thinking)
         self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = stop
@@ -69,14 +81,41 @@ class IncrementalText:
         may_stop = self._tokens_without_stop == 0
         self._tokens_without_stop -= not may_stop
         data = b"" if token_id in self._skipped else self._tokenizer.token_bytes(token_id)
-        return self._add(self._decoder.decode(data), may_stop)
+        text = self._decoder.decode(data)
+        if self._splitter is None:
+            return self._add(text, may_stop)
+        reasoning, self._newest = self._splitter.feed(text)
+        return self._add(self._newest, may_stop)._replace(reasoning=reasoning)
+
+    @property
+    def place(self) -> Place:
+        """Where the newest token belongs, as far as is known."""
+        if self._splitter is None:
+            return Place.ANSWER
+        place = self._splitter.place
+        # An unfinished character, which is no line end, begins the answer.
+        return Place.ANSWER if place is Place.BEHIND and self._decoder.getstate()[0] else place
+
+    @property
+    def newest(self) -> bytes:
+        """What the newest token added to an answer that reasoning may precede."""
+        return self._newest.encode() + self._decoder.getstate()[0]
 
     def finish(self) -> str:
         """The text that was held back, when generation ends another way; an unfinished character is U+FFFD."""
-        rest = self._add(self._decoder.decode(b"", final=True), self._tokens_without_stop == 0).text
+        return self.rest().text
+
+    def rest(self) -> TextDelta:
+        """As :meth:`finish`, with the reasoning that was held back."""
+        rest, reasoning = self._decoder.decode(b"", final=True), ""
+        if self._splitter is not None:
+            thought, text = self._splitter.feed(rest)
+            held_thought, held_text = self._splitter.finish()
+            reasoning, rest = thought + held_thought, text + held_text
+        delta = self._add(rest, self._tokens_without_stop == 0)
         if self._stopped is None:
-            rest, self._held = rest + self._held, ""
-        return rest
+            delta, self._held = TextDelta(delta.text + self._held), ""
+        return delta._replace(reasoning=reasoning)
 
     def _add(self, text: str, may_stop: bool) -> TextDelta:
         """Add text, in which stop strings may begin but not end unless ``may_stop``."""

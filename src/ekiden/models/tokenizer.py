@@ -145,6 +145,15 @@ class Tokenizer:
             return bytes([int(piece[3:5], 16)])
         return piece.replace("▁", " ").encode()
 
+    def ids_without_token(self, num_ids: int) -> list[int]:
+        """Those of the ids below ``num_ids`` that stand for no token. A model's head may have more rows than its
+        vocabulary has entries, and a vocabulary may have gaps."""
+        tail = list(range(self.vocab_size, num_ids))
+        if self.backend.get_vocab_size(with_added_tokens=True) == self.vocab_size:
+            return tail
+        known = {*self.backend.get_vocab(with_added_tokens=True).values(), *self.added}
+        return [token for token in range(min(self.vocab_size, num_ids)) if token not in known] + tail
+
     def token_to_id(self, text: str) -> int | None:
         """The id of the token whose text in the vocabulary is ``text``."""
         return self.backend.token_to_id(text)

@@ -41,12 +41,14 @@ def edit(
 
 
 def restrict(row: FloatRow, allowed: bytes, original: FloatRow) -> None:
-    """Allow only the tokens whose bit in ``allowed`` is set (lowest bit first).
+    """Allow only the tokens whose bit in ``allowed`` is set (lowest bit first); ids beyond its end are not allowed.
 
     A grammar at its end allows only end tokens. They are then allowed even if ``min_tokens`` forbids them, because no
     other token is possible. ``original`` is the row before any token was forbidden.
     """
     added = _ADDED.take(np.frombuffer(allowed, np.uint8), axis=0).ravel()[: len(row)]
-    row += added
+    known = len(added)
+    row[known:] = -np.inf
+    row[:known] += added
     if row.max() == -np.inf:
-        np.add(original, added, out=row)
+        np.add(original[:known], added, out=row[:known])

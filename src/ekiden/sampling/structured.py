@@ -21,6 +21,7 @@ from llguidance import gbnf_to_lark
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.exact_numbers import exact_numbers
 from ekiden.sampling.grammar_limits import MAX_GBNF, MAX_REGEX, GrammarError, check_lark, check_schema, check_source
+from ekiden.sampling.thought import after_thinking, opening_tokens
 from ekiden.state.sampling_params import Grammar, GrammarKind
 
 CACHE_SIZE: Final = 128
@@ -54,6 +55,7 @@ class GrammarCompiler:
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
         self._library_tokenizer = cache(lambda: _library_tokenizer(tokenizer, vocab_size))
         self._lock = threading.Lock()
         self._thread = cache(_deep_thread)
@@ -74,7 +76,10 @@ class GrammarCompiler:
     def _compile(self, grammar: Grammar) -> llguidance.LLMatcher | GrammarError:
         try:
             tokenizer = self._library_tokenizer()
-            matcher = llguidance.LLMatcher(tokenizer, library_grammar(grammar), log_level=0, limits=_LIMITS)
+            source = library_grammar(grammar)
+            if grammar.thinking is not None:
+                source = after_thinking(source, grammar.thinking, self._tokenizer, _HEADER)
+            matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
         except GrammarError as error:
             return error.with_traceback(None)
         if matcher.is_error():
@@ -106,7 +111,8 @@ class GrammarMatcher:
             return tuple(masks)
         taken = 0
         for draft in drafts:
-            if not masks[-1][draft // 8] >> draft % 8 & 1 or not matcher.consume_token(draft):
+            known = draft < 8 * len(masks[-1])  # a head may have more rows than the tokenizer has tokens
+            if not (known and masks[-1][draft // 8] >> draft % 8 & 1) or not matcher.consume_token(draft):
                 break
             taken += 1
             if matcher.is_stopped():
@@ -193,7 +199,7 @@ class _Vocabulary:
         self.eos_token_id = min(tokenizer.eos_token_ids, default=0)
         self.bos_token_id = tokenizer.bos_token_id
         self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-        self.special_token_ids = sorted(tokenizer.special_ids)
+        self.special_token_ids = sorted(tokenizer.special_ids | opening_tokens(tokenizer))
         self._encode = tokenizer.encode
 
     def __call__(self, text: str | bytes) -> list[int]:

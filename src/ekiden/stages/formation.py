@@ -22,12 +22,13 @@ from dataclasses import dataclass, field, replace
 
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.padding import PaddingRows
+from ekiden.state.containment import contained
 from ekiden.state.controls import ControlsInForce
 from ekiden.state.plan import BatchPlan, BlockCopy, Row
 from ekiden.state.policy import StepLoad, StepTimePredictor
 from ekiden.state.population import Population
 from ekiden.state.runner import ChunkRules, Drafter
-from ekiden.state.sequence import Sequence, Status
+from ekiden.state.sequence import Sequence, Stage, Status
 from ekiden.state.turn import FormationOutcome, LeftOutReason
 
 
@@ -86,9 +87,18 @@ class Formation:
                 continue
             if needs_block(sequence) and not self._grow(sequence, step, resumed):
                 continue
-            sequences.append(sequence)
-            rows.append(sequence.decode_row())
+            row = sequence.plain_row() or self._own_row(sequence, step)
+            if row is not None:
+                sequences.append(sequence)
+                rows.append(row)
         step.total_tokens = len(rows)
+
+    def _own_row(self, sequence: Sequence, step: "_Forming") -> Row | None:
+        """A row of the sequence's newest token; None when its grammar's matcher fails."""
+        with contained(sequence, Stage.FORMATION, "asking its grammar which tokens may come"):
+            return sequence.row(1, (), () if sequence.rules is None else sequence.rules.masks())
+        step.outcome.failed.append(sequence)
+        return None
 
     def _grow(self, sequence: Sequence, step: "_Forming", resumed: list[Sequence]) -> bool:
         """Give the sequence one more block, from a victim if need be; False when it must sit this step out."""
@@ -131,7 +141,7 @@ class Formation:
         step.outcome.runners_up.append(runner_up)
 
     def _add_prefills(self, step: "_Forming") -> None:
-        for sequence in [s for s in self.population.running if s.is_prefilling]:
+        for sequence in [s for s in self.population.running if s.is_prefilling and s.fault is None]:
             reason = self._add_prefill(step, sequence)
             if reason is not None:
                 step.outcome.left_out.append((sequence, reason))
@@ -156,8 +166,13 @@ class Formation:
             chunk, reason = smaller, LeftOutReason.INTER_TOKEN_TARGET
         if chunk == 0:
             return reason
-        last = sequence.rules is not None and computed + chunk == len(sequence.token_ids)
-        masks = sequence.rules.masks() if last and sequence.rules is not None else ()
+        masks: tuple[bytes, ...] = ()
+        if sequence.rules is not None and computed + chunk == len(sequence.token_ids):
+            with contained(sequence, Stage.FORMATION, "asking its grammar which tokens may come"):
+                masks = sequence.rules.masks()
+            if sequence.fault is not None:
+                step.outcome.failed.append(sequence)
+                return None
         step.prompts += 1
         step.outcome.load = step.load_with(computed, chunk)
         step.being_computed.update(self.kv.keys_to_compute(sequence, chunk))
@@ -177,13 +192,17 @@ class Formation:
             budget = step.outcome.token_budget - step.total_tokens
             room = sequence.max_total_tokens - len(sequence.token_ids) - 1
             limit = min(self.max_drafts, budget, room)
-            drafts = tuple(drafter.propose(sequence.request_id, sequence.token_ids, limit)[:limit]) if limit > 0 else ()
-            masks: tuple[bytes, ...] = ()
-            if sequence.rules is not None and drafts:
-                masks = sequence.rules.masks(drafts)
-                drafts = drafts[: len(masks) - 1]
-            if not drafts:
+            if limit <= 0:
                 continue
+            drafts: tuple[int, ...] = ()
+            masks: tuple[bytes, ...] = ()
+            with contained(sequence, Stage.FORMATION, "guessing how it goes on"):
+                drafts = tuple(drafter.propose(sequence.request_id, sequence.token_ids, limit)[:limit])
+                if sequence.rules is not None and drafts:
+                    masks = sequence.rules.masks(drafts)
+                    drafts = drafts[: len(masks) - 1]
+            if not drafts or sequence.fault is not None:
+                continue  # its row is computed all the same; a fault ends it afterwards
             step.outcome.proposed[index] = len(drafts)
             drafts = drafts[: self.kv.grow_for_drafts(sequence, len(drafts))]
             while drafts and not self._keeps_target(step.load_with_drafts(row, len(drafts))):

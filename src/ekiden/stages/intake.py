@@ -13,11 +13,12 @@ from ekiden.guardrails.limits import TokenBucket
 from ekiden.guardrails.signals import Progress, Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.sampling.grammar_limits import GrammarError
+from ekiden.state.containment import contained
 from ekiden.state.controls import ControlsInForce
 from ekiden.state.population import Population
 from ekiden.state.request import Refusal, RefusalReason, Request, check_prompt
 from ekiden.state.sampling_params import Grammar, InvalidSamplingParams, validate
-from ekiden.state.sequence import Sequence, Status, StopText, TokenRules
+from ekiden.state.sequence import Sequence, Stage, Status, StopText, TokenRules
 
 StopTextFactory = Callable[[Request], StopText | None]
 RulesFactory = Callable[[Grammar], TokenRules]
@@ -44,9 +45,6 @@ class Intake:
         if refusal := self._impossible(request) or self._no_room(request, now) or self._over_tenant_limit(request, now):
             return refusal
         sampling = request.sampling
-        rules = None if sampling.grammar is None else self._rules_of(sampling.grammar)
-        if isinstance(rules, Refusal):
-            return rules
         num_prompt = len(request.prompt_token_ids)
         # Without max_tokens an answer may fill the context, or the whole KV pool if that is smaller.
         room = min(self.max_model_len, self.kv.max_tokens)
@@ -59,10 +57,18 @@ class Intake:
             num_prompt_tokens=num_prompt,
             max_total_tokens=min(total, room),
             stop_token_ids=stops if sampling.ignore_eos else stops | self.eos_token_ids,
-            stop_text=self.make_stop_text(request) if sampling.stop else None,
-            rules=rules,
             expected_output=self.signals.output_lengths.expect(request.tenant),
         )
+        with contained(sequence, Stage.INTAKE, "preparing its stop strings and its grammar"):
+            if sampling.stop:
+                sequence.stop_text = self.make_stop_text(request)
+            if sampling.grammar is not None:
+                rules = self._rules_of(sampling.grammar)
+                if isinstance(rules, Refusal):
+                    return rules
+                sequence.rules = rules
+        if sequence.fault is not None:
+            return Refusal(reason=RefusalReason.INTERNAL_ERROR, message=sequence.fault.cause)
         self.population.by_id[request.request_id] = sequence
         self.population.enqueue(sequence)
         self.population.watch_deadline(sequence)
@@ -104,7 +110,7 @@ class Intake:
         if refusal := check_prompt(prompt, vocab_size=self.vocab_size, max_model_len=self.max_model_len):
             return refusal
         try:
-            validate(sampling, vocab_size=self.vocab_size)
+            validate(sampling, vocab_size=self.vocab_size, eos_token_ids=self.eos_token_ids)
         except InvalidSamplingParams as error:
             return Refusal(reason=RefusalReason.INVALID, message=str(error), param=error.param)
         wanted = num_prompt + (1 if sampling.max_tokens is None else sampling.max_tokens)

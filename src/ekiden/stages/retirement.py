@@ -2,20 +2,25 @@
 
 This stage owns every end of a sequence. Each request gets exactly one terminal event, here or as a refusal at intake.
 A row may bring several tokens; those after the one that ends the sequence are dropped.
+A sequence for which the engine's own work failed ends without a token of the step, whatever its row gave.
 Stop rules in order of precedence: a grammar that failed, end-of-sequence and stop tokens, stop strings, the end of the
 grammar (whatever ``min_tokens`` says, for nothing can follow it), then length.
 """
 
+import logging
 from dataclasses import dataclass
 
 from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.padding import PaddingRows
+from ekiden.state.containment import contained
 from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import Finish, FinishReason, RequestUpdate
-from ekiden.state.sequence import Sequence, Status
+from ekiden.state.sequence import Fault, Sequence, Stage, Status
 from ekiden.state.turn import FormationOutcome
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -37,6 +42,10 @@ class Retirement:
         for sequence, row, result in zip(formed.sequences, formed.plan.rows, output.rows, strict=True):
             if sequence.padding:
                 continue
+            if result.error is not None or sequence.fault is not None:
+                sequence.fault = sequence.fault or Fault(Stage.ADVANCE, result.error or "")
+                updates.append(self._end_failed(sequence, now))
+                continue
             if row.prefill:
                 self.kv.note_computed(sequence, row.start, row.end)
                 sequence.prompt_logprobs += result.prompt_logprobs
@@ -46,13 +55,13 @@ class Retirement:
             tokens = result.tokens
             if not tokens:
                 continue
-            first, kept = sequence.first_token_time is None, tuple[int, ...]()
-            if sequence.max_total_tokens == sequence.num_prompt_tokens:  # only its prompt was asked for
-                sequence.finish_reason = FinishReason.LENGTH
-            else:
-                if first:
-                    sequence.first_token_time = now
-                kept = self._append(sequence, tokens)
+            kept = self._append(sequence, tokens)
+            if kept is None:
+                updates.append(self._end_failed(sequence, now))
+                continue
+            first = sequence.first_token_time is None
+            if first and kept:
+                sequence.first_token_time = now
             charge(sequence, output=len(kept))
             if row.num_drafts:
                 # The drafts that were right are tokens now, with their keys and values; the others are forgotten.
@@ -65,22 +74,39 @@ class Retirement:
             asked = first and sequence.request.sampling.prompt_logprobs is not None
             prompt = tuple(sequence.prompt_logprobs) if asked else None
             updates.append(RequestUpdate(sequence.request.request_id, kept, finish, None, logprobs, prompt))
+        updates += [self._end_failed(sequence, now) for sequence in formed.failed]
         self.padding.end_with_batch()
         return updates
 
-    def _append(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """Append tokens up to the one that ends the sequence; returns those that were kept."""
+    def _end_failed(self, sequence: Sequence, now: float) -> RequestUpdate:
+        cause = None if sequence.fault is None else sequence.fault.cause
+        logger.error("request %s ends with an error: %s", sequence.request_id, cause)
+        return self.end(sequence, FinishReason.ERROR, now, cause)
+
+    def _append(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Append tokens up to the one that ends the sequence; returns those that were kept; None after a fault."""
+        if sequence.max_total_tokens == sequence.num_prompt_tokens:  # only its prompt was asked for
+            sequence.finish_reason = FinishReason.LENGTH
+            return ()
+        before = len(sequence.token_ids)
         for count, token in enumerate(tokens, 1):
             sequence.token_ids.append(token)
-            if end := self._end(sequence, token):
+            end = self._end(sequence, token)
+            if sequence.fault is not None:
+                del sequence.token_ids[before:]
+                return None
+            if end:
                 sequence.finish_reason, sequence.stop_reason = end
                 return tokens[:count]
         return tokens
 
     def _end(self, sequence: Sequence, token: int) -> tuple[FinishReason, str | int | None] | None:
         """Why the sequence ends with its newest token, and with which stop token or stop string; None if it goes on."""
-        matched = sequence.stop_text(token) if sequence.stop_text is not None else None
-        complete = sequence.rules is not None and sequence.rules.advance(token)
+        matched, complete = None, False
+        if sequence.stop_text is not None or sequence.rules is not None:
+            with contained(sequence, Stage.RETIREMENT, "reading its newest token"):
+                matched = sequence.stop_text(token) if sequence.stop_text is not None else None
+                complete = sequence.rules is not None and sequence.rules.advance(token)
         if sequence.rules is not None and sequence.rules.error is not None:
             return FinishReason.ERROR, None
         if sequence.num_output_tokens >= sequence.request.sampling.min_tokens:
@@ -120,7 +146,7 @@ class Retirement:
         population.remove(sequence)
         del population.by_id[sequence.request_id]
         sequence.move_to(Status.FINISHED)
-        if was is not Status.RUNNING or not self.padding.take(sequence):
+        if was is not Status.RUNNING or sequence.fault is not None or not self.padding.take(sequence):
             self._give_back(sequence)
         assert sequence.finish_reason is not None
         if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) and sequence.num_output_tokens:

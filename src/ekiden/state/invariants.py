@@ -17,6 +17,7 @@ class Invariant(Enum):
     WORK_CONSERVATION = "under continuous batching the first in line waits only while it does not fit"
     GIVEN_BACK = "whatever ends gives back its blocks and its slot, and a rejected draft its block"
     SAME_TOKENS = "a request's tokens depend on its prompt and settings alone, so prompts are cut at block borders only"
+    CONTAINED = "what goes wrong in the work for one request ends that request, without a token, and no other"
     RIGHT_END = "an answer ends where its stop tokens, its length or its deadline say"
 
 

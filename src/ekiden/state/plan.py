@@ -96,11 +96,16 @@ class BatchPlan(msgspec.Struct, frozen=True, array_like=True):
 class RowResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The tokens that a row gave: none for a chunk that does not end its prompt, otherwise one, and one more for each
     accepted draft. ``logprobs`` has an entry for each token where they were asked for; ``prompt_logprobs`` one for each
-    of the row's :class:`PromptLogits` targets."""
+    of the row's :class:`PromptLogits` targets.
+
+    ``error``: why the row's own work failed (its penalties, its mask, its draw, its log-probabilities); None for a row
+    that succeeded. Nothing else of a failed row may be used, its keys and values included.
+    """
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    error: str | None = None
 
 
 NO_TOKENS: Final = RowResult()
@@ -129,3 +134,5 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True):
     padding_rows: int = 0
     """Dummy rows that the backend added to its passes."""
     passes: int = 1
+    attempts: int = 1
+    """How often the runner was called for it: more than once after it had failed."""

@@ -60,6 +60,8 @@ class RefusalReason(StrEnum):
     TENANT_QUEUE_FULL = "tenant_queue_full"
     TENANT_RATE = "tenant_rate"
     DRAINING = "draining"
+    INTERNAL_ERROR = "internal_error"
+    """The engine's own work failed while it took the request in."""
     # Only the HTTP layer gives the following reasons.
     INVALID_HTTP = "invalid_http"
     INVALID_JSON = "invalid_json"

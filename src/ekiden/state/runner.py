@@ -56,8 +56,20 @@ class ModelRunner(Protocol):
         """Apply the plan's copies of blocks, compute its rows and choose their tokens.
 
         A row's tokens depend on the row alone, never on those beside it. Of ``timing`` the runner fills in ``model``
-        and ``sampling``. Raises :class:`RunnerError` when the step failed and nothing of it may be used.
+        and ``sampling``. What fails for one row alone (its sampling, its log-probabilities) is told in its result.
+
+        Any exception but the two below means that a row could not be computed, and not which: the copies have been
+        applied, and nothing of the rows may be used. They may then be given again, in plans without copies; computing
+        a row twice changes nothing, since its keys and values go to the same places.
+
+        Raises:
+            CopiesLost: the copies of blocks could not be applied, and nothing was computed.
+            RunnerBroken: the runner can compute nothing any more.
         """
+        ...
+
+    def check(self) -> None:
+        """Compute something that belongs to no request. Raises an exception when the runner cannot do even that."""
         ...
 
     def close(self) -> None: ...
@@ -65,6 +77,14 @@ class ModelRunner(Protocol):
 
 class RunnerError(RuntimeError):
     """The model could not compute a step."""
+
+
+class CopiesLost(RunnerError):
+    """Blocks could not be copied, so those who own them have lost them; the runner can go on."""
+
+
+class RunnerBroken(RunnerError):
+    """The runner cannot go on (its device is gone, say): the process that holds it has to be replaced."""
 
 
 class Drafter(Protocol):

@@ -23,11 +23,23 @@ class GrammarKind(StrEnum):
     """A grammar in the notation of llama.cpp (GBNF)."""
 
 
+class Thinking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The marks between which a model may write its reasoning before an answer; at most once, and at the beginning.
+
+    ``begun``: the prompt holds the opening mark already, so what is generated begins with reasoning.
+    """
+
+    opening: str
+    closing: str
+    begun: bool = False
+
+
 class Grammar(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A grammar that the whole text of an answer must match."""
+    """A grammar that the whole text of an answer must match. ``thinking``: reasoning may come before it."""
 
     kind: GrammarKind
     source: str
+    thinking: Thinking | None = None
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -60,6 +72,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The same for each token of the prompt but the first. Such a request takes nothing from the prefix cache."""
     grammar: Grammar | None = None
     """Only tokens that can lead to a matching text are chosen, and the answer ends when nothing can follow."""
+    thinking: Thinking | None = None
+    """Reasoning may come first. It is no part of the answer's text: no stop string is looked for in it."""
 
     @property
     def greedy(self) -> bool:
@@ -99,21 +113,25 @@ class Bound(NamedTuple):
         return self.most is None or value <= self.most
 
 
+MOST_32: Final = 2**31 - 1
+MOST_64: Final = 2**63 - 1
+"""The highest signed integers of 32 and 64 bits; no message between the processes holds a higher one."""
 BOUNDS: Final[Mapping[str, Bound]] = {
     "temperature": Bound(0, 100, "between 0 and 100"),
     "top_p": Bound(0, 1, "over 0 and at most 1", above=True),
-    "top_k": Bound(0, None, "0 (all tokens) or a positive whole number"),
+    "top_k": Bound(0, MOST_32, f"0 (all tokens) or a whole number up to {MOST_32}"),
     "min_p": Bound(0, 1, "between 0 and 1"),
     "seed": Bound(-(2**63), 2**63 - 1, "a whole number of at most 64 bits"),
-    "max_tokens": Bound(0, None, "at least 0"),
-    "min_tokens": Bound(0, None, "at least 0"),
+    "max_tokens": Bound(0, MOST_64, f"between 0 and {MOST_64}"),
+    "min_tokens": Bound(0, MOST_64, f"between 0 and {MOST_64}"),
     "presence_penalty": Bound(-2, 2, "between -2 and 2"),
     "frequency_penalty": Bound(-2, 2, "between -2 and 2"),
-    "repetition_penalty": Bound(0, 10, "over 0 and at most 10 (1 leaves the logits alone)", above=True),
+    "repetition_penalty": Bound(0.01, 10, "between 0.01 and 10 (1 leaves the logits alone)"),
     "logprobs": Bound(0, 20, "between 0 and 20"),
     "prompt_logprobs": Bound(0, 20, "between 0 and 20"),
 }
-"""The bounds of each number. The doors describe and check their fields with this table too."""
+"""The bounds of each number: what float32 arithmetic bears with the logits of any model, and what an integer of a
+message between processes can hold. The doors describe and check their fields with this table too."""
 BIAS: Final = Bound(-100, 100, "between -100 and 100")
 
 
@@ -146,8 +164,12 @@ def check_stops(stops: Sequence[str]) -> None:
         raise InvalidSamplingParams("stop", text)
 
 
-def validate(params: SamplingParams, *, vocab_size: int) -> None:
-    """Raise :class:`InvalidSamplingParams` naming the field, the value and what is allowed."""
+def validate(params: SamplingParams, *, vocab_size: int, eos_token_ids: frozenset[int] = frozenset()) -> None:
+    """Raise :class:`InvalidSamplingParams` naming the field, the value and what is allowed.
+
+    ``vocab_size`` is the number of ids that the model can choose from; ``eos_token_ids`` are forbidden, as stop tokens
+    are, before ``min_tokens``.
+    """
     for name, bound in BOUNDS.items():
         value = getattr(params, name)
         _require(value is None or bound.allows(value), name, value, bound.words)
@@ -161,6 +183,9 @@ def validate(params: SamplingParams, *, vocab_size: int) -> None:
             raise InvalidSamplingParams(name, f"has {len(entries)} entries; at most {MAX_ENTRIES} are allowed")
     for token in params.stop_token_ids:
         _require(0 <= token < vocab_size, "stop_token_ids", token, f"a token id between 0 and {vocab_size - 1}")
+    if params.min_tokens > 0 and len(eos_token_ids.union(params.stop_token_ids)) >= vocab_size:
+        text = "names every token that could come, and none of them may come before min_tokens"
+        raise InvalidSamplingParams("stop_token_ids", text)
     for token, bias in params.logit_bias.items():
         _require(0 <= token < vocab_size, "logit_bias", token, f"keyed by token ids between 0 and {vocab_size - 1}")
         _require(BIAS.allows(bias), "logit_bias", bias, BIAS.words, f"[{token}]")

@@ -9,8 +9,8 @@ Rules:
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Protocol
+from enum import IntEnum, StrEnum
+from typing import NamedTuple, Protocol
 
 from ekiden.state.invariants import Invariant, InvariantBreach
 from ekiden.state.plan import PromptLogits, Row, RowSampling
@@ -23,6 +23,22 @@ class Status(StrEnum):
     PAUSED = "paused"
     PREEMPTED = "preempted"
     FINISHED = "finished"
+
+
+class Stage(IntEnum):
+    """The stages that do work of one request."""
+
+    INTAKE = 1
+    FORMATION = 2
+    ADVANCE = 3
+    RETIREMENT = 4
+
+
+class Fault(NamedTuple):
+    """The engine's own work for one request failed: at which stage, and why."""
+
+    stage: Stage
+    cause: str
 
 
 class PauseReason(StrEnum):
@@ -100,6 +116,8 @@ class Sequence:
     first_token_time: float | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    fault: Fault | None = None
+    """The engine's own work for it failed (:mod:`ekiden.state.containment`); retirement then ends it."""
     paused_by: set[PauseReason] = field(default_factory=set)
     padding: bool = False
     """True for a finished row that a naive padded batch keeps computing (``static-padded``)."""
@@ -139,11 +157,12 @@ class Sequence:
         asked = self._prompt_logits(end) if prefill else None
         return Row(self.slot, start, tokens + drafts, self.block_table, sampling, prefill, len(drafts), asked)
 
-    def decode_row(self) -> Row:
-        """A row of its newest token, from which the model makes the next one. Most rows are of this kind."""
+    def plain_row(self) -> Row | None:
+        """A row of its newest token, from which the model makes the next one; None when its sampling inputs are not
+        known yet or change with each token. Most rows are of this kind, and nothing can fail here."""
         slot, start, sampling = self.slot, self.num_computed_tokens, self.plain_sampling
         if sampling is None or slot is None or start + 1 != len(self.token_ids):
-            return self.row(1, (), () if self.rules is None else self.rules.masks())
+            return None
         return Row(slot, start, (self.token_ids[start],), self.block_table, sampling)
 
     def _row_sampling(self, masks: tuple[bytes, ...]) -> RowSampling:

@@ -40,8 +40,9 @@ class LeftOutReason(StrEnum):
 class FormationOutcome:
     """What formation decided: the plan, the sequence of each of its rows, and who got no row and why.
 
-    ``preempted`` are the victims; for each, ``runners_up`` has who would have been chosen next. ``proposed`` counts the
-    drafts offered for a row by its index, where any were; the plan's row says how many of them it took.
+    ``failed`` could get no row, because the work for them failed. ``preempted`` are the victims; for each,
+    ``runners_up`` has who would have been chosen next. ``proposed`` counts the drafts offered for a row by its index,
+    where any were; the plan's row says how many of them it took.
     """
 
     token_budget: int
@@ -51,6 +52,7 @@ class FormationOutcome:
     preempted: list[Sequence] = field(default_factory=list)
     runners_up: list[Sequence | None] = field(default_factory=list)
     left_out: list[tuple[Sequence, LeftOutReason]] = field(default_factory=list)
+    failed: list[Sequence] = field(default_factory=list)
     proposed: dict[int, int] = field(default_factory=dict)
 
 
@@ -140,5 +142,6 @@ class Turn:
 
 class TurnRecorder(Protocol):
     def record(self, turn: Turn) -> None:
-        """Called at the end of every turn. It must neither raise, nor wait, nor change what it is shown."""
+        """Called at the end of every turn. It must neither wait nor change what it is shown. A turn for which it raises
+        is not recorded; it is shown the next one all the same."""
         ...

@@ -30,6 +30,9 @@ class Recorded:
         self.outputs.append(encoded(output))
         return output
 
+    def check(self) -> None:
+        self.runner.check()
+
     def close(self) -> None:
         self.runner.close()
 

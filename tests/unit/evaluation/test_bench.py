@@ -111,6 +111,9 @@ def test_the_raw_loop_writes_what_the_model_says(parts):
                 seen.setdefault(row.slot, {}).update(enumerate(row.token_ids, row.start))
             return runner.execute(plan)
 
+        def check(self) -> None:
+            runner.check()
+
         def close(self) -> None:
             runner.close()
 

@@ -49,7 +49,7 @@ class RecordedSimulation(Simulation):
 
     def __init__(self, seed: int, change_rate: float = 0.0) -> None:
         super().__init__(seed, change_rate=change_rate)
-        self.header = header_of(self.config, self.runner, f"seed-{seed}")
+        self.header = header_of(self.config, self.runner, f"seed-{seed}", has_grammars=True)
         self.kept = Kept()
         self.recorder = Recorder(
             self.kept.put,

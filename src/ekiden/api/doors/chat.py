@@ -23,9 +23,11 @@ from ekiden.api.generation import Child
 from ekiden.api.hand_checks import joined_text, rule
 from ekiden.api.json_schema import TEXT, any_of, array, open_object
 from ekiden.api.lone_surrogates import sound_arguments
+from ekiden.api.reasoning import wish_of_effort
 from ekiden.api.schema_base import ReadBy, Strict, Within
 from ekiden.api.shape import Fate, Shape, ignored, refused
 from ekiden.api.structured import format_asked
+from ekiden.api.template_fields import TemplateKwargs
 from ekiden.api.text_output import Piece, chat_logprobs, finish_fields, prompt_logprobs
 from ekiden.api.tool_fields import (
     FunctionDefinition,
@@ -95,7 +97,6 @@ class ChatMessage(Strict):
         "id": ignored(_NOT_FOR_THE_TEMPLATE),
         "type": ignored(_NOT_FOR_THE_TEMPLATE, fine=("message", "text")),
         "annotations": ignored(_NOT_FOR_THE_TEMPLATE),
-        "reasoning_content": ignored(_NOT_FOR_THE_TEMPLATE),
         "provider_specific_fields": ignored(_NOT_FOR_THE_TEMPLATE),
     }
 
@@ -105,6 +106,8 @@ class ChatMessage(Strict):
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     prefix: bool | None = None
 
 
@@ -127,7 +130,6 @@ class ChatRequest(GenerationFields, ConversationHints):
         "audio": refused("the model takes and gives text only"),
         "modalities": refused("the model takes and gives text only", fine=(["text"],)),
         "web_search_options": ignored("the server does not reach the network"),
-        "reasoning_effort": ignored("the model has no reasoning setting", fine=("none",)),
         "prediction": ignored("it is a hint that changes no answer"),
         "add_special_tokens": ignored("the chat template decides", fine=(False,)),
         "best_of": ignored("it is for /v1/completions", fine=(1,)),
@@ -147,6 +149,9 @@ class ChatRequest(GenerationFields, ConversationHints):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     parallel_tool_calls: bool | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
 
 
 def messages_of(messages: list[ChatMessage]) -> list[Message]:
@@ -170,6 +175,9 @@ def _message(message: ChatMessage, where: str) -> Message:
         prepared["name"] = message.name
     if message.tool_call_id is not None:
         prepared["tool_call_id"] = message.tool_call_id
+    thought = message.reasoning_content or message.reasoning
+    if thought:
+        prepared["reasoning_content"] = thought
     if calls:
         prepared["tool_calls"] = [
             earlier_call(call.id or "", call.function.name, call.function.arguments) for call in calls
@@ -207,6 +215,8 @@ def chat_call(fields: ChatRequest, defaults: SamplingParams) -> Call:
             tools=[tool_of(tool.function, f"tools[{i}].function") for i, tool in kept(fields.tools)],
             tool_choice=fields.tool_choice or "auto",
             parallel_tool_calls=fields.parallel_tool_calls is not False,
+            template_kwargs=fields.chat_template_kwargs or {},
+            wish=wish_of_effort(fields.reasoning_effort),
             beginning=beginning,
             add_generation_prompt=continues or fields.add_generation_prompt is not False,
         ),
@@ -223,6 +233,7 @@ def chat_call(fields: ChatRequest, defaults: SamplingParams) -> Call:
         priority=fields.priority or 0,
         stream=bool(fields.stream),
         include_usage=include_usage,
+        shows_reasoning=fields.include_reasoning is not False,
     )
 
 
@@ -241,6 +252,8 @@ class ChatWriter(ChunkedWriter):
             wants = child.request.sampling.logprobs is not None
             reader = self._readers[child.index]
             message = chat_message(reader, answer.text)
+            if answer.reasoning:
+                message["reasoning_content"] = answer.reasoning
             logprobs = chat_logprobs(tokenizer, answer.logprobs or []) if wants else None
             finish = chat_finish_fields(answer.finish, reader.called)
             body = {"message": message, "logprobs": logprobs}
@@ -259,15 +272,19 @@ class ChatWriter(ChunkedWriter):
         return self.chunk(self.choice(child.index, body, finish_fields(None), prompt_token_ids=ids))
 
     def piece(self, child: Child, piece: Piece) -> bytes:
-        """One chunk; for a piece that may hold tool calls one for each delta, the last with the log-probabilities."""
+        """One chunk for each delta, the last with the log-probabilities: the reasoning, the text, parts of calls."""
         self.count(child, piece)
         reader = self._readers[child.index]
+        deltas: list[dict[str, Any]] = []
+        if piece.reasoning:
+            deltas.append({"reasoning_content": piece.reasoning})
         if self.job.plan is None:
             if self.is_text(piece):
                 return self.grown(child.index, piece.text)
-            deltas = [{"content": piece.text} if piece.text else {}]
+            if piece.text or not deltas:
+                deltas.append({"content": piece.text} if piece.text else {})
         else:
-            deltas = [chat_delta(event) for event in reader.read(piece.text, last=piece.finish is not None)]
+            deltas += [chat_delta(event) for event in reader.read(piece.text, last=piece.finish is not None)]
             if piece.finish is not None or not deltas:
                 if self.is_text(piece):
                     return b""

@@ -56,7 +56,9 @@ class ChunkedWriter:
 
     def is_text(self, piece: Piece) -> bool:
         """Whether a piece has nothing to tell but its text."""
-        return piece.finish is None and not (piece.logprobs or self.return_ids or self._continuous)
+        if piece.finish is not None or piece.reasoning:
+            return False
+        return not (piece.logprobs or self.return_ids or self._continuous)
 
     def grown(self, index: int, text: str) -> bytes:
         """The chunk of a choice that grew by a text and nothing else."""

@@ -22,7 +22,7 @@ from ekiden.api.call import Call, Conversation, Origin
 from ekiden.api.errors import ApiError, invalid, model_not_found, refusal_of
 from ekiden.api.generation import AnswerWriter, Child, Generation, usage_of
 from ekiden.api.ignored import IgnoredFields
-from ekiden.api.prompts import Prompt, chat_prompt, text_prompts
+from ekiden.api.prompts import Prompt, chat_prompt, text_prompts, without_effect
 from ekiden.api.schema_base import Strict, parse
 from ekiden.api.structured import check_grammar
 from ekiden.api.tools.plan import ToolPlan, plan_tools
@@ -79,7 +79,8 @@ class Doors:
         if job.call.stream:
             return DirectResponse(partial(generation.stream, job.origin, children, writer, request.receive))
         answers = await generation.collect(job.origin, children, request.receive)
-        return JsonBytes(writer.whole(answers, usage_of(children, [answer.finish for answer in answers])))
+        thought = sum(answer.reasoning_tokens for answer in answers)
+        return JsonBytes(writer.whole(answers, usage_of(children, [answer.finish for answer in answers], thought)))
 
     async def ready(self, door: Door[Fields], request: HttpRequest) -> tuple[Fields, Job]:
         """Read, parse and prepare a call; a refusal is noted with the engine."""
@@ -141,12 +142,18 @@ class Doors:
             plan, grammar = await plan_tools(text, call.prompt, wanted)
         sampling = msgspec.structs.replace(call.sampling, grammar=grammar)
         try:
-            validate(sampling, vocab_size=text.vocab_size)
+            validate(sampling, vocab_size=text.vocab_size, eos_token_ids=text.tokenizer.eos_token_ids)
         except InvalidSamplingParams as error:
             param = call.names.get(error.param, error.param) + error.at
             raise invalid(param, f"{param} {error.text}.") from None
         if isinstance(call.prompt, Conversation):
+            call.ignored.extend(without_effect(text, call.prompt))
             prompts = [await chat_prompt(text, call.prompt, tools=None if plan is None else plan.tools)]
+            if thinking := prompts[0].thinking:
+                if grammar is not None:
+                    grammar = msgspec.structs.replace(grammar, thinking=thinking)
+                    await check_grammar(text, grammar, "tools" if wanted is None else wanted.param)
+                sampling = msgspec.structs.replace(sampling, grammar=grammar, thinking=thinking)
         else:
             prompts = await text_prompts(text, call.prompt)
         children = _children(origin, call, prompts, sampling, plan, text.max_model_len)
@@ -169,7 +176,16 @@ def _children(
             deadline=origin.deadline,
         )
         shown = frozenset[int]() if plan is None else plan.shown
-        children.append(Child(index=index, prompt=prompt, prompt_index=prompt_index, request=request, shown=shown))
+        children.append(
+            Child(
+                index=index,
+                prompt=prompt,
+                prompt_index=prompt_index,
+                request=request,
+                shown=shown,
+                shows_reasoning=call.shows_reasoning,
+            )
+        )
     return children
 
 

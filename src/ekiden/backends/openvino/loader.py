@@ -90,7 +90,9 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
             "cpu_flags": machine.cpu_flags(),
         },
     )
-    sampler = Sampler(OpenVINOReducer(core, threads), description.tokenizer.eos_token_ids)
+    tokenizer, vocab_size = description.tokenizer, description.vocab_size
+    without_token = tokenizer.ids_without_token(vocab_size)
+    sampler = Sampler(OpenVINOReducer(core, threads), tokenizer.eos_token_ids, without_token)
     return OpenVINORunner(model, info, sampler, limits=tested.limits)
 
 

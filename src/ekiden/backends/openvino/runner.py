@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE
 from ekiden.backends.openvino.paged_model import InputRow, Inputs, PagedModel, flat_inputs
 from ekiden.backends.openvino.passes import DUMMY, NO_LIMITS, Pass, PassLimits, split
-from ekiden.sampling.logprobs import prompt_token_logprobs
-from ekiden.sampling.sampler import Sampler
-from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, RowResult, StepOutput, StepTiming
+from ekiden.sampling.sampler import Sampler, with_prompt_logprobs
+from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, StepOutput, StepTiming
 from ekiden.state.request import TokenLogprobs
-from ekiden.state.runner import ChunkRules, RunnerInfo
+from ekiden.state.runner import ChunkRules, CopiesLost, RunnerInfo
 
 PROMPT_LOGITS_LIMIT = 128
 """The most tokens of a pass with logits of prompts, since each takes as many floats as the vocabulary has tokens."""
@@ -40,12 +39,15 @@ class OpenVINORunner:
 
     def execute(self, plan: BatchPlan) -> StepOutput:
         pool, rows = self.model.pool, plan.rows
-        pool.swap_out(plan.swap_out)
-        pool.swap_in(plan.swap_in)
+        try:
+            pool.swap_out(plan.swap_out)
+            pool.swap_in(plan.swap_in)
+        except Exception as error:
+            raise CopiesLost(f"blocks of keys and values could not be copied: {error}") from error
         if plan.empty:
             return StepOutput(rows=[], passes=0)
         results = [NO_TOKENS] * len(rows)
-        prompts: dict[int, list[TokenLogprobs]] = defaultdict(list)
+        prompts: dict[int, list[TokenLogprobs | str]] = defaultdict(list)
         model_seconds = sampling_seconds = 0.0
         passes = self._passes(rows)
         for piece in passes:
@@ -59,13 +61,17 @@ class OpenVINORunner:
             for row, result in zip(chosen, sampled, strict=True):
                 results[row] = result
             for (row, _, target, num_top), line in zip(asked, logits[len(chosen) :], strict=False):
-                prompts[row].append(prompt_token_logprobs(line, target, num_top))
+                prompts[row].append(self._sampler.prompt_logprobs(line, target, num_top))
             sampling_seconds += time.perf_counter() - began
         for row, found in prompts.items():
-            results[row] = RowResult(results[row].tokens, results[row].logprobs, tuple(found))
+            results[row] = with_prompt_logprobs(results[row], found)
         timing = StepTiming(model=model_seconds, sampling=sampling_seconds)
         padding_rows = sum(piece.rows.count(DUMMY) for piece in passes)
         return StepOutput(rows=results, timing=timing, padding_rows=padding_rows, passes=len(passes))
+
+    def check(self) -> None:
+        """Compute a pass of padding tokens."""
+        self.model.compute(flat_inputs([([0, 0], 0, [self.model.pool.scratch_block])], [0]))
 
     def _passes(self, rows: list[Row]) -> list[Pass]:
         limits = self.limits if all(row.prompt_logits is None for row in rows) else self._limits_with_prompt_logits

@@ -1,0 +1,89 @@
+"""Models that think before they answer: how they mark it, whether a prompt has begun it, and what clients ask of it.
+
+A model is known to think by its chat template, which has the marks or a switch, or by marks in its vocabulary;
+``--reasoning-parser`` says it outright. Whether the answer begins with reasoning is then seen from the end of the
+rendered prompt: some templates open the reasoning themselves, and write an empty one when it is switched off.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from ekiden.models.chat_template import ChatTemplate
+from ekiden.models.tokenizer import Tokenizer
+from ekiden.state.sampling_params import Thinking
+
+SWITCHES: Final = ("enable_thinking", "thinking")
+"""The variables by which templates let reasoning be switched on and off."""
+EFFORT: Final = "reasoning_effort"
+THOUGHT: Final = "reasoning_content"
+"""The key of an earlier message's reasoning, for templates."""
+
+
+class Marks(NamedTuple):
+    opening: str
+    closing: str
+
+
+THINK: Final = Marks("<think>", "</think>")
+MISTRAL: Final = Marks("[THINK]", "[/THINK]")
+_PARSERS: Final = {"think": THINK, "qwen3": THINK, "deepseek_r1": THINK, "mistral": MISTRAL, "none": None}
+
+
+def marks_of(parser: str, template: ChatTemplate | None, tokenizer: Tokenizer) -> Marks | None:
+    """The marks of a model's reasoning; None for a model that does not think. ``parser`` is the setting."""
+    if parser != "auto":
+        return _PARSERS[parser]
+    source = "" if template is None else template.source + template.tool_source
+    for marks in (THINK, MISTRAL):
+        if marks.closing in source or marks.closing in tokenizer.added.values():
+            return marks
+    return THINK if template is not None and not template.variables.isdisjoint(SWITCHES) else None
+
+
+def thinking_after(marks: Marks | None, prompt: str, beginning: str) -> Thinking | None:
+    """The reasoning that may come first in what is generated after a prompt; None when none can come.
+
+    ``beginning`` is the start of the answer that the client wrote; ``prompt`` ends before it.
+    """
+    if marks is None:
+        return None
+    written = prompt.rstrip()
+    begun = written.endswith(marks.opening)
+    if written.endswith(marks.closing) or (beginning.strip() and not begun and marks.opening not in beginning):
+        return None
+    if beginning:
+        opened, closed = beginning.rfind(marks.opening), beginning.rfind(marks.closing)
+        if closed > opened:
+            return None
+        begun = begun or opened >= 0
+    return Thinking(opening=marks.opening, closing=marks.closing, begun=begun)
+
+
+class Wish(NamedTuple):
+    """What a client asks of the model's reasoning. ``think`` None leaves it to the model; ``effort`` is a word.
+
+    ``param`` is the field that asks.
+    """
+
+    think: bool | None = None
+    effort: str | None = None
+    param: str = EFFORT
+
+    def variables(self, template: ChatTemplate) -> dict[str, Any]:
+        """The variables of the template that carry the wish; none where it has no such variable."""
+        values: Mapping[str, Any] = dict.fromkeys(SWITCHES, self.think) | {EFFORT: self.effort}
+        return {name: value for name, value in values.items() if value is not None and name in template.variables}
+
+    def is_granted(self, marks: Marks | None, template: ChatTemplate) -> bool:
+        """Whether the template has the wish, or there is none, or the model does as is wished anyway."""
+        if self.think is None and self.effort is None:
+            return True
+        return bool(self.variables(template)) or self.think is (marks is not None)
+
+
+NO_WISH: Final = Wish()
+
+
+def wish_of_effort(effort: str | None, param: str = EFFORT) -> Wish:
+    """The wish that OpenAI's words for effort carry: "none" switches reasoning off."""
+    return Wish(None if effort is None else effort != "none", effort, param)
