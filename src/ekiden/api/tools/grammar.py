@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ekiden.api.tools.arguments import named_only
 from ekiden.api.tools.formats import MAX_CALLS, ToolFormat
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import json_rule
@@ -72,7 +73,7 @@ def _grammar(form: ToolFormat, functions: Sequence[Function], *rules: str) -> Gr
     for index, function in enumerate(functions):
         before = _quoted(f'{{"name": {json.dumps(function.name)}, "{form.value.arguments}": ')
         lines.append(f'call{index}: {before} arguments{index} "}}"')
-        lines.append(f"arguments{index}: {json_rule(function.schema, lenient=not function.strict)}")
+        lines.append(f"arguments{index}: {json_rule(named_only(function.schema), lenient=not function.strict)}")
     return Grammar(kind=GrammarKind.LARK, source="\n".join(lines))
 
 
