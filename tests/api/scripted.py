@@ -112,8 +112,9 @@ class ScriptedEngine:
         refused = Counter(each.refusal.reason.value for each in self.noted)
         return msgspec.structs.replace(self.snapshot, refused_by_door_total=dict(refused))
 
-    def note_refusal(self, refused: RefusedCall) -> None:
+    def note_refusal(self, refused: RefusedCall) -> bool:
         self.noted.append(refused)
+        return True
 
     def generate(self, request: Request) -> "ScriptedStream":
         self.requests.append(request)

@@ -24,7 +24,7 @@ from ekiden.api.sse import SseWriter
 from ekiden.api.text import ModelText
 from ekiden.api.text_output import PLAIN_REASONS, Answer, Piece, joined
 from ekiden.engine.interface import Engine, EngineDied
-from ekiden.state.request import Finish, Request
+from ekiden.state.request import Finish, RefusalReason, Request
 
 T = TypeVar("T")
 
@@ -80,9 +80,14 @@ class Generation:
         answer = Answer(self.text.tokenizer, child.request.sampling, child.shown, shows_reasoning=child.shows_reasoning)
         last = 0.0
         request_id = child.request.request_id
+        try:
+            begun = self.engine.generate(child.request)
+        except EngineDied:
+            self.metrics.count_unrecorded(RefusalReason.ENGINE_UNAVAILABLE)
+            raise engine_unavailable() from None
         self.flight.begin(origin.request_id, request_id)
         try:
-            async with aclosing(self.engine.generate(child.request)) as updates:
+            async with aclosing(begun) as updates:
                 async for update in updates:
                     if update.refusal is not None:
                         raise refused(update.refusal, self._retry_seconds())

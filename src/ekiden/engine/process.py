@@ -215,10 +215,10 @@ class EngineClient(StreamingEngine):
         if not self._streams:
             self._last_report = time.monotonic()  # an idle engine sends nothing, so its silence is counted from now on
 
-    def note_refusal(self, refused: RefusedCall) -> None:
+    def note_refusal(self, refused: RefusedCall) -> bool:
         child = self._child
-        if child is not None and child.ready and child.outbox.qsize() < MAX_QUEUED_NOTES:
-            super().note_refusal(refused)
+        may = child is not None and child.ready and child.outbox.qsize() < MAX_QUEUED_NOTES
+        return may and super().note_refusal(refused)
 
     async def set_controls(self, change: ControlChange) -> ControlState:
         if self.health is Health.DEAD:  # the next engine is told

@@ -12,6 +12,7 @@ from itertools import product
 from typing import Generic, TypeVar
 
 import msgspec
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -19,7 +20,7 @@ from ekiden.api.asgi import DirectResponse, JsonBytes
 from ekiden.api.auth import tenant_of
 from ekiden.api.body_limit import read_json_body
 from ekiden.api.call import Call, Conversation, Origin
-from ekiden.api.errors import ApiError, invalid, model_not_found, refusal_of
+from ekiden.api.errors import ApiError, client_left, internal, invalid, model_not_found, refusal_of
 from ekiden.api.generation import AnswerWriter, Child, Generation, usage_of
 from ekiden.api.ignored import IgnoredFields
 from ekiden.api.prompts import Prompt, chat_prompt, text_prompts, without_effect
@@ -105,6 +106,12 @@ class Doors:
         except ApiError as error:
             self.note_refusal(origin, error)
             raise
+        except ClientDisconnect:
+            self.note_refusal(origin, client_left())
+            raise
+        except Exception:
+            self.note_refusal(origin, internal(origin.request_id))
+            raise
 
     async def read(self, model: type[Fields], request: HttpRequest, *, own: bool = False) -> Fields:
         """A request's body as ``model``. ``own``: of a route that only this server has, where an unknown field is a
@@ -127,9 +134,11 @@ class Doors:
             raise model_not_found(name, served)
 
     def note_refusal(self, origin: Origin, error: ApiError) -> None:
-        """Have the engine record that the HTTP layer refused a call."""
+        """Have the engine record that the HTTP layer refused a call; without one the metrics alone count it."""
         request = origin.request(request_id=origin.request_id, prompt_token_ids=(), sampling=SamplingParams())
-        self.generation.engine.note_refusal(RefusedCall(request=request, refusal=refusal_of(error)))
+        refusal = refusal_of(error)
+        if not self.generation.engine.note_refusal(RefusedCall(request=request, refusal=refusal)):
+            self.generation.metrics.count_unrecorded(refusal.reason)
 
     async def prepare(self, origin: Origin, call: Call) -> Job:
         """Compile the grammar, check sampling and encode the prompts. Raises :class:`ApiError` 400."""
