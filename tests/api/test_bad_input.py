@@ -61,7 +61,7 @@ async def test_content_type_with_parameters(memory: Memory):
         ("n", 0), ("n", -1), ("n", 1.5), ("n", "2"), ("n", 129), ("n", 512), ("n", 10**6), ("n", 10**18),
         ("seed", 2**63), ("seed", 1.5), ("presence_penalty", 2.1), ("frequency_penalty", -3),
         ("repetition_penalty", 0), ("min_tokens", -1), ("stream", "yes"), ("stream", 1), ("stream_options", []),
-        ("stop", ""), ("stop", [""]), ("stop", ["a", ""]), ("stop", [None]), ("stop", list("abcde")), ("stop", 5),
+        ("stop", ""), ("stop", [""]), ("stop", ["a", ""]), ("stop", [None]), ("stop", ["abcde"] * 65), ("stop", 5),
         ("stop", ["x"] * 10_000), ("stop", "x" * 2000),
         ("stop_token_ids", [VOCAB_SIZE]), ("stop_token_ids", [-1]), ("stop_token_ids", ["a"]), ("stop_token_ids", 3),
         ("stop_token_ids", [1] * 2000), ("logit_bias", {str(VOCAB_SIZE): 5}), ("logit_bias", {"-1": 5}),

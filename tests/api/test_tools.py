@@ -359,7 +359,10 @@ SELF = {"$defs": {"q": {"$ref": "#/$defs/q"}}, "type": "object", "properties": {
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tools": [GET], "tool_choice": "required", "guided_regex": "a"}, "tools"),
-        ({"tools": [tool("get", {"enum": []}, strict=True)], "tool_choice": "required"}, "tools"),
+        (
+            {"tools": [tool("get", {"enum": []}, strict=True)], "tool_choice": "required"},
+            "tools[0].function.parameters",
+        ),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
     ],

@@ -200,7 +200,7 @@ async def test_pb_34_no_calls(core: RealCore, calls: Any) -> None:
     assert (await core.http.post(CHAT, json=request_of(CHAT, messages=messages, max_tokens=2))).status_code == 200
 
 
-@pytest.mark.parametrize("stop", ["", [""], ["a", ""], [None], list("abcde"), ["x"] * 10_000])
+@pytest.mark.parametrize("stop", ["", [""], ["a", ""], [None], ["abcde"] * 65, ["x"] * 10_000])
 async def test_r_18_stops_that_would_match_at_once_or_are_too_many(core: RealCore, stop: Any) -> None:
     for path in PATHS:
         await refused(core.http, path, request_of(path, stop=stop), "stop")

@@ -132,7 +132,7 @@ def parse(model: type[Model], body: bytes, *, refuse_unknown: bool = False) -> t
     try:
         data = from_json(body, allow_inf_nan=False, allow_partial="off")
     except ValueError as error:
-        if "surrogate" in str(error) and (place := lone_surrogate(body)) is not None:
+        if (place := lone_surrogate(body)) is not None:
             raise invalid(place, f"{place} holds {LONE_SURROGATE}.", code="invalid_json") from None
         raise invalid(None, f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(data, dict):

@@ -12,7 +12,7 @@ import msgspec
 
 from ekiden.api.call import AnswerFormat
 from ekiden.api.constraint_fields import ConstraintFields, JsonSchemaFormat, ResponseFormat
-from ekiden.api.errors import invalid
+from ekiden.api.errors import ApiError, invalid
 from ekiden.api.text import ModelText
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.sampling.structured import choice
@@ -24,17 +24,23 @@ ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
 _FORBIDDEN: Final = ("%llguidance", "%json")
 
 
-async def check_grammar(text: ModelText, grammar: Grammar, param: str) -> None:
-    """Compile the grammar, off the event loop. Raises :class:`ApiError` 400 naming ``param``."""
+async def compiles(text: ModelText, grammar: Grammar) -> GrammarError | None:
+    """Compile the grammar, off the event loop; what is wrong with it, if anything is."""
     # Shielded: the result is cached for other requests, so a client that leaves must not cancel it.
     result = await asyncio.shield(asyncio.wrap_future(text.grammars.submit(grammar)))
-    if isinstance(result, GrammarError):
-        raise invalid(param, f"{param} cannot be used{place_in(result)}: {result}.", code="invalid_grammar")
+    return result if isinstance(result, GrammarError) else None
 
 
-def place_in(error: GrammarError) -> str:
-    """Where in a grammar its fault is, if that is known, for a message."""
-    return f" (at {error.where[:100]})" if error.where else ""
+async def check_grammar(text: ModelText, grammar: Grammar, param: str) -> None:
+    """Raises :class:`ApiError` 400 naming ``param`` for a grammar that does not compile."""
+    if (error := await compiles(text, grammar)) is not None:
+        raise unusable(error, param)
+
+
+def unusable(error: GrammarError, param: str, of: str = "") -> ApiError:
+    """The 400 for a grammar in the field ``param``; ``of`` says whose it is."""
+    where = f" (at {error.where[:100]})" if error.where else ""
+    return invalid(param, f"{param}{of} cannot be used{where}: {error}.", code="invalid_grammar")
 
 
 def json_format(param: str, schema: dict[str, Any] = ANY_OBJECT, *, strict: bool = True) -> AnswerFormat:

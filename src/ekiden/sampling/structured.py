@@ -8,6 +8,7 @@ Compiling recurses over the grammar, so it runs on a separate thread with a larg
 """
 
 import json
+import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,7 @@ from llguidance import gbnf_to_lark
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.exact_numbers import exact_numbers
 from ekiden.sampling.grammar_limits import MAX_GBNF, MAX_REGEX, GrammarError, check_lark, check_schema, check_source
+from ekiden.sampling.schema_faults import locate
 from ekiden.sampling.thought import after_thinking, opening_tokens
 from ekiden.state.sampling_params import Grammar, GrammarKind
 
@@ -34,6 +36,9 @@ JSON_FORM: Final = {"whitespace_flexible": False, "key_separator": ": ?", "item_
 # Where only one text can follow, the model may still choose how to split it into tokens. The library would otherwise
 # tokenize that text within the step, which takes time in proportion to its length.
 _HEADER: Final = '%llguidance {"no_forcing": true}\n'
+
+_PLACE: Final = re.compile(r"at (\d+)\((\d+)\): ")
+_COPY: Final = re.compile(r"\n +\d+ \|")
 
 _ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
 
@@ -83,12 +88,33 @@ class GrammarCompiler:
         except GrammarError as error:
             return error.with_traceback(None)
         if matcher.is_error():
-            return GrammarError(_first_lines(matcher.get_error()))
+            return self._explained(grammar, _words(matcher.get_error(), grammar.kind))
         trial = matcher.deep_copy()
         trial.compute_bitmask()
         if trial.is_error() or (trial.is_stopped() and not trial.is_accepting()):
             return GrammarError("no text can match it")
         return matcher
+
+    def _explained(self, grammar: Grammar, words: str) -> GrammarError:
+        """The error of a grammar that the library refuses; for a schema with the place in it."""
+        if grammar.kind not in (GrammarKind.JSON_SCHEMA, GrammarKind.LENIENT_JSON_SCHEMA):
+            return GrammarError(words)
+        lenient = grammar.kind is GrammarKind.LENIENT_JSON_SCHEMA
+
+        def fault(part: Any) -> str | None:
+            if isinstance(part, bool):
+                return None
+            if not isinstance(part, dict):
+                return "a schema must be an object, true or false"
+            try:
+                source = f"{_HEADER}start: {json_rule(part, lenient=lenient)}"
+            except GrammarError as error:
+                return str(error)
+            matcher = llguidance.LLMatcher(self._library_tokenizer(), source, log_level=0, limits=_LIMITS)
+            return _words(matcher.get_error(), grammar.kind) if matcher.is_error() else None
+
+        where, found = locate(json.loads(grammar.source), fault)
+        return GrammarError(words if found is None else found, where)
 
 
 class GrammarMatcher:
@@ -186,9 +212,19 @@ def _lark_of_gbnf(source: str) -> str:
         raise GrammarError(_first_lines(str(error))) from error
 
 
+def _words(message: str, kind: GrammarKind) -> str:
+    """What the library says of a grammar, on one line. Its places are those of the grammar that it was given: they mean
+    something to a client only where that is the client's own text, after the header."""
+    text = _first_lines(message)
+    if (found := _PLACE.match(text)) is None:
+        return text
+    told = text[found.end() :].removeprefix("failed to compile JSON schema: ")
+    return f"line {int(found[1]) - 1}, column {found[2]}: {told}" if kind is GrammarKind.LARK else told
+
+
 def _first_lines(message: str) -> str:
     """A message of the library on one line, without the copy of the grammar that follows it."""
-    text = message.split("\n   1 |")[0].split("<non-verbose/>")[0]
+    text = _COPY.split(message)[0].split("<non-verbose/>")[0]
     return " ".join(text.split())[:300].rstrip(" .")
 
 

@@ -145,7 +145,7 @@ def test_every_number_that_a_schema_allows_can_be_written(schema: dict[str, Any]
     text = format(Decimal(repr(number)), "f").removesuffix(".0").replace("-0", "0" if number == 0 else "-0")
     others = [text + zeros for zeros in ("0", "00")] if "." in text else [f"{text}.0"]
     if "multipleOf" in schema and "number" in schema["type"]:
-        others.append(text + "0" * 3)
+        others.append((text if "." in text else f"{text}.0") + "000")
     refused = attempted(schema)
     if isinstance(refused, str):
         assert re.search("no number is left|Unsatisfiable", refused)

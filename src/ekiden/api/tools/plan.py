@@ -4,11 +4,11 @@ import secrets
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ekiden.api.call import AnswerFormat, Conversation, NamedChoice, Tool, ToolChoice
-from ekiden.api.errors import invalid
-from ekiden.api.structured import check_grammar, place_in
+from ekiden.api.errors import ApiError, invalid
+from ekiden.api.structured import compiles, json_format, unusable
 from ekiden.api.text import ModelText
 from ekiden.api.tools import grammar as grammars
 from ekiden.api.tools.formats import ToolFormat, format_of, shown_tokens
@@ -72,9 +72,24 @@ async def plan_tools(
         ruled=made is not None,
         forced=choice != "auto",
     )
-    if made is not None:
-        await check_grammar(text, made, "tools")
+    if made is not None and await compiles(text, made) is not None:
+        await _raise_fault(text, talk.tools)
     return plan, made
+
+
+async def _raise_fault(text: ModelText, tools: list[Tool]) -> NoReturn:
+    """Find the function for which the grammar of all calls does not compile, and raise the :class:`ApiError` 400."""
+    for tool in tools:
+        if tool.parameters is not None:
+            form = json_format("", tool.parameters, strict=bool(tool.strict))
+            if (error := await compiles(text, form.grammar)) is not None:
+                raise _unusable(error, tool)
+    message = "The functions in tools cannot be used together: their grammar is too large; send fewer, or simpler ones."
+    raise invalid("tools", message, code="invalid_grammar")
+
+
+def _unusable(error: GrammarError, tool: Tool) -> ApiError:
+    return unusable(error, f"{tool.where}.{tool.key}", f" (the function {tool.name!r})")
 
 
 def _grammar(
@@ -113,7 +128,7 @@ def _function(tool: Tool) -> grammars.Function:
         check_schema(schema)
         exact_numbers(schema, lenient=not tool.strict)
     except GrammarError as error:
-        raise invalid(where, f"{where} cannot be used{place_in(error)}: {error}.", code="invalid_grammar") from None
+        raise _unusable(error, tool) from None
     return grammars.Function(tool.name, schema, bool(tool.strict))
 
 
