@@ -41,13 +41,13 @@ format: setup-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Many more simulated worlds than the test command runs (a failure prints the seed that shows it again), and the
-# longest runs of the real model at their full length.
+# Many more simulated worlds than the test command runs (a failure prints the seed that shows it again), the longest
+# runs of the real model at their full length, and twenty kills of its engine.
 SEEDS ?= 50000
 soak: setup-test
 	SIMULATION_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/simulation/test_simulation.py $(ARGS)
-	SOAK_REQUESTS=500 SOAK_MARKERS=200 $(BIN)/python -m pytest -q \
-	  tests/endtoend/test_ledger.py tests/endtoend/test_structured_output.py $(ARGS)
+	SOAK_REQUESTS=500 SOAK_MARKERS=200 SOAK_KILLS=20 $(BIN)/python -m pytest -q \
+	  tests/endtoend/test_ledger.py tests/endtoend/test_structured_output.py tests/endtoend/test_engine_ends.py $(ARGS)
 
 # Ten minutes of attacks on the real server; ARGS="--seconds 60" for fewer.
 fuzz: setup-test

@@ -1,6 +1,7 @@
 """Ekiden: a continuous-batching LLM inference server that can prove what its batching does.
 
-As a library: ``ekiden.load().generate(["Once upon a time"])``.
+As a library: ``ekiden.load().generate(["Once upon a time"])``. An answer has at most 128 tokens where nobody says
+otherwise (:meth:`ekiden.engine.llm.LLM.generate`), and a terminal shows how far it is.
 """
 
 from typing import TYPE_CHECKING

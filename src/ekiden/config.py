@@ -6,6 +6,7 @@ A field may name another flag. `build/config_sources.py` reads the values (flag 
 be checked without a model is checked when a section is created, and raises :class:`ConfigError`.
 """
 
+import ipaddress
 import json
 import re
 from dataclasses import asdict, dataclass, field, fields
@@ -63,6 +64,27 @@ class _Section:
                 parse_size(name, value)
             if form := bounds["form"]:
                 _check(re.fullmatch(form[0], value) is not None, f"{name} is {value!r}; it must be {form[1]}")
+
+
+UNIX = "unix:"
+MAX_SOCKET_PATH = 107
+"""Bytes that a socket's address has room for."""
+
+
+def unix_path(address: str) -> str | None:
+    """The file of ``unix:/path`` or ``unix:///path``; None for another kind of address."""
+    if not address.startswith(UNIX):
+        return None
+    path = address.removeprefix(UNIX)
+    return path.removeprefix("//") if path.startswith("///") else path
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 BATCHING = ("continuous", "static", "static-padded", "window", "sequential")
@@ -179,7 +201,7 @@ class EngineConfig(_Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig(_Section):
-    host: str = setting("127.0.0.1", "address to bind")
+    host: str = setting("127.0.0.1", "address to bind, or unix:/path of a socket's file that only this user can open")
     port: int = setting(8000, "port to bind; 0 picks a free one")
     api_key: str | None = setting(None, "key that clients must send as a bearer token")
     api_keys_file: str | None = setting(
@@ -208,6 +230,11 @@ class ServerConfig(_Section):
     def __post_init__(self) -> None:
         _Section.__post_init__(self)
         _check(0 <= self.port <= 65535, f"port is {self.port}; it must be between 0 and 65535")
+        path = unix_path(self.host)
+        _check(
+            path is None or (path.startswith("/") and len(path.encode()) <= MAX_SOCKET_PATH),
+            f"host is {self.host!r}; write unix: and an absolute path of at most {MAX_SOCKET_PATH} bytes",
+        )
         for origin in self.cors_origin_list:
             _check(
                 re.fullmatch(r"\*|https?://[^/\s]+", origin) is not None,

@@ -53,14 +53,19 @@ class RealCore:
                 await asyncio.sleep(0.001)
 
 
-def make_runner(num_blocks: int = 512, *, before_step: Callable[[int], None] | None = None) -> FakeRunner:
+def make_runner(
+    num_blocks: int = 512, *, before_step: Callable[[int], None] | None = None, vocab_size: int = VOCAB_SIZE
+) -> FakeRunner:
     """The fake model, its tokens chosen as the real one's are."""
+    tokenizer = make_tokenizer()
     return FakeRunner(
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         num_blocks=num_blocks,
         block_size=BLOCK,
         max_model_len=CONTEXT,
-        sampler=Sampler(eos_token_ids=make_tokenizer().eos_token_ids),
+        sampler=Sampler(
+            eos_token_ids=tokenizer.eos_token_ids, ids_without_token=tokenizer.ids_without_token(vocab_size)
+        ),
         before_step=before_step,
     )
 
@@ -68,11 +73,11 @@ def make_runner(num_blocks: int = 512, *, before_step: Callable[[int], None] | N
 def make_parts(runner: FakeRunner) -> EngineParts:
     tokenizer = make_tokenizer()
     card = ModelCard(
-        model_id=MODEL, max_model_len=runner.info.max_model_len, vocab_size=VOCAB_SIZE, block_size=BLOCK,
+        model_id=MODEL, max_model_len=runner.info.max_model_len, vocab_size=runner.info.vocab_size, block_size=BLOCK,
         num_blocks=runner.info.num_blocks, created=1_700_000_000, fingerprint="ekiden-test",
         lineage=Lineage(settings={"engine.seed": 0}, apart={"server.host": "127.0.0.1"}),
     )  # fmt: skip
-    grammars = GrammarCompiler(tokenizer, VOCAB_SIZE)
+    grammars = GrammarCompiler(tokenizer, runner.info.vocab_size)
     return EngineParts(runner=runner, card=card, tokenizer=tokenizer, grammars=grammars)
 
 
@@ -84,13 +89,15 @@ async def real_core(
     before_step: Callable[[int], None] | None = None,
     live: bool = False,
     record: bool = False,
+    vocab_size: int = VOCAB_SIZE,
 ) -> AsyncIterator[RealCore]:
     """``live`` starts a real server; otherwise the client talks to the application in memory.
 
-    ``record`` writes the ledger that ``config`` names.
+    ``record`` writes the ledger that ``config`` names. ``vocab_size``: the rows of the model's head, if it has more
+    than the tokenizer has tokens.
     """
     config = config or Config()
-    runner = make_runner(num_blocks, before_step=before_step)
+    runner = make_runner(num_blocks, before_step=before_step, vocab_size=vocab_size)
     parts = make_parts(runner)
     built = build_engine(parts, config, record=record)
     async with AsyncEngine(built) as engine:

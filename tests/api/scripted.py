@@ -155,7 +155,7 @@ class ScriptedStream:
             sampling.stop,
             sampling.include_stop_str_in_output,
             min_tokens=sampling.min_tokens,
-            thinking=sampling.thinking,
+            thinking=sampling.reasoning_marks,
         )
         self._given = 0
         self._ended = False

@@ -77,8 +77,8 @@ async def test_bodies(locked: httpx.AsyncClient, keys: Keys, path: str) -> None:
     assert "application/json" in assert_told(response, 415, "invalid_request_error")
     for wrong in (b"", b"nonsense", b"[]", b"[" * 5000, b"\xff"):
         assert_told(await post(wrong), 400, "invalid_request_error")
-    response = await post(json.dumps(body_for(path, tools=5)))
-    assert "tools" in assert_told(response, 400, "invalid_request_error")
+    response = await post(json.dumps(body_for(path, system=1)))
+    assert "system" in assert_told(response, 400, "invalid_request_error")
     response = await post(json.dumps(body_for(path, model="nobody")))
     assert "nobody" in assert_told(response, 404, "not_found_error")
 

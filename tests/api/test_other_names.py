@@ -236,6 +236,25 @@ async def test_special_tokens_around_a_text_can_be_left_out() -> None:
             assert (await memory.complete(**fields)).json()["usage"]["prompt_tokens"] == tokens
 
 
+async def test_any_is_another_word_for_required(memory: Memory) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    for choice in ("required", "any"):
+        assert (await memory.chat(tools=tools, tool_choice=choice)).status_code == 200
+    of_required, of_any = (request.sampling.grammar for request in memory.engine.requests)
+    assert of_any == of_required
+    assert of_any is not None
+
+
+async def test_parts_of_text_under_their_newer_names(memory: Memory) -> None:
+    kinds = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+    for kind, key in kinds.items():
+        assert (await memory.chat([{"role": "user", "content": [{"type": kind, key: "Hello"}]}])).status_code == 200
+    assert len({request.prompt_token_ids for request in memory.engine.requests}) == 1
+    for kind in ("image_url", "input_audio", "file", "input_image", "video_url"):
+        response = await memory.chat([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": kind}]}])
+        assert_error(response, 400, "messages[0].content[1].type")
+
+
 async def test_arguments_may_be_an_object(memory: Memory) -> None:
     def turn(arguments: Any) -> list[Any]:
         return [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]

@@ -157,7 +157,7 @@ async def test_a_grammar_begins_after_the_reasoning(template: str, begun: bool) 
         for fields in ways:
             assert (await memory.chat(**fields)).status_code == 200
             sampling = memory.engine.requests[-1].sampling
-            assert sampling.thinking == marks
+            assert sampling.reasoning_marks == marks
             assert sampling.grammar is not None
             assert sampling.grammar.thinking == marks
         assert said(await both_ways(memory, response_format=SCHEMA)) == ("So.", '{"a": 1}')
@@ -181,7 +181,7 @@ async def test_reasoning_is_switched_by_the_template(fields: dict[str, Any], thi
         request = memory.engine.requests[-1]
         prompt = memory.engine.tokenizer.decode(request.prompt_token_ids, skip_special_tokens=False)
         assert prompt.endswith("assistant\n" if thinks else "assistant\n<think>\n\n</think>\n\n")
-        assert (request.sampling.thinking is not None) == thinks
+        assert (request.sampling.reasoning_marks is not None) == thinks
         assert request.sampling.grammar is not None
         assert (request.sampling.grammar.thinking is not None) == thinks
 
@@ -290,4 +290,4 @@ class TestWhichModelsThink:
         choice = await both_ways(memory, reasoning_effort="high", chat_template_kwargs={"enable_thinking": True})
         assert said(choice) == (None, "<think>so</think>yes")
         assert "completion_tokens_details" not in choice["usage"]
-        assert memory.engine.requests[-1].sampling.thinking is None
+        assert memory.engine.requests[-1].sampling.reasoning_marks is None

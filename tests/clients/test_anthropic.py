@@ -4,7 +4,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
+import httpx
 import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from pydantic import TypeAdapter
 
 from tests.api.scripted import END, MODEL, say
 from tests.clients.conftest import Live
@@ -161,3 +164,36 @@ async def test_errors_have_the_shape_of_the_protocol(client: anthropic.AsyncAnth
     with pytest.raises(anthropic.APIStatusError, match="engine ended"):
         async for _ in await client.messages.create(**ASK, stream=True):
             pass
+
+
+EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"), [(ANSWER, 200), (f"Let me see. {CALL}", 200), (ANSWER, 7)], ids=["text", "call", "cut"]
+)
+async def test_every_event_is_of_its_documented_type_and_in_its_place(
+    url: str, live: Live, wide: None, text: str, limit: int
+) -> None:
+    live.engine.script = lambda request: [*say(text), END]
+    body = {**ASK, "max_tokens": limit, "tools": [GET]}
+    async with httpx.AsyncClient() as http:
+        streamed = (await http.post(f"{url}/messages?beta=true", json={**body, "stream": True})).text
+        whole = (await http.post(f"{url}/messages", json=body)).json()
+    Message.model_validate(whole, strict=True)
+    blocks = [dict(line.split(": ", 1) for line in block.split("\n")) for block in streamed.strip().split("\n\n")]
+    events = [EVENT.validate_json(block["data"], strict=True) for block in blocks]
+    assert [event.type for event in events] == [block["event"] for block in blocks]
+    open_at: int | None = None
+    for event in events[1:-2]:
+        if event.type == "content_block_start":
+            assert open_at is None
+            open_at = event.index
+        else:
+            assert event.type in ("content_block_delta", "content_block_stop")
+            assert event.index == open_at
+            open_at = None if event.type == "content_block_stop" else open_at
+    assert open_at is None
+    assert [event.type for event in (events[0], *events[-2:])] == ["message_start", "message_delta", "message_stop"]
+    assert events[-2].type == "message_delta"
+    assert events[-2].usage.model_dump(exclude_none=True) == whole["usage"]

@@ -4,15 +4,20 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import openai
 import pydantic
 import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
 
 from tests.api.scripted import END, MODEL, say
 from tests.clients.conftest import Live
 
 ANSWER = "The sky scatters blue light."
 CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Oslo"}}\n</tool_call>'
+PATCHING = '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "*** Begin Patch"}}\n</tool_call>'
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits files."}
 GET: Any = {
     "type": "function",
     "name": "get",
@@ -140,7 +145,8 @@ async def test_a_parsed_response_has_the_schema_of_its_class(client: openai.Asyn
 
 
 async def test_state_is_refused(client: openai.AsyncOpenAI) -> None:
-    for fields in ({"store": True}, {"previous_response_id": "resp_1"}, {"conversation": "c"}):
+    earlier: list[dict[str, Any]] = [{"previous_response_id": "resp_1"}, {"conversation": "c"}]
+    for fields in earlier:
         with pytest.raises(openai.BadRequestError, match="keeps nothing between calls"):
             await client.responses.create(model=MODEL, input="x", **fields)
     with pytest.raises(openai.NotFoundError):
@@ -150,9 +156,62 @@ async def test_state_is_refused(client: openai.AsyncOpenAI) -> None:
 async def test_an_error_in_a_stream_is_told(client: openai.AsyncOpenAI, live: Live) -> None:
     live.engine.dies_at = 3
     events = [event async for event in await client.responses.create(model=MODEL, input="x", stream=True)]
-    assert events[-1].type == "error"
-    assert "engine ended" in events[-1].message
-    assert events[-1].code == "engine_unavailable"
+    told, last = events[-2:]
+    assert told.type == "error"
+    assert "engine ended" in told.message
+    assert told.code == "engine_unavailable"
+    assert last.type == "response.failed", "clients that wait for the response's own end see it too"
+    assert last.response.status == "failed"
+    assert last.response.error is not None
+    assert last.response.error.message == told.message
+
+
+EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "dies_at"),
+    [
+        (ANSWER, None, None),
+        (f"Let me see. {CALL}", None, None),
+        (PATCHING, None, None),
+        (CALL.replace('"get"', '"crm__get"'), None, None),
+        (ANSWER, 7, None),
+        (ANSWER, None, 3),
+    ],
+    ids=["text", "call", "custom", "namespace", "cut", "failed"],
+)
+async def test_every_event_is_of_its_documented_type(
+    url: str, live: Live, wide: None, text: str, limit: int | None, dies_at: int | None
+) -> None:
+    """The package itself takes what it is given; this checks each event, and all in it, as strict clients do."""
+    live.engine.script = lambda request: [*say(text), END]
+    live.engine.dies_at = dies_at
+    body = {
+        "model": MODEL,
+        "input": "x",
+        "max_output_tokens": limit,
+        "tools": [GET, PATCH, {"type": "namespace", "name": "crm", "description": "d", "tools": [GET]}],
+    }
+    async with httpx.AsyncClient() as http:
+        streamed = (await http.post(f"{url}/responses", json={**body, "stream": True})).text
+        events = [
+            json.loads(line.removeprefix("data: ")) for line in streamed.splitlines() if line.startswith("data: ")
+        ]
+        for number, event in enumerate(events):
+            assert EVENT.validate_python(event, strict=True).type == event["type"]
+            assert event["sequence_number"] == number
+        if dies_at is None:
+            whole = (await http.post(f"{url}/responses", json=body)).json()
+            Response.model_validate(whole, strict=True)
+            last = events[-1]["response"]
+            assert [_content(item) for item in last["output"]] == [_content(item) for item in whole["output"]]
+            done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+            assert done == last["output"]
+
+
+def _content(item: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in item.items() if key not in ("id", "call_id")}
 
 
 async def test_embeddings_are_refused_with_the_reason(client: openai.AsyncOpenAI) -> None:

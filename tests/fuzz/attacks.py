@@ -2,6 +2,7 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import schemathesis
@@ -12,6 +13,8 @@ from schemathesis import GenerationMode, checks
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks as openapi_checks
 
+from tests.fuzz.extremes import Bodies
+from tests.fuzz.neighbours import Neighbours
 from tests.fuzz.strategies import body, door_body, in_http, mangled, pieces
 from tests.fuzz.target import SECONDS, Target
 
@@ -33,7 +36,7 @@ LIMITS = {
 ROUTES = {"/v1/chat/completions": True, "/v1/completions": False}
 LAST_EVENTS = {
     "/v1/messages": frozenset({"message_stop", "error"}),
-    "/v1/responses": frozenset({"response.completed", "response.incomplete", "error"}),
+    "/v1/responses": frozenset({"response.completed", "response.incomplete", "response.failed"}),
 }
 
 
@@ -170,4 +173,34 @@ def _attack_operation(target: Target, operation: Any, mode: GenerationMode, exam
         assert mode is GenerationMode.NEGATIVE, f"{operation.path} has no valid request"
 
 
-ATTACKS = {"bodies": bodies, "doors": doors, "leavers": leavers, "http": http, "schema": schema}
+AT_ONCE = 6
+BESIDE = 3
+"""How many attacks run together, and how many innocent neighbours beside them."""
+OURS = re.compile(rb'"code": ?"(internal|internal_error|engine_error|engine_unavailable)"')
+"""In a stream that had begun, what would have been a 5xx."""
+
+
+def extremes(target: Target, examples: int) -> None:
+    """Any two fields of any door at their extremes: no fault of the server's, and its neighbours' answers unchanged."""
+    if target.drawn is None:
+        document = json.loads(target.get("/openapi.json")[1])
+        target.drawn = Bodies(document, model=target.model, vocab_size=target.vocab_size, seed=target.seed)
+        target.neighbours = Neighbours(target)
+        target.neighbours.learn()
+    assert target.neighbours is not None
+    with ThreadPoolExecutor(AT_ONCE + BESIDE) as pool:
+        for _ in range(0, examples, AT_ONCE):
+            beside = target.neighbours.start(pool, BESIDE)
+            drawn = [target.drawn.draw() for _ in range(AT_ONCE)]
+            for each, call in [(each, pool.submit(target.post, *each)) for each in drawn]:
+                try:
+                    status, text = call.result()
+                    assert not (status == 200 and OURS.search(text)), f"a fault after the first byte: {text[-500:]!r}"
+                except Exception as error:
+                    raise AssertionError(f"{each[0]} {each[2]} {each[1][:3000]!r}: {error!r}") from error
+            target.neighbours.check(beside)
+
+
+ATTACKS = {
+    "bodies": bodies, "doors": doors, "leavers": leavers, "http": http, "schema": schema, "extremes": extremes,
+}  # fmt: skip

@@ -1,7 +1,10 @@
 """Runs all attacks in turn on ``ekiden serve`` with the real default model, for a set time: ``make fuzz``.
 
-It ends with status 1 at the first 5xx answer that is a bug, at the first hang, or when work, KV blocks, tasks, files,
-threads or memory remain. It starts a server of its own on loopback and deletes what that records.
+Half of the time goes to a server with room, half to one with a KV pool so small that everything is swapped.
+
+It ends with status 1 at the first 5xx answer that is a bug, at the first hang, when an innocent neighbour's answer
+changes or the engine's process ends, or when work, KV blocks, tasks, files, threads or memory remain. It starts servers
+of its own on loopback and deletes what they record.
 """
 
 import argparse
@@ -20,8 +23,12 @@ from tests.fuzz.attacks import ATTACKS
 from tests.fuzz.counted_server import TASKS_FILE
 from tests.fuzz.target import Target
 
-EXAMPLES = {"bodies": 100, "doors": 60, "leavers": 100, "http": 100, "schema": 15}
-SETTINGS = ["--max-model-len", "512", "--kv-cache-size", "16MiB", "--swap-size", "16MiB", "--max-num-seqs", "16"]
+EXAMPLES = {"bodies": 60, "doors": 40, "leavers": 60, "http": 60, "schema": 5, "extremes": 600}
+SETTINGS = ["--max-model-len", "512", "--max-num-seqs", "16"]
+POOLS = {
+    "room": ["--kv-cache-size", "64MiB", "--swap-size", "16MiB"],
+    "tiny": ["--kv-cache-size", "6MiB", "--swap-size", "16MiB"],
+}
 GROWTH_MIB = 96
 """Memory that may be added after the first fifth of the time, because allocators keep what they once had."""
 SPARE = 8
@@ -99,41 +106,67 @@ def attack(target: Target, server: Server, seconds: float) -> None:
         rounds += 1
         now = server.settled(start)
         spent = time.monotonic() - began
-        print(f"{spent:6.0f} s  round {rounds}  {now}  {dict(sorted(target.answers.items()))}", flush=True)
+        print(f"{spent:6.0f} s  round {rounds}  {now}  {_seen(target)}", flush=True)
         if base is None and spent >= seconds / 5:
             base = now
         elif base is not None:
             assert now.memory_mib - base.memory_mib < GROWTH_MIB, f"memory grew: {base} became {now}"
 
 
+def _seen(target: Target) -> str:
+    """What the server was asked and said so far; an error where its own work for a request failed."""
+    counted = {name: float(value) for name, value in _COUNT.findall(target.get("/metrics")[1].decode())}
+    ours = {name: value for name, value in counted.items() if name in _OURS and value}
+    assert not ours, f"the server failed on requests by itself: {ours}"
+    drawn, neighbours = target.drawn, target.neighbours
+    assert drawn is not None
+    assert neighbours is not None
+    return (
+        f"answers {dict(sorted(target.answers.items()))}, {len(drawn.pairs_sent)} of {drawn.num_pairs} field pairs, "
+        f"{drawn.tokens_sent} token ids of {target.vocab_size}, neighbours asked {neighbours.asked} times, "
+        f"{counted['num_preemptions_total']:.0f} preemptions"
+    )
+
+
+_COUNT = re.compile(r"^ekiden:(\w+)\{[^}\n]*\} (\S+)$", re.MULTILINE)
+_OURS = ("engine_steps_run_again_total", "engine_turns_unrecorded_total")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    given = parser.parse_args()
     attacks.SHRINK = False
-    with tempfile.TemporaryDirectory() as folder:
-        return _run(Path(folder), seconds)
+    for name in POOLS:
+        print(f"a server with a {name} pool for {given.seconds / len(POOLS):.0f} s, seed {given.seed}", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            if status := _run(Path(folder), name, given.seconds / len(POOLS), given.seed):
+                return status
+    print("no server error, no hang, no neighbour changed, no engine ended, nothing left over")
+    return 0
 
 
-def _run(folder: Path, seconds: float) -> int:
+def _run(folder: Path, pool: str, seconds: float, seed: int) -> int:
     tasks_file = folder / "tasks"
     environment = {**os.environ, "XDG_STATE_HOME": str(folder), TASKS_FILE: str(tasks_file)}
     command = [sys.executable, "-u", "-m", "tests.fuzz.counted_server"]
-    command += ["serve", "--port", "0", "--log-level", "error", *SETTINGS]
+    command += ["serve", "--port", "0", "--log-level", "error", *SETTINGS, *POOLS[pool]]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert server.stdout is not None
         while "Ekiden is ready on" not in (line := server.stdout.readline()):
             assert line, "the server did not start"
         host, port = line.split()[4].removeprefix("http://").split(":")
-        attack(Target(host, int(port), "smollm2-135m", 49152), Server(server.pid, tasks_file), seconds)
+        target = Target(host, int(port), "smollm2-135m", 49152, seed=seed)
+        attack(target, Server(server.pid, tasks_file), seconds)
+        assert pool != "tiny" or ", 0 preemptions" not in _seen(target), "nothing was swapped"
     except AssertionError as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(60)
-    print("no server error, no hang, nothing left over")
     return 0
 
 

@@ -7,7 +7,11 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.fuzz.extremes import Bodies
+    from tests.fuzz.neighbours import Neighbours
 
 SECONDS = 20.0
 """Seconds that no answer may exceed."""
@@ -23,6 +27,10 @@ class Target:
     vocab_size: int
     answers: dict[int, int] = field(default_factory=dict)
     usual: str | None = None
+    seed: int = 0
+    drawn: "Bodies | None" = None
+    neighbours: "Neighbours | None" = None
+    """What :func:`tests.fuzz.attacks.extremes` goes on with when it is run again."""
 
     def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)

@@ -14,7 +14,7 @@ from tests.api.scripted import MODEL, VOCAB_SIZE
 from tests.fuzz.attacks import ATTACKS
 from tests.fuzz.target import Target
 
-EXAMPLES = {"bodies": 150, "doors": 160, "leavers": 80, "http": 120, "schema": 12}
+EXAMPLES = {"bodies": 150, "doors": 160, "leavers": 80, "http": 120, "schema": 12, "extremes": 600}
 
 
 @dataclass
@@ -73,6 +73,10 @@ def test_attack(attacked: Attacked, name: str):
     assert not core.app.state.doors.generation.flight.exchanges
     assert core.engine.stats().kv_blocks_used == 0
     gc.collect()
-    if name in ("bodies", "doors", "schema"):
+    stats = core.engine.stats()
+    assert stats.finished_total.get("error", 0) == 0, "the engine's work for a request failed"
+    assert stats.refused_total.get("internal_error", 0) == 0
+    assert stats.steps_run_again_total == stats.turns_unrecorded_total == 0
+    if name in ("bodies", "doors", "schema", "extremes"):
         assert answers[200] > 20, answers  # it got past the door often enough to have been worth it
         assert answers[400] > 20, answers

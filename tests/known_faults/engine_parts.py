@@ -6,6 +6,7 @@ import time
 from ekiden.build.engines import build_engine
 from ekiden.config import Config
 from ekiden.engine.parts import BuiltEngine, EngineParts
+from ekiden.models.errors import ModelError
 from ekiden.state.runner import RunnerBroken
 from tests.api.real_core import make_parts, make_runner
 
@@ -23,6 +24,16 @@ def make_engine_parts(config: Config) -> EngineParts:
             raise RunnerBroken("a fault of the test's")
 
     return make_parts(make_runner(before_step=before_step))
+
+
+MODEL_FILE = "EKIDEN_TEST_MODEL"
+"""An environment variable that names what must exist for an engine to be made."""
+
+
+def make_engine_of_a_file(config: Config) -> BuiltEngine:
+    if not os.path.exists(os.environ[MODEL_FILE]):
+        raise ModelError("the model's file has gone")
+    return make_engine(config)
 
 
 def make_engine(config: Config) -> BuiltEngine:

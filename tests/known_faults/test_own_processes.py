@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ import pytest
 from ekiden.cli import serve
 from ekiden.cli.main import main
 from ekiden.config import Config
+from ekiden.engine.child import engine_main
 from ekiden.engine.interface import Health
 from ekiden.engine.parts import BuiltEngine
-from ekiden.engine.process import EngineClient, engine_main
+from ekiden.engine.process import EngineClient
 from ekiden.engine.spawn import spawn
 from ekiden.errors import UserError
 from tests.unit.engine.fake_parts import make_config, make_fake_engine
@@ -70,7 +72,7 @@ async def test_own_17_a_start_that_is_given_up_ends_the_engine_at_once_and_quiet
 
 ORPHAN = """
 import os, sys
-from ekiden.engine.process import engine_main
+from ekiden.engine.child import engine_main
 from ekiden.engine.spawn import spawn
 from tests.known_faults.test_own_processes import make_endless_engine
 from tests.unit.engine.fake_parts import make_config
@@ -90,6 +92,25 @@ def test_own_17_an_engine_that_loads_ends_with_its_parent(tmp_path: Path) -> Non
     )  # fmt: skip
     # Both ends of its output are closed, which they are once the orphan is gone.
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_own_17_a_start_that_is_given_up_does_not_wait_for_what_is_read_of_the_model(
+    reference_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large model is hashed for minutes."""
+    go_on, ended = threading.Event(), threading.Event()
+
+    def describe(*_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        go_on.wait(60)
+        ended.set()
+
+    monkeypatch.setattr("ekiden.build.model.describe_model", describe)
+    command = ["serve", str(reference_dir / "llama"), "--backend", "fake", "--port", "0", "--no-ledger"]
+    assert main([*command, "--model-cache", str(tmp_path)]) == 0
+    assert not ended.is_set()
+    go_on.set()
+    assert ended.wait(10)
 
 
 def test_own_18_a_hang_up_before_there_is_anything_to_read_again_is_ignored(

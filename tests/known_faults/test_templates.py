@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ekiden.api.tools import plan
 from ekiden.models import template_worker
 from ekiden.models.chat_template import ChatTemplate, ChatTemplateError
 from ekiden.models.files import read_json
+from ekiden.sampling.grammar_limits import check_schema
 from tests.api.conftest import Memory, assert_error, memory_client
 from tests.api.scripted import ScriptedEngine, make_app, make_tokenizer
 
@@ -91,6 +94,22 @@ async def test_own_30_others_are_served_meanwhile(short: None) -> None:
             message = assert_error(await chat, 400, "messages")
             assert message.count("chat template") == 1
     assert not memory.engine.aborted
+
+
+async def test_own_30_the_schemas_of_tools_are_checked_off_the_event_loop(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def check(schema: Any) -> None:
+        threads.append(threading.current_thread())
+        check_schema(schema)
+
+    monkeypatch.setattr(plan, "check_schema", check)
+    tools = [{"type": "function", "function": {"name": f"f{n}", "parameters": {"type": "object"}}} for n in range(3)]
+    await memory.chat(tools=tools)
+    assert len(threads) == 3
+    assert threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize(("path", "param"), [("/v1/chat/completions", "messages"), ("/v1/responses", "input")])

@@ -11,12 +11,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, SchedulerConfig, controls_of
 from ekiden.engine.driver import ANY_TIME, Source, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.state.controls import ControlChange, ControlState, ControlValue, SetBy, TenantLimits
 from ekiden.state.invariants import Invariant, InvariantBreach, checking
-from ekiden.state.request import FinishReason, Request, RequestUpdate
+from ekiden.state.request import Carried, FinishReason, Request, RequestUpdate
 from ekiden.state.runner import RunnerError
 from ekiden.state.sampling_params import SamplingParams
 from tests.fake_answers import answer_to, next_token
@@ -30,6 +32,8 @@ TENANTS = {
 }
 MAX_STEPS = 5_000
 MAX_MODEL_LEN = 200
+CARRY_RATE = 0.1
+"""How many of the requests come from an engine that has ended."""
 
 
 @dataclass(slots=True)
@@ -115,6 +119,7 @@ class Simulation(StepWatcher):
         self.rng = random.Random(seed)
         self.change_rate = change_rate
         self._change_rng = random.Random(f"controls-{seed}")
+        self._carry_rng = random.Random(f"carried-{seed}")
         self.world = draw_world(self.rng)
         if num_requests is not None:
             self.world.num_requests = num_requests
@@ -223,6 +228,29 @@ class Simulation(StepWatcher):
             priority=rng.choice([0, 0, 1, -2]),
         )
 
+    def _draw_carried(self, request: Request) -> Carried | None:
+        """Some requests come from an engine that has ended, at any place of their answers."""
+        if self._carry_rng.random() >= CARRY_RATE:
+            return None
+        brought = self._carry_rng.randrange(max(1, self._length_of_answer(request)))
+        tokens = tuple(self.expected[request.request_id][:brought])
+        return Carried(token_ids=tokens, first_token_time=self.started if brought else None)
+
+    def _length_of_answer(self, request: Request) -> int:
+        """How many tokens the request gets if nothing ends it but its tokens; 0 when it can never run."""
+        sampling, room = request.sampling, self._room_after(request)
+        wanted = room if sampling.max_tokens is None else sampling.max_tokens
+        if room < max(1, wanted):
+            return 0
+        stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else {0})
+        tokens = self.expected[request.request_id]
+        stopped = next((place for place, token in enumerate(tokens, 1) if token in stops), room)
+        return min(stopped, wanted)
+
+    def _room_after(self, request: Request) -> int:
+        """The most tokens that fit after the prompt."""
+        return min(MAX_MODEL_LEN, self.world.num_blocks * self.world.block_size) - len(request.prompt_token_ids)
+
     def _draw_change(self) -> ControlChange:
         """Any controls, and some that cannot work; half of them expire."""
         rng = self._change_rng
@@ -255,9 +283,10 @@ class Simulation(StepWatcher):
         for number in range(self.world.num_requests):
             request = self.troubles.maybe_plant(self._draw_request(number))
             self.requests[request.request_id] = request
-            self.tokens[request.request_id] = []
             self.expected[request.request_id] = answer_to(request.prompt_token_ids, VOCAB, MAX_MODEL_LEN)
-            self.core.add_request(request)
+            carried = self._draw_carried(request)
+            self.tokens[request.request_id] = [] if carried is None else list(carried.token_ids)
+            self.core.add_request(msgspec.structs.replace(request, carried=carried))
             while self.rng.random() >= self.world.burst and self.core.has_work:
                 yield from self._one_step()
                 if self.rng.random() < 0.5:
@@ -408,7 +437,7 @@ class Simulation(StepWatcher):
         if finish.reason is FinishReason.STOP:
             assert set(tokens[-1:]) & stops, "it stopped at no stop token"
         elif finish.reason is FinishReason.LENGTH:
-            room = min(MAX_MODEL_LEN, self.world.num_blocks * self.world.block_size) - len(request.prompt_token_ids)
+            room = self._room_after(request)
             wanted = room if sampling.max_tokens is None else sampling.max_tokens
             assert len(tokens) == min(wanted, room), "it ended before or after its length"
         elif finish.reason is FinishReason.ERROR:

@@ -21,7 +21,7 @@ from ekiden.api import evidence_routes, status_routes
 from ekiden.api.admin import AdminRoutes, DrainAction, PolicyAction, RequestAction
 from ekiden.api.asgi import ErrorResponse, Handler
 from ekiden.api.auth import ApiKeyMiddleware
-from ekiden.api.doors import chat, completions, messages, responses
+from ekiden.api.doors import chat, chat_messages, completions, messages, responses
 from ekiden.api.doors.door import Door, Doors
 from ekiden.api.errors import ApiError, not_found, refusal_of, speaks_messages
 from ekiden.api.flight import Flight
@@ -113,7 +113,7 @@ def create_app(
         refuse_unknown=server.unknown_fields == "refuse",
     )
     app.state.doors, app.state.keys, app.state.metrics, app.state.config = doors, keys, metrics, config
-    models: list[type[Strict]] = [chat.ChatMessage]
+    models: list[type[Strict]] = [chat_messages.ChatMessage]
     for path, summary, tag, handler, model in _routes(doors, config, admin=keys.may_hold_admins):
         _add_route(app, path, summary, tag, handler, model)
         models += [model] if model else []

@@ -5,7 +5,6 @@ stored, everything but ``/admin`` is open (and the address is a loopback one: :f
 scope ``admin`` there is nothing at ``/admin`` at all. Reading needs any key; what computes needs scope ``inference``.
 """
 
-import ipaddress
 from collections.abc import Callable
 from typing import Final
 
@@ -16,7 +15,7 @@ from ekiden.api import keys
 from ekiden.api.asgi import ErrorResponse
 from ekiden.api.errors import ApiError, invalid, not_found, shown
 from ekiden.api.keys import TENANT_NAME, TENANT_RULE, KeyStore, Principal
-from ekiden.config import ConfigError, ServerConfig
+from ekiden.config import ConfigError, ServerConfig, is_loopback, unix_path
 from ekiden.state.request import DEFAULT_TENANT
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready"})
@@ -107,17 +106,10 @@ def tenant_of(scope: Scope, tenant_header: str | None) -> str:
     return principal.name or DEFAULT_TENANT
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
 def check_bind(server: ServerConfig) -> None:
     """Raise :class:`ConfigError` when the address would open the server to the network without a key."""
-    if server.api_key or server.api_keys_file or is_loopback(server.host):
-        return
+    if server.api_key or server.api_keys_file or is_loopback(server.host) or unix_path(server.host) is not None:
+        return  # a socket's file opens for our own user alone
     raise ConfigError(
         f"host is {server.host!r}, which other machines can reach, and no API key is set; set one with --api-key KEY "
         "(or EKIDEN_API_KEY), or keys with --api-keys-file FILE, or bind to 127.0.0.1"

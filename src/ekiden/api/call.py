@@ -136,7 +136,8 @@ ToolChoice = Literal["auto", "none", "required"] | NamedChoice
 class Conversation:
     """``beginning`` is the start of the answer, written by the client; the model continues it. Without
     ``add_generation_prompt`` the prompt ends with the last message. ``template_kwargs`` are variables for the chat
-    template."""
+    template; ``thought_param`` is where earlier reasoning stands in the body. ``counted``: the prompt is counted and
+    not answered, so it may be longer than the context."""
 
     messages: list[Message]
     param: str = "messages"
@@ -146,7 +147,9 @@ class Conversation:
     beginning: str = ""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     wish: Wish = NO_WISH
+    thought_param: str = "messages[].reasoning_content"
     add_generation_prompt: bool = True
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,9 +124,15 @@ def _unavailable(code: str, message: str, seconds: float = 1.0) -> ApiError:
     return ApiError(503, message, code=code, headers=retry_after(seconds))
 
 
-def engine_unavailable() -> ApiError:
-    message = "The engine ended while this request was in flight and is being restarted; send the request again."
-    return _unavailable("engine_unavailable", message)
+def engine_unavailable(why: str = "the engine ended while this request was in flight") -> ApiError:
+    return _unavailable("engine_unavailable", f"{why[0].upper()}{why[1:]}; send the request again.")
+
+
+def ends_engine(why: str) -> ApiError:
+    """The request would end another engine, so the clients of the openai and anthropic packages are told not to send
+    it again."""
+    message = f"The server failed on this request: {why}. Do not send it again as it is."
+    return ApiError(500, message, code="ends_engine", headers=((b"x-should-retry", b"false"),))
 
 
 def shutting_down() -> ApiError:

@@ -107,13 +107,15 @@ TopK = Annotated[
     int,
     Within(BOUNDS["top_k"]),
     BeforeValidator(_all_tokens),
-    WithJsonSchema({"type": "integer", "minimum": -1}),
+    WithJsonSchema({"type": "integer", "minimum": -1, "maximum": BOUNDS["top_k"].most}),
 ]
 MaxTokens = Annotated[int, Within(ANSWER_LENGTH)]
 RepetitionPenalty = Annotated[float, Within(BOUNDS["repetition_penalty"])]
 NumPredict = Annotated[int, ReadBy(_read_num_predict, {"type": "integer", "minimum": -2})]
 Choices = Annotated[int, Within(Bound(1, MAX_CHOICES, f"between 1 and {MAX_CHOICES}"))]
-_PRIORITY: Final = Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits")
+Priority = Annotated[int, Within(Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits"))]
+Seed = Annotated[int, Within(BOUNDS["seed"])]
+MinP = Annotated[float, Within(BOUNDS["min_p"])]
 
 
 class OllamaOptions(Strict):
@@ -131,8 +133,8 @@ class OllamaOptions(Strict):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
-    min_p: Annotated[float, Within(BOUNDS["min_p"])] | None = None
-    seed: Annotated[int, Within(BOUNDS["seed"])] | None = None
+    min_p: MinP | None = None
+    seed: Seed | None = None
     stop: Stops | None = None
     num_predict: NumPredict | None = None
     repeat_penalty: RepetitionPenalty | None = None
@@ -170,11 +172,11 @@ class OpenAIFields(Strict):
     top_p: TopP | None = None
     stream: bool | None = None
     # Extensions common elsewhere.
-    seed: Annotated[int, Within(BOUNDS["seed"])] | None = None
+    seed: Seed | None = None
     top_k: TopK | None = None
-    min_p: Annotated[float, Within(BOUNDS["min_p"])] | None = None
+    min_p: MinP | None = None
     repetition_penalty: RepetitionPenalty | None = None
-    priority: Annotated[int, Within(_PRIORITY)] | None = None
+    priority: Priority | None = None
 
 
 class ConversationHints(Strict):
@@ -188,7 +190,21 @@ class ConversationHints(Strict):
     }
 
 
-class GenerationFields(OpenAIFields, ConstraintFields):
+class SamplingFields(Strict):
+    """What every route takes beside :class:`OpenAIFields`: how tokens are chosen, and where an answer ends."""
+
+    stop: Stops | None = None
+    presence_penalty: Annotated[float, Within(BOUNDS["presence_penalty"])] | None = None
+    frequency_penalty: Annotated[float, Within(BOUNDS["frequency_penalty"])] | None = None
+    logit_bias: LogitBias | None = None
+    # Extensions common elsewhere.
+    min_tokens: Annotated[int, Within(BOUNDS["min_tokens"])] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[int], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
+    include_stop_str_in_output: bool | None = None
+
+
+class GenerationFields(OpenAIFields, SamplingFields, ConstraintFields):
     """What chat and completions share."""
 
     fates: ClassVar[Mapping[str, Fate]] = {
@@ -205,7 +221,7 @@ class GenerationFields(OpenAIFields, ConstraintFields):
         "logits_processors": refused("the server runs no code of a client's", fine=([],)),
         "truncate_prompt_tokens": refused("a prompt is taken whole"),
         "return_tokens_as_token_ids": refused("return_token_ids gives the ids", fine=(False,)),
-        "cache_salt": refused("all tenants share their prefixes; start the server with --no-enable-prefix-caching"),
+        "cache_salt": refused("prefixes are shared by all; with --no-enable-prefix-caching none are"),
         "request_id": ignored("the header x-request-id is echoed and recorded"),
         # llama.cpp's and Ollama's.
         "cache_prompt": ignored(FOUND_BY_CONTENT, fine=(True,)),
@@ -214,23 +230,15 @@ class GenerationFields(OpenAIFields, ConstraintFields):
     }
 
     n: Choices | None = None
-    stop: Stops | None = None
-    presence_penalty: Annotated[float, Within(BOUNDS["presence_penalty"])] | None = None
-    frequency_penalty: Annotated[float, Within(BOUNDS["frequency_penalty"])] | None = None
-    logit_bias: LogitBias | None = None
     stream_options: StreamOptions | None = None
     # Extensions common elsewhere.
-    min_tokens: Annotated[int, Within(BOUNDS["min_tokens"])] | None = None
-    ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[int], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
-    include_stop_str_in_output: bool | None = None
     return_token_ids: bool | None = None
     prompt_logprobs: Annotated[int, Within(BOUNDS["prompt_logprobs"])] | None = None
     # Other names of the same.
     n_predict: NumPredict | None = None
     repeat_penalty: RepetitionPenalty | None = None
     min_new_tokens: Annotated[int, Within(BOUNDS["min_tokens"])] | None = None
-    random_seed: Annotated[int, Within(BOUNDS["seed"])] | None = None
+    random_seed: Seed | None = None
     options: OllamaOptions | None = None
 
 
@@ -265,8 +273,13 @@ def generation_sampling(
     return sampling_of(fields, defaults, max_tokens=first(*limits, fields.n_predict), **own)
 
 
+_SHARED_NAMES: Final = tuple(name for name in SamplingParams.__struct_fields__ if name not in ("grammar", "thinking"))
+"""The engine's names that mean the same in a body. The two others are made of several fields, and a door may have
+fields of those names that hold something else."""
+
+
 def sampling_of(fields: Strict, defaults: SamplingParams, **own: Any) -> SamplingParams:
     """The values that ``fields`` has under the engine's names, over the defaults; ``own`` takes their place."""
-    values = {name: getattr(fields, name, None) for name in SamplingParams.__struct_fields__} | own
+    values = {name: getattr(fields, name, None) for name in _SHARED_NAMES} | own
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None}
     return msgspec.structs.replace(defaults, **given)

@@ -16,14 +16,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Send
 
 from ekiden.api.call import Origin
-from ekiden.api.errors import ApiError, engine_unavailable, internal, refused, unfinished
+from ekiden.api.errors import ApiError, ends_engine, engine_unavailable, internal, refused, unfinished
 from ekiden.api.flight import Flight
 from ekiden.api.metrics import ApiMetrics
 from ekiden.api.prompts import Prompt
 from ekiden.api.sse import SseWriter
 from ekiden.api.text import ModelText
 from ekiden.api.text_output import PLAIN_REASONS, Answer, Piece, joined
-from ekiden.engine.interface import Engine, EngineDied
+from ekiden.engine.interface import EndsEngine, Engine, EngineDied
 from ekiden.state.request import Finish, RefusalReason, Request
 
 T = TypeVar("T")
@@ -45,9 +45,11 @@ class Child:
 
 
 class AnswerWriter(Protocol):
-    """Writes the answers of one call in the shape of a door. ``end`` comes after the last event of a stream."""
+    """Writes the answers of one call in the shape of a door. ``end`` comes after the last event of a stream;
+    ``keep_alive`` is written where nothing was for a while."""
 
     end: bytes
+    keep_alive: bytes
 
     def whole(self, answers: list[Piece], usage: dict[str, Any]) -> Mapping[str, Any]:
         """The response's body when nothing is streamed."""
@@ -82,9 +84,9 @@ class Generation:
         request_id = child.request.request_id
         try:
             begun = self.engine.generate(child.request)
-        except EngineDied:
+        except EngineDied as error:
             self.metrics.count_unrecorded(RefusalReason.ENGINE_UNAVAILABLE)
-            raise engine_unavailable() from None
+            raise engine_unavailable(str(error)) from None
         self.flight.begin(origin.request_id, request_id)
         try:
             async with aclosing(begun) as updates:
@@ -104,8 +106,10 @@ class Generation:
                     yield answer.take(update)
                     if finish:
                         return
-        except EngineDied:
-            raise engine_unavailable() from None
+        except EndsEngine as error:
+            raise ends_engine(str(error)) from None
+        except EngineDied as error:
+            raise engine_unavailable(str(error)) from None
         finally:
             self.flight.end(origin.request_id, request_id)
         # The iterator ended without a terminal update: the engine has lost the request.
@@ -169,7 +173,7 @@ class Generation:
 
         try:
             async with self.flight.watch(receive):
-                silence = asyncio.create_task(events.break_silence(self.keep_alive_seconds))
+                silence = asyncio.create_task(events.break_silence(self.keep_alive_seconds, writer.keep_alive))
                 try:
                     last = await _all([pump(child) for child in children])
                 finally:
@@ -215,6 +219,6 @@ def usage_of(children: Sequence[Child], finishes: Sequence[Finish | None], thoug
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-    if any(child.request.sampling.thinking for child in children):
+    if any(child.request.sampling.reasoning_marks for child in children):
         usage["completion_tokens_details"] = {"reasoning_tokens": thought}
     return usage

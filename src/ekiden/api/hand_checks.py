@@ -1,6 +1,6 @@
 """Checks of values that are read by hand, because one field may hold several shapes."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
@@ -14,13 +14,6 @@ RULE: Final = "rule"
 def rule(text: str, at: str = "") -> PydanticCustomError:
     """A validation error; ``text`` completes "<field><at> ...", for example "is 5; it must be a string"."""
     return PydanticCustomError(RULE, "{text}", {"text": text, "at": at})
-
-
-def only_fields(item: dict[str, Any], fields: Sequence[str], at: str) -> None:
-    """For objects that are checked by hand: raise a :func:`rule` for a field that is not among ``fields``."""
-    unknown = next((key for key in item if key not in fields), None)
-    if unknown is not None:
-        raise rule(f"has the unknown field {shown(unknown)}", at)
 
 
 def objects(values: Iterable[Any], at: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -40,12 +33,11 @@ def string_field(item: dict[str, Any], key: str, at: str) -> str:
     return value
 
 
-TEXT_PARTS: Final[Mapping[str, str]] = {"text": "text", "refusal": "refusal"}
-"""The types of parts that hold text, with the key of it."""
+def joined_text(value: Any, at: str = "", *, kinds: Mapping[str, str], noun: str = "parts") -> str:
+    """A string, or a list of text parts, joined by line breaks. Other keys of a part are judged elsewhere.
 
-
-def joined_text(value: Any, at: str = "", *, kinds: Mapping[str, str] = TEXT_PARTS, noun: str = "parts") -> str:
-    """A string, or a list of text parts, joined by line breaks. Other keys of a part are judged elsewhere."""
+    ``kinds``: the types of parts that hold text, with the key of it.
+    """
     if isinstance(value, str):
         return value
     if not isinstance(value, list):

@@ -16,7 +16,7 @@ from ekiden.api.identity import RESPONSE_HEADERS
 
 HEADER: Final = b"x-ekiden-ignored-fields"
 MAX_NAMES: Final = 32
-"""Most names of one call."""
+"""Most names that a response tells; dots stand for the rest."""
 MAX_KEY: Final = 64
 """Most characters of a name that a client made up."""
 MAX_LOGGED: Final = 256
@@ -54,8 +54,8 @@ class IgnoredFields:
         if not known:
             return
         paths = list(known)
-        more = [f"+{len(paths) - MAX_NAMES} more"] if len(paths) > MAX_NAMES else []
-        scope[RESPONSE_HEADERS].append((HEADER, ", ".join(paths[:MAX_NAMES] + more).encode("ascii")))
+        told = paths if len(paths) <= MAX_NAMES else [*paths[:MAX_NAMES], "..."]
+        scope[RESPONSE_HEADERS].append((HEADER, ", ".join(told).encode("ascii")))
         for path, is_known in known.items():
             self._count(path if is_known else OTHER)
             if path not in self._logged and len(self._logged) < MAX_LOGGED:

@@ -4,7 +4,7 @@
   HTTP layer (``at="api"``) too, which it is told of.
 - Two things are measured here and are not in the ledger: the time between two tokens of a request as its stream gets
   them, and the fields of requests that had no effect.
-- Counters never fall: when the engine restarts and counts from zero again, what was counted before is kept.
+- Counters never fall: the snapshot's totals are those of all engines that the server has had.
 """
 
 from collections import Counter as Counts
@@ -63,6 +63,9 @@ _COUNTERS: Final = (
     ("engine_model_seconds", "Time in the model's passes.", "model_seconds_total"),
     ("engine_sampling_seconds", "Time in the sampler.", "sampling_seconds_total"),
     ("engine_host_seconds", "Time of steps outside model and sampler.", "host_seconds_total"),
+    ("engine_restarts", "Engines that took the place of one that had ended.", "engine_restarts_total"),
+    ("requests_carried_over", "Requests that a new engine went on with.", "requests_carried_over_total"),
+    ("requests_ending_engines", "Requests refused because engines end at them.", "requests_ending_engines_total"),
 )
 _TENANT_COUNTERS: Final = (
     ("tenant_requests", "Ended requests of a tenant.", "requests"),
@@ -91,15 +94,6 @@ class EngineCollector(Collector):
         self._stats = stats
         self._healthy = healthy
         self._labels = [model_name, ENGINE]
-        self._counted: dict[tuple[str, ...], tuple[float, float]] = {}
-
-    def _count(self, key: tuple[str, ...], value: float) -> float:
-        """A counter's value over engine restarts: when the engine's value falls, it has started from zero again."""
-        before, last = self._counted.get(key, (0.0, 0.0))
-        if value < last:
-            before += last
-        self._counted[key] = before, value
-        return before + value
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
@@ -139,10 +133,8 @@ class EngineCollector(Collector):
 
     def _counter(self, name: str, text: str, values: Labelled, *labels: str) -> Metric:
         counter = CounterMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, *labels])
-        # Label values seen before are kept: a series must not vanish when the engine restarts.
-        known = {key[1:] for key in self._counted if key[0] == name}
-        for key in sorted(known | set(values)):
-            counter.add_metric([*self._labels, *key], self._count((name, *key), values.get(key, 0)))
+        for key, value in sorted(values.items()):
+            counter.add_metric([*self._labels, *key], value)
         return counter
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float], values: Distribution) -> Metric:
@@ -150,9 +142,8 @@ class EngineCollector(Collector):
         histogram = HistogramMetricFamily(f"ekiden:{name}", text, labels=LABELS)
         counts = values.counts or (0,) * (len(bounds) + 1)
         names = [*(str(float(bound)) for bound in bounds), "+Inf"]
-        each = [self._count((name, bound), count) for bound, count in zip(names, counts, strict=True)]
-        buckets = list(zip(names, accumulate(each), strict=True))
-        histogram.add_metric(self._labels, buckets, self._count((name, "sum"), values.total))
+        buckets = list(zip(names, accumulate(counts), strict=True))
+        histogram.add_metric(self._labels, buckets, values.total)
         return histogram
 
 

@@ -13,7 +13,7 @@ from ekiden.api.call import Conversation, Texts
 from ekiden.api.errors import ApiError, invalid, unsupported
 from ekiden.api.ignored import Ignored, cleaned
 from ekiden.api.reasoning import THOUGHT, thinking_after
-from ekiden.api.system_messages import rendered_whole
+from ekiden.api.strict_templates import rendered_whole
 from ekiden.api.text import ModelText
 from ekiden.api.tools.formats import format_of
 from ekiden.api.tools.prompting import explained, written_out
@@ -60,10 +60,9 @@ def without_effect(text: ModelText, talk: Conversation) -> list[Ignored]:
         return []
     names = [name for name in talk.template_kwargs if name not in template.variables]
     found = [Ignored(f"chat_template_kwargs.{cleaned(name)}", known=False) for name in names]
-    if not talk.wish.is_granted(text.reasoning, template):
-        found.append(Ignored(talk.wish.param))
+    found += map(Ignored, talk.wish.neglected(text.reasoning, template))
     if THOUGHT not in template.tool_source and any(THOUGHT in message for message in talk.messages):
-        found.append(Ignored(f"{talk.param}[].{THOUGHT}"))
+        found.append(Ignored(talk.thought_param))
     return found
 
 
@@ -137,4 +136,6 @@ async def chat_prompt(text: ModelText, talk: Conversation, *, tools: list[dict[s
     bos = text.tokenizer.bos_token_id
     if text.tokenizer.adds_bos and bos is not None and tokens[:1] != [bos]:
         tokens = [bos, *tokens]
+    if talk.counted:
+        return Prompt(tuple(tokens), rendered, thinking)
     return _prompt(text, tokens, talk.param, rendered, thinking)

@@ -60,25 +60,31 @@ def thinking_after(marks: Marks | None, prompt: str, beginning: str) -> Thinking
 
 
 class Wish(NamedTuple):
-    """What a client asks of the model's reasoning. ``think`` None leaves it to the model; ``effort`` is a word.
+    """What a client asks of the model's reasoning: to think or not; None leaves it to the model.
 
-    ``param`` is the field that asks.
+    ``effort`` is a word for how much. ``param`` and ``effort_param`` are the fields that ask, empty when none does.
     """
 
     think: bool | None = None
     effort: str | None = None
-    param: str = EFFORT
+    param: str = ""
+    effort_param: str = ""
 
     def variables(self, template: ChatTemplate) -> dict[str, Any]:
         """The variables of the template that carry the wish; none where it has no such variable."""
         values: Mapping[str, Any] = dict.fromkeys(SWITCHES, self.think) | {EFFORT: self.effort}
         return {name: value for name, value in values.items() if value is not None and name in template.variables}
 
-    def is_granted(self, marks: Marks | None, template: ChatTemplate) -> bool:
-        """Whether the template has the wish, or there is none, or the model does as is wished anyway."""
-        if self.think is None and self.effort is None:
-            return True
-        return bool(self.variables(template)) or self.think is (marks is not None)
+    def neglected(self, marks: Marks | None, template: ChatTemplate) -> list[str]:
+        """The fields whose wish neither the template takes nor the model fulfils as it is."""
+        heard = not template.variables.isdisjoint(SWITCHES) and self.think is not None
+        weighed = EFFORT in template.variables and self.effort is not None
+        names = []
+        if self.param and not heard and (self.think is not False) is not (marks is not None):
+            names.append(self.param)
+        if self.effort_param and not weighed and self.effort_param != self.param:
+            names.append(self.effort_param)
+        return [name for name in names if not (weighed and name == self.effort_param)]
 
 
 NO_WISH: Final = Wish()
@@ -86,4 +92,4 @@ NO_WISH: Final = Wish()
 
 def wish_of_effort(effort: str | None, param: str = EFFORT) -> Wish:
     """The wish that OpenAI's words for effort carry: "none" switches reasoning off."""
-    return Wish(None if effort is None else effort != "none", effort, param)
+    return NO_WISH if effort is None else Wish(effort != "none", effort, param, param)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Protocol, TypeVar, get_args,
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, ErrorDetails, core_schema, from_json
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema, from_json
 
 from ekiden.api.errors import ApiError, invalid, shown
 from ekiden.api.hand_checks import RULE, rule
@@ -56,7 +56,13 @@ class Strict(BaseModel):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The documentation lists the fields of ``fates`` too."""
         described = handler.resolve_ref_schema(handler(schema))
-        described.setdefault("properties", {}).update(described_fates(cls.shape))
+        properties: dict[str, Schema] = described.setdefault("properties", {})
+        properties |= described_fates(cls.shape)
+        if cls.unfolded is not None:
+            properties[cls.unfolded] = {
+                "type": ["object", "null"],
+                "description": "Its fields count as if they were here.",
+            }
         return described
 
 
@@ -92,8 +98,7 @@ Model = TypeVar("Model", bound=Strict)
 class ReadBy:
     """Annotates a field whose value a function reads, raising a :func:`rule`; ``schema`` is for the documentation.
 
-    ``shape``: of the objects in the list that it holds, whose other keys are then found and told; without one nobody
-    looks at them.
+    ``shape``: of the objects in it, whose other keys are then found and told; without one nobody looks at them.
     """
 
     read: Callable[[Any], Any]
@@ -149,6 +154,12 @@ def parse(model: type[Model], body: bytes, *, refuse_unknown: bool = False) -> t
     passed_over = PassedOver(refuse_unknown=refuse_unknown)
     passed_over.look(model.shape, data)
     return fields, passed_over.names
+
+
+def rule_of(error: ValidationError, at: str) -> PydanticCustomError:
+    """The first fault of a value that was validated by itself, as a :func:`rule` of what holds it ``at`` a place."""
+    told = _told(error.errors(include_url=False)[0])
+    return rule(told.message.removeprefix(f"{told.param} ").removesuffix("."), f"{at}{told.param or ''}")
 
 
 def _told(detail: ErrorDetails) -> ApiError:

@@ -3,7 +3,7 @@
 A signal starts the end: no new work is taken, running answers get ``shutdown_timeout`` seconds to finish, the rest end
 with an error their clients can read, and then the engine stops. A second signal ends at once. SIGHUP reads the files of
 keys, limits and tenants again (`rereading.py`). Requests whose head is too large or does not arrive are refused before
-they reach the application.
+they reach the application. Clients that speak HTTP/1.0, as some proxies do, get streams without chunk marks.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from ekiden.api.errors import ApiError
 from ekiden.api.flight import Flight
 from ekiden.api.identity import new_id
 from ekiden.api.rereading import Rereading
-from ekiden.config import Config, ServerConfig
+from ekiden.config import UNIX, Config, ServerConfig
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Largest request line and headers together."""
@@ -86,6 +86,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._stop_timer()
         super().on_headers_complete()
+        if self.scope.get("http_version") == "1.0" and self.cycle is not None:
+            _speak_http_1_0(self.cycle)
 
     def on_message_complete(self) -> None:
         self._in_head = True
@@ -149,6 +151,25 @@ class LimitedProtocol(HttpToolsProtocol):
             self._linger()
         else:
             self.transport.close()
+
+
+def _speak_http_1_0(cycle: RequestResponseCycle) -> None:
+    """HTTP/1.0 knows neither chunks nor "100 Continue": an answer of unknown length is plain bytes, and ends when the
+    connection is closed. uvicorn closes it after every answer to such a client, but marks chunks for all."""
+    cycle.waiting_for_100_continue = False
+    send, plain = cycle.send, False
+
+    async def send_plain(message: Any) -> None:
+        nonlocal plain
+        if message["type"] == "http.response.start":
+            plain = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            if plain:
+                cycle.chunked_encoding = False
+        elif plain:
+            cycle.expected_content_length = len(message.get("body", b""))  # uvicorn checks what was announced
+        await send(message)
+
+    cycle.send = send_plain  # type: ignore[method-assign]  # it is handed to the application, which begins later
 
 
 class Server(uvicorn.Server):
@@ -231,12 +252,18 @@ def serve(
     def make() -> Server:
         server = make_server(make_app(), settings, read_config)
         url = url_of(listener, tls=settings.ssl_certfile is not None)
-        print(f"Ekiden is ready on {url} (API under {url}/v1, docs under {url}/docs)", flush=True)
+        print(f"Ekiden is ready on {url} ({_where(url)})", flush=True)
         return server
 
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(listener, make, start, stop))
     return 0
+
+
+def _where(url: str) -> str:
+    if url.startswith(UNIX):
+        return f"try: curl --unix-socket {url.removeprefix(UNIX)} http://localhost/v1/models"
+    return f"API under {url}/v1, docs under {url}/docs"
 
 
 async def _run(listener: socket.socket, make: Callable[[], "Server"], start: Hook, stop: Hook) -> None:

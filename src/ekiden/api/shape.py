@@ -17,8 +17,26 @@ from typing import Any, Final, NamedTuple
 from ekiden.api.errors import invalid, shown, unsupported
 from ekiden.api.ignored import MAX_NAMES, Ignored, cleaned
 
+UNKNOWN: Final = "unknown_parameter"
+
 Place = tuple[str | int, ...]
 """Where something is in a body: ``("messages", 0, "role")``."""
+
+
+def path(place: Place) -> str:
+    """``("messages", 0, "role")`` as ``messages[0].role``."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
+    return text
+
+
+def general_path(place: Place) -> str:
+    """The same for all entries of a list: ``messages[].role``."""
+    text = ""
+    for part in place:
+        text += "[]" if isinstance(part, int) else (f".{part}" if text else part)
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +150,3 @@ class PassedOver:
             return False
         self._seen.add((shape, key))
         return True
-
-
-UNKNOWN: Final = "unknown_parameter"
-
-
-def path(place: Place) -> str:
-    """``("messages", 0, "role")`` as ``messages[0].role``."""
-    text = ""
-    for part in place:
-        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
-    return text
-
-
-def general_path(place: Place) -> str:
-    """The same for all entries of a list: ``messages[].role``."""
-    text = ""
-    for part in place:
-        text += "[]" if isinstance(part, int) else (f".{part}" if text else part)
-    return text

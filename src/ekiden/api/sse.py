@@ -47,8 +47,8 @@ class SseWriter:
         """Send the last events and end the response."""
         await self.write(data + self._end, more=False)
 
-    async def break_silence(self, seconds: float) -> None:
-        """Send a comment whenever nothing was written for so long, so that nobody takes the connection for dead.
+    async def break_silence(self, seconds: float, keep_alive: bytes) -> None:
+        """Send ``keep_alive`` whenever nothing was written for so long, so that nobody takes the connection for dead.
 
         It never ends by itself.
         """
@@ -57,7 +57,7 @@ class SseWriter:
             if silent < seconds:
                 await asyncio.sleep(seconds - silent)
             else:
-                await self.write(KEEP_ALIVE)
+                await self.write(keep_alive)
 
     async def _start(self) -> None:
         async with self._starting:

@@ -65,7 +65,7 @@ class Answer:
     ) -> None:
         self._tokenizer = tokenizer
         self._sampling = sampling
-        stop, keep, thinking = sampling.stop, sampling.include_stop_str_in_output, sampling.thinking
+        stop, keep, thinking = sampling.stop, sampling.include_stop_str_in_output, sampling.reasoning_marks
         self._text = IncrementalText(
             tokenizer, stop, keep, min_tokens=sampling.min_tokens, shown=shown, thinking=thinking
         )
@@ -125,7 +125,7 @@ class Answer:
         rest = self._text.rest()
         piece.text += rest.text
         piece.reasoning += rest.reasoning
-        thinking = self._sampling.thinking
+        thinking = self._sampling.reasoning_marks
         if thinking is not None and thinking.begun:
             piece.reasoning_tokens += len(self._undecided)
         else:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from ekiden.api.asgi import JsonBytes
 from ekiden.api.call import Conversation
-from ekiden.api.doors.chat import Messages, messages_of
+from ekiden.api.doors.chat_messages import Messages, messages_of
 from ekiden.api.doors.door import Doors
 from ekiden.api.errors import ApiError, invalid
 from ekiden.api.prompts import chat_prompt, check_tokens, encode_texts

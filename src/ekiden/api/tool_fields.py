@@ -1,8 +1,7 @@
 """How the doors take tools and the choice among them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -11,12 +10,13 @@ from pydantic_core import CoreSchema, core_schema
 
 from ekiden.api.call import NamedChoice, Tool, ToolChoice
 from ekiden.api.errors import shown
-from ekiden.api.hand_checks import only_fields, rule
-from ekiden.api.json_schema import TEXT, Schema, any_of, closed_object
+from ekiden.api.hand_checks import rule
+from ekiden.api.json_schema import TEXT, any_of, open_object
 from ekiden.api.schema_base import ReadBy, Strict
+from ekiden.api.shape import Objects, Shape
 
 MAX_TOOLS: Final = 128
-FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
 class LeftOut(Strict):
@@ -46,7 +46,7 @@ class OfTypes:
         return LeftOut() if isinstance(value, dict) and self.shape.leaves_out(value) else read(value)
 
 
-def kept(tools: list[T | LeftOut] | None) -> Iterator[tuple[int, T]]:
+def kept(tools: Sequence[T | LeftOut] | None) -> Iterator[tuple[int, T]]:
     """The tools that the model may be shown, each with its index in the body."""
     return ((index, tool) for index, tool in enumerate(tools or ()) if not isinstance(tool, LeftOut))
 
@@ -68,12 +68,12 @@ class FunctionTyped(Strict):
     type: Literal["function"]
 
 
-def _read_choice(value: Any, *, nested: bool) -> ToolChoice:
-    """Reads ``tool_choice``. ``nested``: the function's name is in an object of its own, as in chat."""
+def _read_choice(value: Any) -> ToolChoice:
+    if value == "any":  # Mistral's word
+        return "required"
     if value in ("none", "auto", "required"):
         chosen: Literal["none", "auto", "required"] = value
         return chosen
-    place = ".function" if nested else ""
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "allowed_tools":
         # Valid in OpenAI's API, but leaving the other tools out has the same effect.
@@ -81,22 +81,17 @@ def _read_choice(value: Any, *, nested: bool) -> ToolChoice:
         raise rule(f"is 'allowed_tools', which is not taken; {way_out}", ".type")
     if kind != "function":
         raise rule(f"is {shown(value)}; it must be 'none', 'auto', 'required' or one function by its name")
-    function = value.get("function") if nested else value
+    function = value.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise rule(f"is {shown(function)}; it must be an object with the function's name", place)
-    only_fields(value, ("type", "function" if nested else "name"), "")
-    only_fields(function, ("name",) if nested else ("type", "name"), place)
-    return NamedChoice(function["name"], f"tool_choice{place}.name")
+        raise rule(f"is {shown(function)}; it must be an object with the function's name", ".function")
+    return NamedChoice(function["name"], "tool_choice.function.name")
 
 
-_NAMED: Final = {"name": TEXT}
-
-
-def _choice_schema(named: Schema) -> Schema:
-    return any_of({"enum": ["none", "auto", "required"]}, closed_object({"type": {"const": "function"}, **named}))
-
+_CHOICE: Final = {"type": {"const": "function"}, "function": open_object({"name": TEXT})}
+_CHOICE_SHAPE: Final = Shape(frozenset(_CHOICE), inner=(Objects("function", Shape(frozenset({"name"})), listed=False),))
 
 NestedChoice = Annotated[
-    ToolChoice, ReadBy(partial(_read_choice, nested=True), _choice_schema({"function": closed_object(_NAMED)}))
+    ToolChoice,
+    ReadBy(_read_choice, any_of({"enum": ["none", "auto", "required", "any"]}, open_object(_CHOICE)), _CHOICE_SHAPE),
 ]
-FlatChoice = Annotated[ToolChoice, ReadBy(partial(_read_choice, nested=False), _choice_schema(_NAMED))]
+"""``tool_choice`` as in chat: the function's name is in an object of its own."""

@@ -54,6 +54,6 @@ def _stop_text(tokenizer: Tokenizer | None, request: Request) -> StopText | None
         sampling.stop,
         sampling.include_stop_str_in_output,
         min_tokens=sampling.min_tokens,
-        thinking=sampling.thinking,
+        thinking=sampling.reasoning_marks,
     )
     return lambda token: text.feed(token).stopped

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 
 from ekiden.backends.registry import check_backend, import_backend
 from ekiden.config import Config
-from ekiden.engine.spawn import Spawned, spawn
+from ekiden.engine.spawn import Spawned, Words, spawn
 
 
 def spawn_early(config: Config) -> Spawned:
@@ -18,11 +18,11 @@ def spawn_early(config: Config) -> Spawned:
     return spawn(partial(_import_and_wait, config=config))
 
 
-def _import_and_wait(connection: Connection, config: Config) -> None:
-    from ekiden.engine.process import engine_main
+def _import_and_wait(connection: Connection, words: Words, config: Config) -> None:
+    from ekiden.engine.child import engine_main
 
     with contextlib.suppress(Exception):  # loading meets the same error and reports it
         import ekiden.build.engines  # noqa: F401 - to have it imported
 
         import_backend(config)
-    engine_main(connection)
+    engine_main(connection, words)

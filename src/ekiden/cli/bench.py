@@ -14,11 +14,12 @@ import click
 import uvloop
 
 from ekiden.build.model import load_described
+from ekiden.build.progress import progress
 from ekiden.cli.figures_table import print_figures, table_of
 from ekiden.cli.loading import describe_model, load_model
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.cli.own_server import own_server
-from ekiden.cli.terminal import out, print_json, progress
+from ekiden.cli.terminal import out, print_json
 from ekiden.config import ORDERS
 from ekiden.errors import UserError
 from ekiden.evaluation.bench import Shape, bench_engine, bench_scheduler, lineage, sized
@@ -26,7 +27,7 @@ from ekiden.evaluation.bench_peer import bench_peer, pair_rows
 from ekiden.evaluation.bench_raw import bench_raw
 from ekiden.evaluation.bench_serve import bench_serve
 from ekiden.evaluation.pressure import BENCHES
-from ekiden.evaluation.sse_client import Target
+from ekiden.evaluation.target import Target
 from ekiden.measure.figures import Figures
 
 ABOVE_ZERO = click.IntRange(min=1)

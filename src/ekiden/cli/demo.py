@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.text import Text
 
 from ekiden.build.core import build_core
+from ekiden.build.progress import progress
 from ekiden.cli.figures_table import table_of
 from ekiden.cli.options import Resolved, settings_options
-from ekiden.cli.terminal import out, progress
+from ekiden.cli.terminal import out
 from ekiden.config import BATCHING, Config
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.parts import EngineParts

@@ -8,10 +8,11 @@ import click
 from ekiden.cli.options import Resolved
 from ekiden.cli.runs import folder_options, open_run
 from ekiden.cli.terminal import out, plain_table, print_json, say
+from ekiden.config import UNIX
 from ekiden.errors import UserError
 from ekiden.evaluation.bench import WHOLE
 from ekiden.evaluation.bench_serve import get_json
-from ekiden.evaluation.sse_client import Target
+from ekiden.evaluation.target import Target
 from ekiden.evidence.lineage import changes, lineage_of
 from ekiden.state.lineage import SECTIONS, Lineage, Value
 
@@ -83,7 +84,7 @@ def diff(resolved: Resolved, a: str, b: str, key: str | None, as_json: bool) -> 
 def _find(resolved: Resolved, what: str, key: str | None) -> Lineage:
     """Raises :class:`UserError` naming what was given."""
     try:
-        if what.startswith(("http://", "https://")):
+        if what.startswith(("http://", "https://", UNIX)):
             return lineage_of(get_json(Target.parse(what, api_key=key), "/lineage"))
         if what.endswith(".json"):
             report = json.loads(Path(what).read_text(encoding="utf-8"))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ekiden.build import model
-from ekiden.cli.terminal import byte_progress
+from ekiden.build.progress import byte_progress
 from ekiden.config import Config
 from ekiden.engine.parts import EngineParts
 from ekiden.models.load import ModelDescription

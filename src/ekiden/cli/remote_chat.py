@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from ekiden.errors import UserError
-from ekiden.evaluation.sse_client import Target
+from ekiden.evaluation.target import Target
 
 CONNECT_SECONDS = 10.0
 Messages = list[dict[str, str]]
@@ -25,26 +25,26 @@ def remote_answers(url: str, api_key: str | None, options: dict[str, Any]) -> It
     """
     target = Target.parse(url, api_key=api_key)
     timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
-    with httpx.Client(headers=target.auth_headers, timeout=timeout) as client:
-        model = _first_model(client, target.url)
-        yield partial(_answer, client, target.url, {"model": model, "stream": True, **options})
+    with target.client(timeout=timeout) as client:
+        model = _first_model(client, target)
+        yield partial(_answer, client, target, {"model": model, "stream": True, **options})
 
 
-def _first_model(client: httpx.Client, base: str) -> str:
+def _first_model(client: httpx.Client, target: Target) -> str:
     try:
-        answer = client.get(f"{base}/models", timeout=CONNECT_SECONDS)
+        answer = client.get(f"{target.base}/models", timeout=CONNECT_SECONDS)
         if answer.status_code != 200:
-            raise UserError(f"{base}/models answered: {_error_message(answer)}")
+            raise UserError(f"{target.url}/models answered: {_error_message(answer)}")
         return str(answer.json()["data"][0]["id"])
     except httpx.HTTPError as error:
-        raise UserError(f"no answer from {base}: {error}; is the server running?") from error
+        raise UserError(target.no_answer(target.url, error)) from error
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise UserError(f"{base}/models is not a list of models; is it an OpenAI-compatible server?") from error
+        raise UserError(f"{target.url}/models is not a list of models; is it an OpenAI-compatible server?") from error
 
 
-def _answer(client: httpx.Client, base: str, options: dict[str, Any], messages: Messages) -> Generator[str]:
+def _answer(client: httpx.Client, target: Target, options: dict[str, Any], messages: Messages) -> Generator[str]:
     try:
-        with client.stream("POST", f"{base}/chat/completions", json={**options, "messages": messages}) as answer:
+        with client.stream("POST", f"{target.base}/chat/completions", json={**options, "messages": messages}) as answer:
             if answer.status_code != 200:
                 answer.read()
                 raise UserError(_error_message(answer))

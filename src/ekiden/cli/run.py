@@ -14,9 +14,10 @@ from typing import IO, Any, TypeVar
 import click
 import msgspec
 
+from ekiden.build.progress import progress
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.cli.prompting import PromptLine, line_token_ids, read_line, sampling_of
-from ekiden.cli.terminal import err, progress
+from ekiden.cli.terminal import err
 from ekiden.engine.llm import LLM, Completion
 from ekiden.errors import UserError
 from ekiden.models.load import ModelDescription
@@ -124,7 +125,9 @@ def answer(llm: LLM, jobs: Sequence[Job], sink: IO[bytes]) -> int:
                 written += 1
             sink.flush()
 
-        completions = llm.generate([job.token_ids for job in jobs], [job.sampling for job in jobs], on_finish=finished)
+        prompts, sampling = [job.token_ids for job in jobs], [job.sampling for job in jobs]
+        # A line without a limit means what it means over HTTP: the rest of the context.
+        completions = llm.generate(prompts, sampling, max_tokens=None, on_finish=finished)
     return sum(_error(completion) is not None for completion in completions)
 
 

@@ -1,10 +1,12 @@
 """``ekiden serve``: the engine in its own process, and the HTTP API over it in this one."""
 
 import asyncio
+import concurrent.futures
 import functools
 import logging
 import signal
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from ekiden.config import LedgerConfig
     from ekiden.evidence.follow import Follower
     from ekiden.models.load import ModelDescription
+
+Made = TypeVar("Made")
 
 
 @click.command()
@@ -63,7 +67,7 @@ def command(resolved: Resolved) -> None:
     async def start() -> None:
         nonlocal model
         # The engine's process loads the model while this one reads what the API needs of it.
-        _, model = await asyncio.gather(engine.start(), asyncio.to_thread(describe_model, config, files))
+        _, model = await asyncio.gather(engine.start(), _apart(functools.partial(describe_model, config, files)))
         if model.chat_template is not None:
             start_worker()
         if follower is not None:
@@ -86,6 +90,22 @@ def command(resolved: Resolved) -> None:
 
     status = serve(make_app, server, start=start, stop=stop, read_config=lambda: resolved.again().config)
     raise click.exceptions.Exit(status)
+
+
+async def _apart(work: "Callable[[], Made]") -> "Made":
+    """What ``work`` gives, in a thread that the end of the process does not wait for: hashing a large model takes long,
+    and a start may be given up meanwhile."""
+    done: concurrent.futures.Future[Made] = concurrent.futures.Future()
+
+    def run() -> None:
+        done.set_running_or_notify_cancel()  # from now on nobody who stops waiting can cancel it
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is waited for
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="ekiden-describe", daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 def _span_follower(settings: "LedgerConfig", ledger_path: "Callable[[], Path | None]") -> "Follower | None":

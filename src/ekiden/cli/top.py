@@ -22,6 +22,7 @@ from ekiden.cli.runs import folder_of, folder_options
 from ekiden.cli.terminal import out, print_json
 from ekiden.cli.top_page import page, printable
 from ekiden.errors import UserError
+from ekiden.evaluation.target import Target
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
 from ekiden.evidence.reader import open_run
@@ -66,9 +67,9 @@ def command(
     with ExitStack() as stack:
         view = partial(_ledger_view, folder_of(resolved), run, window)
         if url:
-            headers = {"Authorization": f"Bearer {key}"} if key else {}
-            client = stack.enter_context(httpx.Client(headers=headers, timeout=_PATIENCE))
-            view = partial(_remote_view, client, url, window)
+            target = Target.parse(url, api_key=key)
+            client = stack.enter_context(target.client(timeout=_PATIENCE))
+            view = partial(_remote_view, client, target, window)
         first = view()
         console = out()
         if as_json:
@@ -86,13 +87,13 @@ def _ledger_view(folder: Path, run: str, window: float) -> LiveView:
         return live_view(reader, now=time.time(), window_seconds=window)
 
 
-def _remote_view(client: httpx.Client, url: str, window: float) -> LiveView:
-    base = url if "://" in url else f"http://{url}"
-    url = f"{base.rstrip('/').removesuffix('/v1')}/admin/live"
+def _remote_view(client: httpx.Client, target: Target, window: float) -> LiveView:
+    path = "/admin/live"
+    url = target.url.removesuffix("/v1") + path
     try:
-        answer = client.get(url, params={"window": window})
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UserError(f"no answer from {url}: {error}; is the server running?") from error
+        answer = client.get(f"{target.root}".rstrip("/") + path, params={"window": window})
+    except httpx.HTTPError as error:
+        raise UserError(target.no_answer(url, error)) from error
     if answer.status_code != 200:
         raise UserError(f"{url} answered {answer.status_code}: {_told(answer)}")
     try:

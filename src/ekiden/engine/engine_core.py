@@ -133,6 +133,8 @@ class EngineCore:
         )
         self._clock = clock
         self.recorder = recorder
+        self.before_step: Callable[[FormationOutcome], None] | None = None
+        """Is shown what the next step computes, before it is computed."""
         self._arrivals: deque[Request | RefusedCall | _AskedChange] = deque()
         """In the order in which they came, so that a request that came before a drain is accepted."""
         self._num_noted = 0
@@ -208,6 +210,8 @@ class EngineCore:
             return self._end_turn(turn, StepResult(updates, False, self._next_change()))
         turn.formed, load = formed, formed.load
         turn.predicted, turn.prefill_share = self.step_time.predict(load), self.step_time.prefill_share(load)
+        if self.before_step is not None:
+            self.before_step(formed)
         try:
             output = turn.output = self.advance.run(plan)
         except CopiesLost as error:

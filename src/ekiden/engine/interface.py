@@ -108,6 +108,12 @@ class EngineStats(EngineCounters, frozen=True, kw_only=True):  # type: ignore[mi
     """How many steps computed how many tokens: counted as in :class:`Distribution`, by :data:`STEP_TOKEN_BOUNDS`."""
     latencies: tuple[Distribution, ...] = ()
     """How long the requests that have ended took: one distribution for each of :data:`LATENCIES`."""
+    engine_restarts_total: int = 0
+    """The following are counted by what supervises the engine: engines that took the place of one that had ended,"""
+    requests_carried_over_total: int = 0
+    """requests that a new engine went on with, once for each engine,"""
+    requests_ending_engines_total: int = 0
+    """and those that were refused because engines ended at them."""
     tenants: dict[str, TenantTotals] = {}
     """One entry for each configured tenant, and one for all others; empty when no tenant is configured."""
 
@@ -130,7 +136,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineDied(RuntimeError):
-    """The engine ended while the request was in flight; sending it again is safe."""
+    """The engine has ended and none goes on with the request; sending it again is safe."""
+
+
+class EndsEngine(EngineDied):
+    """The engine has ended at this request again and again, so no engine takes it any more."""
 
 
 class UpdateIterator(Protocol):

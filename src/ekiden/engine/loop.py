@@ -14,6 +14,7 @@ import msgspec
 from ekiden.engine.driver import ANY_TIME, Source, abort_all, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.interface import EngineStats
+from ekiden.engine.marks import Marks
 from ekiden.engine.preparing import Prepared, Preparing
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.controls import ControlChange, ControlState, SetBy
@@ -68,7 +69,8 @@ class EngineLoop:
 
     ``grammars`` compiles what requests with a grammar need before the core sees them.
 
-    Statistics are delivered after steps that are ``stats_seconds`` apart, and whenever no work is left.
+    Statistics are delivered after steps that are ``stats_seconds`` apart, and whenever no work is left. ``marks`` are
+    kept of what the engine is at work on.
     """
 
     def __init__(
@@ -79,8 +81,14 @@ class EngineLoop:
         *,
         answer: Answer,
         stats_seconds: float = 0.0,
+        marks: Marks | None = None,
     ) -> None:
         self._core = core
+        self._marks = marks
+        if marks is not None:
+            core.before_step = marks.step
+        self._entering: list[str] = []
+        """The requests that are being taken in."""
         self._deliver = deliver
         self._answer = answer
         self._stop_at: float | None = None
@@ -117,6 +125,8 @@ class EngineLoop:
             yield ANY_TIME
 
     def _after_step(self, result: StepResult) -> None:
+        if self._entering:
+            self._mark_entered()
         now, stats = self.now(), None
         if now >= self._stats_due or not (result.computed and self._core.has_work):
             stats, self._stats_due = self._core.stats(), now + self._stats_seconds
@@ -124,6 +134,14 @@ class EngineLoop:
         if self._core.controls.now.epoch != self._told_epoch:
             self._told_epoch = self._core.controls.now.epoch
             self._answer(0, self._core.controls.state)
+
+    def _mark_entered(self) -> None:
+        """Intake has judged all that came but those whose grammars are being compiled."""
+        held = self._preparing.held
+        if len(held) < len(self._entering):
+            self._entering = held
+            if self._marks is not None:
+                self._marks.entering(held)
 
     def _drain(self, draining: bool, who: str) -> None:
         change = ControlChange(values={"draining": draining}, set_by=SetBy.SOFTWARE_RULE, who=who)
@@ -136,6 +154,8 @@ class EngineLoop:
         """Wait for a command, no longer than until ``moment`` or the end of a drain, and obey it."""
         if self._stop_at is not None:
             moment = min(moment, self._stop_at)
+        if self._marks is not None:
+            self._marks.idle()
         if self._core.all_paused:
             moment = min(moment, self.now() + HEARTBEAT_SECONDS)  # the supervisor must not take silence for death
         try:
@@ -146,6 +166,9 @@ class EngineLoop:
     def _obey(self, command: Command | Prepared) -> None:
         match command:
             case Submit(request):
+                self._entering.append(request.request_id)
+                if self._marks is not None:
+                    self._marks.enter(request.request_id)
                 if not self._preparing.hold(request):
                     self._core.add_request(request)
             case Prepared(request):

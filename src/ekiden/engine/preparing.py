@@ -24,6 +24,11 @@ class Preparing:
         self._held: dict[str, Request] = {}
         self._aborted: dict[str, bool] = {}
 
+    @property
+    def held(self) -> list[str]:
+        """The ids of the requests that are held."""
+        return list(self._held)
+
     def hold(self, request: Request) -> bool:
         """True when the request must wait; ``notify`` is then called once with :class:`Prepared`."""
         grammar = request.sampling.grammar

@@ -4,138 +4,44 @@ Parent and child talk in msgpack messages over one pipe, each end with a reader 
 stopped child can block the parent's event loop nor a busy parent a step. The child ends when the pipe does.
 
 The child reports every step. The parent's reader thread hands a report straight to the streams, on the event loop; the
-supervisor only waits for the child's end. It restarts an engine that died, with a growing pause. It also restarts one
-that is wedged, which means no report for ``wedge_timeout`` seconds while requests are in flight. Requests in flight
-then end with :class:`EngineDied`. ``health`` is STALLED from ``stall_timeout`` seconds on, and OK again as soon as
-tokens move.
+supervisor only waits for the child's end. It restarts an engine that died, at once when that had given tokens, else
+with a growing pause. It also restarts one that is wedged, which means no report for ``wedge_timeout`` seconds while
+requests are in flight. ``health`` is STALLED from ``stall_timeout`` seconds on, and OK again as soon as tokens move.
+
+Streams outlive an engine: the next one goes on with their requests (:mod:`ekiden.engine.recovery`). Their readers see
+the tokens of an undisturbed run, or :class:`EngineDied`. While there is no engine, requests are aborted and meet their
+deadlines here, and new ones are refused with :class:`EngineDied`.
 """
 
 import asyncio
 import contextlib
-import gc
+import logging
 import queue
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
 
 from ekiden.config import Config, controls_of
-from ekiden.engine.interface import EngineDied, EngineStats, Health, ModelCard
-from ekiden.engine.loop import MAX_QUEUED_NOTES, Command, EngineLoop, SetControls, Stop
-from ekiden.engine.parts import BuiltEngine
-from ekiden.engine.spawn import Spawned, loaded, spawn
-from ekiden.engine.streaming import StreamingEngine
-from ekiden.errors import UserError
+from ekiden.engine.child import Answered, Failed, MakeEngine, Ready, Report, Stepped, engine_main, write_all
+from ekiden.engine.interface import EngineDied, Health, ModelCard
+from ekiden.engine.lasting import LastingStreams
+from ekiden.engine.loop import MAX_QUEUED_NOTES, Command, SetControls, Stop
+from ekiden.engine.spawn import Spawned, spawn
+from ekiden.ledger.dead_ends import record_dead_ends
 from ekiden.models.errors import ModelError
 from ekiden.state.controls import ControlChange, ControlState
-from ekiden.state.request import RefusedCall, RequestUpdate
+from ekiden.state.request import RefusedCall
 
-STATS_SECONDS = 0.2
-"""Seconds between two reports of a busy engine's statistics, which nobody reads as often as steps are taken."""
+logger = logging.getLogger(__name__)
 
 SHUTTING_DOWN = "the server is shutting down"
 
-MakeEngine = Callable[[Config], BuiltEngine]
-"""Loads the model and builds the engine inside the engine's process; must be importable by name there."""
 
-
-class Ready(msgspec.Struct, frozen=True, tag=True):
-    """``ledger``: the file that the run is recorded to, if it is."""
-
-    card: ModelCard
-    ledger: str | None = None
-
-
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The engine cannot start, or has ended; trying again makes sense unless ``permanent``."""
-
-    message: str
-    permanent: bool
-
-
-class Stepped(msgspec.Struct, frozen=True, tag=True):
-    """What a step brought; the statistics are left out of most."""
-
-    updates: list[RequestUpdate]
-    stats: EngineStats | None
-
-
-class Answered(msgspec.Struct, frozen=True, tag=True):
-    """Answers the :class:`SetControls` of the same number: the controls in force, or why the change was refused."""
-
-    number: int
-    answer: ControlState | str
-
-
-Report = Ready | Failed | Stepped | Answered
-
-
-# --- the child
-
-
-def engine_main(connection: Connection) -> None:
-    """The child process: receive what to load, load it, then run the loop until told to stop or the parent is gone."""
-    try:
-        make_engine, config = connection.recv()
-    except (EOFError, OSError):
-        return  # the parent ended before it had anything to load
-    outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    writer = threading.Thread(target=_write_all, args=(connection, outbox), name="ekiden-writer", daemon=True)
-    writer.start()
-    encode = msgspec.msgpack.Encoder().encode
-    built: BuiltEngine | None = None
-    try:
-        built = make_engine(config)
-        loop = EngineLoop(
-            built.core,
-            lambda updates, stats: outbox.put(encode(Stepped(updates, stats))),
-            built.parts.grammars,
-            answer=lambda number, answer: outbox.put(encode(Answered(number, answer))),
-            stats_seconds=STATS_SECONDS,
-        )
-        reader = threading.Thread(target=_read_commands, args=(connection, loop), name="ekiden-reader", daemon=True)
-        reader.start()
-        gc.collect()
-        gc.freeze()  # all that is loaded stays, so full collections need not visit it and hold up a step
-        outbox.put(encode(Ready(built.parts.card, None if built.ledger is None else str(built.ledger.path))))
-        loaded()
-        loop.run()
-    except UserError as error:
-        outbox.put(encode(Failed(str(error), permanent=True)))
-    except Exception as error:
-        outbox.put(encode(Failed(f"{type(error).__name__}: {error}", permanent=False)))
-        raise
-    finally:
-        if built is not None:
-            built.close_ledger()
-        outbox.put(None)
-        writer.join(timeout=5.0)
-
-
-def _read_commands(connection: Connection, loop: EngineLoop) -> None:
-    decoder = msgspec.msgpack.Decoder(Command)
-    try:
-        while True:
-            loop.send(decoder.decode(connection.recv_bytes()))
-    except (EOFError, OSError):
-        loop.inbox.put(Stop())  # the parent is gone
-
-
-def _write_all(connection: Connection, outbox: "queue.SimpleQueue[bytes | None]") -> None:
-    try:
-        while (message := outbox.get()) is not None:
-            connection.send_bytes(message)
-    except OSError:
-        return  # the other end is gone; the thread that reads the pipe notices
-
-
-# --- the parent
-
-
-class EngineClient(StreamingEngine):
+class EngineClient(LastingStreams):
     """Implements :class:`ekiden.engine.interface.Engine` over a supervised child process.
 
     The first child is ``spawned`` where that is given, and begins to load at once; else :meth:`start` spawns it.
@@ -150,7 +56,7 @@ class EngineClient(StreamingEngine):
         stall_timeout: float = 10.0,
         wedge_timeout: float = 120.0,
     ) -> None:
-        super().__init__(controls_of(config))
+        super().__init__(controls_of(config), config.tenants)
         self._make_engine = make_engine
         self._config = config
         self._stall_timeout = stall_timeout
@@ -166,7 +72,6 @@ class EngineClient(StreamingEngine):
         self._held: list[SetControls] = []
         """Changes of the controls that were asked for while the engine restarts."""
         self._stopping = asyncio.Event()
-        self.restarts = 0
 
     async def start(self) -> ModelCard:
         """Start the child and wait until it can answer. Raises :class:`ModelError` or :class:`EngineDied`."""
@@ -211,14 +116,16 @@ class EngineClient(StreamingEngine):
 
     def _check_running(self) -> None:
         if self._child is None or not self._child.ready or self._stopping.is_set():
-            raise EngineDied("the engine is not running; try again shortly")
-        if not self._streams:
+            raise EngineDied("the engine is being restarted")
+        if not self._has_work:
             self._last_report = time.monotonic()  # an idle engine sends nothing, so its silence is counted from now on
 
     def note_refusal(self, refused: RefusedCall) -> bool:
         child = self._child
-        may = child is not None and child.ready and child.outbox.qsize() < MAX_QUEUED_NOTES
-        return may and super().note_refusal(refused)
+        if child is not None and child.ready and child.outbox.qsize() < MAX_QUEUED_NOTES:
+            return super().note_refusal(refused)
+        self._totals.count_refusal(refused)
+        return True
 
     async def set_controls(self, change: ControlChange) -> ControlState:
         if self.health is Health.DEAD:  # the next engine is told
@@ -227,28 +134,28 @@ class EngineClient(StreamingEngine):
 
     def _silent_for(self) -> float:
         """Seconds without a report while there is work."""
-        return time.monotonic() - self._last_report if self._streams else 0.0
+        ready = self._child is not None and self._child.ready
+        return time.monotonic() - self._last_report if ready and self._has_work else 0.0
 
-    def _send(self, command: Command) -> None:
+    def _put(self, command: Command) -> None:
         if self._child is not None:
             self._child.outbox.put(self._encode(command))
 
     # --- supervision
 
     async def _supervise(self) -> None:
-        pause = 0.5
+        pause = 0.0
         while not self._stopping.is_set():
-            started = time.monotonic()
-            await self._run_child()
+            gave_tokens = await self._run_child()
             if self._first.exception() is not None:
                 return
-            self.restarts += 1
-            pause = 0.5 if time.monotonic() - started > 60.0 else min(pause * 2, 30.0)
+            self._totals.restarts += 1
+            pause = 0.0 if gave_tokens else min(max(0.5, pause * 2), 30.0)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), timeout=pause)
 
-    async def _run_child(self) -> None:
-        """One child from start to end; every stream it leaves open fails."""
+    async def _run_child(self) -> bool:
+        """One child from start to end; what it leaves unfinished is judged. Returns whether it had given tokens."""
         spawned, self._spawned = self._spawned or self._begin(spawn(engine_main)), None
         child = self._child = _Child(spawned, self._take)
         try:
@@ -259,11 +166,30 @@ class EngineClient(StreamingEngine):
                     child.process.kill()
         finally:
             self._child = None
+            self._totals.engine_ended()
             await child.end()
             failure = child.failure or f"the engine process ended unexpectedly (exit code {child.process.exitcode})"
-            self._fail_all(SHUTTING_DOWN if self._stopping.is_set() else failure, self._held)
+            if self._stopping.is_set():
+                self._fail_all(SHUTTING_DOWN)
+            else:
+                await self._take_over(child, failure)
             if not self._first.done():
                 self._first.set_exception(EngineDied(failure))
+        return child.gave_tokens
+
+    async def _take_over(self, child: "_Child", failure: str) -> None:
+        """See to what a child that has ended leaves behind."""
+        at = time.monotonic()
+        self._fail_changes(failure, self._held)
+        if not child.ready:
+            self._judge_failed_start(failure, permanent=child.permanent)
+            return
+        ends = self._judge(child.words, child.run_id, failure)
+        if self.ledger_path is not None:
+            try:
+                await asyncio.to_thread(record_dead_ends, self.ledger_path, ends, at, failure)
+            except (OSError, sqlite3.Error) as error:
+                logger.error("the end of the engine cannot be recorded in %s: %s", self.ledger_path, error)
 
     def _begin(self, spawned: Spawned) -> Spawned:
         """Tell a process what to load."""
@@ -276,6 +202,7 @@ class EngineClient(StreamingEngine):
         self._last_report = time.monotonic()
         match report:
             case Stepped(updates, stats):
+                child.gave_tokens = child.gave_tokens or any(update.token_ids for update in updates)
                 self._take_step(updates, stats)
             case Answered(number, answer):
                 self._take_answer(number, answer)
@@ -283,13 +210,15 @@ class EngineClient(StreamingEngine):
                 child.ready = True
                 self._card = card
                 self.ledger_path = None if ledger is None else Path(ledger)
+                child.run_id = None if self.ledger_path is None else self.ledger_path.stem
                 for command in (SetControls(self.controls().changes), *self._held):
                     self._send(command)
                 self._held.clear()
+                self._run_waiting()
                 if not self._first.done():
                     self._first.set_result(card)
             case Failed(message, permanent):
-                child.failure = message
+                child.failure, child.permanent = message, permanent
                 if not self._first.done():
                     self._first.set_exception(ModelError(message) if permanent else EngineDied(message))
 
@@ -298,17 +227,20 @@ class _Child:
     """One engine process with the two threads that serve its pipe. ``take`` is called on the event loop."""
 
     def __init__(self, spawned: Spawned, take: "Callable[[_Child, Report], None]") -> None:
-        self._connection, self.process = spawned
+        self._connection, self.process, self.words = spawned
         self._take = take
         self._events = asyncio.get_running_loop()
         self.ready = False
         self.failure: str | None = None
-        """Why it ends, once it has reported that."""
+        """Why it ends, once it has reported that; ``permanent``: another one would end too."""
+        self.permanent = False
+        self.gave_tokens = False
+        self.run_id: str | None = None
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.closed = asyncio.Event()
         """Set after its last report was taken."""
         threading.Thread(
-            target=_write_all, args=(self._connection, self.outbox), name="ekiden-to-engine", daemon=True
+            target=write_all, args=(self._connection, self.outbox), name="ekiden-to-engine", daemon=True
         ).start()
         threading.Thread(target=self._read, name="ekiden-from-engine", daemon=True).start()
 

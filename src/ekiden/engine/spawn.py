@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from ctypes import Array, c_uint64
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -21,19 +22,26 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _loaded = threading.Event()
 
+Words = Array[c_uint64]
+NUM_WORDS = 8192
+"""64-bit words that outlive the process, for :mod:`ekiden.engine.marks`."""
+
 
 class Spawned(NamedTuple):
-    """A process in which :func:`ekiden.engine.process.engine_main` waits for its work, and our end of its pipe."""
+    """A process in which :func:`ekiden.engine.child.engine_main` waits for its work, our end of its pipe, and the
+    memory that we share with it."""
 
     connection: Connection
     process: BaseProcess
+    words: Words
 
 
-def spawn(main: Callable[[Connection], None]) -> Spawned:
+def spawn(main: Callable[[Connection, Words], None]) -> Spawned:
     """``main`` must be importable by name in the child. The process ends when the pipe does."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(main, theirs), name="ekiden-engine", daemon=True)
+    words = context.RawArray(c_uint64, NUM_WORDS)
+    process = context.Process(target=_run, args=(main, theirs, words), name="ekiden-engine", daemon=True)
     resource_tracker.ensure_running()  # it would let the signals through when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # which the child inherits
     try:
@@ -42,15 +50,15 @@ def spawn(main: Callable[[Connection], None]) -> Spawned:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     atexit.register(process.kill)  # multiprocessing would only ask it to end, and wait
     theirs.close()
-    return Spawned(ours, process)
+    return Spawned(ours, process, words)
 
 
-def _run(main: Callable[[Connection], None], connection: Connection) -> None:
+def _run(main: Callable[[Connection, Words], None], connection: Connection, words: Words) -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     threading.Thread(target=_end_with_parent, name="ekiden-orphan", daemon=True).start()
-    main(connection)
+    main(connection, words)
 
 
 def loaded() -> None:

@@ -12,7 +12,6 @@ from ekiden.engine.streams import Stream
 from ekiden.state.controls import ControlChange, Controls, ControlState, InvalidControls
 from ekiden.state.request import RefusedCall, Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
-from ekiden.state.turn import Pause
 
 
 class StreamingEngine(ABC):
@@ -35,7 +34,8 @@ class StreamingEngine(ABC):
         self._check_running()
         if request.request_id in self._streams:
             raise ValueError(f"a request with the id {request.request_id!r} is in flight already")
-        stream = self._streams[request.request_id] = Stream(request.request_id, self._streams, self._send)
+        stream = self._streams[request.request_id] = Stream(request, self._streams, self._send)
+        stream.flight.submitted = True
         self._send(Submit(request))
         return stream
 
@@ -55,10 +55,14 @@ class StreamingEngine(ABC):
         self._send(Abort(request_id))
 
     async def pause(self, request_id: str, by: str | None = None) -> None:
-        self._send(Pause(request_id, PauseReason.OPERATOR, True, by))
+        self._pause(request_id, True, by)
 
     async def resume(self, request_id: str, by: str | None = None) -> None:
-        self._send(Pause(request_id, PauseReason.OPERATOR, False, by))
+        self._pause(request_id, False, by)
+
+    def _pause(self, request_id: str, paused: bool, by: str | None) -> None:
+        if stream := self._streams.get(request_id):
+            stream.pause(PauseReason.OPERATOR, paused, by)
 
     def controls(self) -> ControlState:
         return self._controls
@@ -97,11 +101,15 @@ class StreamingEngine(ABC):
         else:
             waiting.set_result(answer)
 
-    def _fail_all(self, message: str, held: Iterable[SetControls] = ()) -> None:
-        """Tell everyone who waits for the engine that it has ended, but for those whose changes are held."""
+    def _fail_all(self, message: str) -> None:
+        """The engine has ended for good: tell everyone who waits for it."""
         for stream in self._streams.values():
-            stream.fail(message)
+            stream.fail(EngineDied(message))
         self._streams.clear()
+        self._fail_changes(message)
+
+    def _fail_changes(self, message: str, held: Iterable[SetControls] = ()) -> None:
+        """Tell everyone whose change of the controls has no answer that the engine has ended, unless it is held."""
         kept = {command.number for command in held}
         for number, waiting in self._changes.items():
             if number not in kept and not waiting.done():

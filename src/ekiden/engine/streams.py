@@ -3,15 +3,19 @@ one.
 
 A stream's buffer is bounded: when a reader falls ``HIGH_WATER`` updates behind, its sequence, not the engine, is paused
 until the reader is down to ``LOW_WATER``.
+
+A stream keeps its request and the tokens that it was given, so that another engine can go on where one has ended.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from ekiden.engine.interface import EngineDied
 from ekiden.engine.loop import Abort, Command
-from ekiden.state.request import RequestUpdate
+from ekiden.engine.recovery import InFlight
+from ekiden.state.request import Request, RequestUpdate
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import Pause
 
@@ -25,15 +29,16 @@ class Stream:
     ``streams`` holds the open streams of the engine, by their requests' ids; ``send`` puts a command into its inbox.
     """
 
-    __slots__ = ("_buffer", "_error", "_lagging", "_request_id", "_send", "_streams", "_waiter")
+    __slots__ = ("_buffer", "_error", "_lagging", "_request_id", "_send", "_streams", "_waiter", "flight")
 
-    def __init__(self, request_id: str, streams: "dict[str, Stream]", send: Callable[[Command], None]) -> None:
-        self._request_id = request_id
+    def __init__(self, request: Request, streams: "dict[str, Stream]", send: Callable[[Command], None]) -> None:
+        self.flight = InFlight(request)
+        self._request_id = request.request_id
         self._streams = streams
         self._send = send
         self._buffer: deque[RequestUpdate] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._error: str | None = None
+        self._error: EngineDied | None = None
         self._lagging = False
 
     def __aiter__(self) -> AsyncIterator[RequestUpdate]:
@@ -42,7 +47,7 @@ class Stream:
     async def __anext__(self) -> RequestUpdate:
         while not self._buffer:
             if self._error is not None:
-                raise EngineDied(self._error)
+                raise self._error
             if not self._open:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
@@ -54,26 +59,41 @@ class Stream:
         elif self._lagging and len(self._buffer) <= LOW_WATER:
             self._lagging = False
             if self._open:
-                self._send(Pause(self._request_id, PauseReason.SLOW_READER, False))
+                self.pause(PauseReason.SLOW_READER, False)
         return update
 
     async def aclose(self) -> None:
         """Abort the request if it is still in flight, and end its reader's iteration."""
         if self._open:
-            del self._streams[self._request_id]
             self._send(Abort(self._request_id))
+            self._streams.pop(self._request_id, None)
             self._wake()
 
     def put(self, update: RequestUpdate) -> None:
         self._buffer.append(update)
         self._wake()
+        flight = self.flight
+        if update.token_ids:
+            if flight.first_token_time is None:
+                flight.first_token_time = time.monotonic()
+            flight.token_ids += update.token_ids
+        flight.ended = update.terminal
         if len(self._buffer) >= HIGH_WATER and not self._lagging and not update.terminal:
             self._lagging = True
-            self._send(Pause(self._request_id, PauseReason.SLOW_READER, True))
+            self.pause(PauseReason.SLOW_READER, True)
 
-    def fail(self, message: str) -> None:
-        """The engine died: raise :class:`EngineDied` once the reader has caught up."""
-        self._error = message
+    def pause(self, reason: PauseReason, paused: bool, by: str | None = None) -> None:
+        """Have the request paused for a reason, or (``paused`` False) that reason withdrawn; the next engine is told
+        too."""
+        if paused:
+            self.flight.pauses[reason] = by
+        else:
+            self.flight.pauses.pop(reason, None)
+        self._send(Pause(self._request_id, reason, paused, by))
+
+    def fail(self, error: EngineDied) -> None:
+        """No engine goes on with the request: raise the error once the reader has caught up."""
+        self._error = error
         self._wake()
 
     @property

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import add
 
-from msgspec.structs import asdict, astuple
+from msgspec.structs import asdict, astuple, replace
 
 from ekiden.engine.interface import (
     LATENCIES,
@@ -91,11 +91,23 @@ class Totals:
         (self.refused_by_door if refusal.by_door else self.refused)[refusal.reason.value] += 1
         self._add(request.tenant, TenantTotals(refused=1))
 
+    def sums(self) -> EngineStats:
+        """What was counted, without what stands at a moment."""
+        return EngineStats(
+            **asdict(self.counters),
+            finished_total=dict(self.finished),
+            refused_total=dict(self.refused),
+            refused_by_door_total=dict(self.refused_by_door),
+            steps_by_tokens=tuple(self.steps_by_tokens),
+            latencies=tuple(histogram.snapshot() for histogram in self.latencies.values()),
+            tenants=self.tenants,
+        )
+
     def snapshot(self, population: Population, kv: KVCacheManager, wait_reason: WaitReason | None) -> EngineStats:
         """The counters, with where the requests stand now; ``wait_reason`` holds back all that wait."""
         num_waiting = len(population.queued)
-        return EngineStats(
-            **asdict(self.counters),
+        return replace(
+            self.sums(),
             num_running=len(population.running),
             num_waiting=num_waiting,
             num_paused=len(population.paused),
@@ -106,12 +118,6 @@ class Totals:
             kv_blocks_used=kv.pool.num_referenced,
             prefix_cache_queries_total=kv.prefix_queries,
             prefix_cache_hits_total=kv.prefix_hits,
-            finished_total=dict(self.finished),
-            refused_total=dict(self.refused),
-            refused_by_door_total=dict(self.refused_by_door),
-            steps_by_tokens=tuple(self.steps_by_tokens),
-            latencies=tuple(histogram.snapshot() for histogram in self.latencies.values()),
-            tenants=self.tenants,
         )
 
     def _observe(self, finish: Finish) -> None:
@@ -121,10 +127,11 @@ class Totals:
         )  # fmt: skip
         seconds: dict[str, float | None] = {"e2e_request_latency": end - arrival}
         if admitted is not None:
-            seconds["request_queue_time"] = admitted - arrival
+            if first is None or first >= admitted:  # otherwise an earlier engine had admitted it, nobody knows when
+                seconds["request_queue_time"] = admitted - arrival
             if first is not None:
                 seconds["time_to_first_token"] = first - arrival
-                seconds["request_prefill_time"] = first - admitted
+                seconds["request_prefill_time"] = first - admitted if first >= admitted else None
                 seconds["request_decode_time"] = end - first
                 seconds["request_time_per_output_token"] = time_per_output_token(first, end, finish.num_output_tokens)
         for name, value in seconds.items():

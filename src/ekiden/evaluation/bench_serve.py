@@ -7,7 +7,7 @@ import httpx
 
 from ekiden.evaluation.bench import WHOLE, Shape, lineage
 from ekiden.evaluation.load import closed_loop, completion_requests, open_loop
-from ekiden.evaluation.sse_client import Target, TargetError
+from ekiden.evaluation.target import Target, TargetError
 from ekiden.evaluation.workload import poisson_arrivals, synthetic_prompts
 from ekiden.measure.figures import Figures, stream_figures
 
@@ -68,10 +68,11 @@ def get_json(target: Target, route: str) -> Any:
     """One GET below ``/v1``; raises :class:`TargetError` with what went wrong and what to do."""
     url = target.url + route
     try:
-        answer = httpx.get(url, headers=target.auth_headers, timeout=_LOOKUP_TIMEOUT, follow_redirects=True)
+        with target.client(timeout=_LOOKUP_TIMEOUT, follow_redirects=True) as client:
+            answer = client.get(f"{target.base}{route}")
         if answer.is_success:
             return answer.json()
     except (httpx.HTTPError, ValueError) as error:
-        raise TargetError(f"no usable answer from {url}: {error}; is the server running?") from error
+        raise TargetError(target.no_answer(url, error)) from error
     hint = "; give its key with --api-key" if answer.status_code == httpx.codes.UNAUTHORIZED else ""
     raise TargetError(f"{url} answered {answer.status_code} {answer.reason_phrase}{hint}")

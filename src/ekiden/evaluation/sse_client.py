@@ -5,21 +5,18 @@ Rules:
 - no event is parsed by itself: a regular expression counts those with non-empty content, and a time stamp is taken once
   per read. The usage is looked for once, at the end of the answer;
 - any ending but a whole answer is a failure with a short kind: ``http_<status>``, ``error_event``, ``truncated``,
-  ``malformed``, ``timeout``, ``connect``.
+  ``malformed``, ``timeout``, ``connect``;
+- a load goes to the server itself, whatever proxy is set: a proxy's pace is not the server's.
 """
 
 import asyncio
-import json
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 import httptools
-import httpx
 
-from ekiden.errors import UserError
+from ekiden.evaluation.target import Target
 from ekiden.measure.figures import RequestRecord
 
 # Unescaped quotes, so that the same words inside generated text do not match.
@@ -29,52 +26,6 @@ _ERROR = re.compile(rb'(?:^|\n)data: ?\{"error"')
 _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]")
 _TAIL_BYTES = 4096
 _READ_BYTES = 1 << 16
-_HIGHEST_PORT = 65_535
-
-
-class TargetError(UserError, ValueError):
-    """The address of the server under test cannot be used, or nobody answers there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A server under test."""
-
-    base: httpx.URL
-    """It ends in /v1."""
-    api_key: str | None = None
-
-    @classmethod
-    def parse(cls, url: str, *, api_key: str | None = None) -> "Target":
-        """From ``http://host:port`` with or without ``/v1``; raises :class:`TargetError`."""
-        try:
-            base = httpx.URL(url if "://" in url else f"http://{url}")
-        except httpx.InvalidURL as error:
-            raise TargetError(f"url is {url!r}: {error}") from error
-        if base.scheme not in ("http", "https") or not base.host or (base.port or 0) > _HIGHEST_PORT:
-            raise TargetError(f"url is {url!r}; write it as http://127.0.0.1:8000")
-        return cls(base=base.copy_with(path=base.path.rstrip("/").removesuffix("/v1") + "/v1"), api_key=api_key)
-
-    @property
-    def url(self) -> str:
-        return str(self.base)
-
-    @property
-    def auth_headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-
-    def request_bytes(self, route: str, payload: dict[str, Any]) -> bytes:
-        """The whole POST for one streamed request, made ahead of time."""
-        body = json.dumps(payload, separators=(",", ":")).encode()
-        headers = {
-            "Host": self.base.netloc.decode(),
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream",
-            "Content-Length": len(body),
-            **self.auth_headers,
-        }
-        lines = [f"POST {self.base.path}{route} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
 class Connection:
@@ -126,9 +77,12 @@ class Connection:
             if reader.at_eof() or writer.is_closing():  # the server has closed it meanwhile
                 await self.close()
         if self._streams is None:
-            base = self._target.base
-            tls = base.scheme == "https"
-            self._streams = await asyncio.open_connection(base.host, base.port or (443 if tls else 80), ssl=tls or None)
+            base, path = self._target.base, self._target.socket
+            tls = True if base.scheme == "https" else None
+            if path is not None:
+                self._streams = await asyncio.open_unix_connection(path)
+            else:
+                self._streams = await asyncio.open_connection(base.host, base.port or (443 if tls else 80), ssl=tls)
         return self._streams
 
     async def _read_answer(self, reader: asyncio.StreamReader, record: RequestRecord) -> str | None:

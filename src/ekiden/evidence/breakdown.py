@@ -83,6 +83,8 @@ def breakdown(reader: LedgerReader, request: RequestRow) -> Breakdown:
         splitter.inbox(first.start)
         for span in timeline.spans_until(Moment(last.turn, 1, last.end)):
             splitter.split(span)
+        if found.end is not None and timeline.open:  # its engine died, and what it did last is lost
+            splitter.add(Cause.UNRECORDED, max(0, found.end.at - last.end), last.turn)
         found.causes = sorted(splitter.causes.values(), key=lambda cause: -cause.micros)
     return found
 
@@ -117,10 +119,11 @@ class _Splitter:
         self._reader = reader
         self._request = timeline.request
         self._chunks = timeline.chunks
+        self._preempted = timeline.preempted_turns
         self._orders = reader.history("scheduling_policy")
         self.causes: dict[Cause, CauseTime] = {}
 
-    def _add(
+    def add(
         self, cause: Cause, micros: int, turn: int, last: int = 0, *, other: int | None = None, detail: str = ""
     ) -> None:
         """Charge time of one turn, or of the turns up to ``last``."""
@@ -136,20 +139,24 @@ class _Splitter:
             time.details[detail] += micros
 
     def inbox(self, start: int) -> None:
-        """From arrival to the start of the turn that took it in: the step in progress had to end first."""
+        """From arrival to the start of the turn that took it in: the step in progress had to end first, or another
+        engine."""
         arrival, turn = self._request.arrival, self._request.turn
+        if self._request.carried is not None:
+            self.add(Cause.EARLIER_ENGINE, start - arrival, turn)
+            return
         running = self._reader.turn(turn - 1)
         inside = 0
         if running is not None and running.took:
             inside = max(0, min(running.end, start) - max(running.start, arrival))
             self._step_in_progress(running, inside)
-        self._add(Cause.STEP_BOUNDARY, start - arrival - inside, turn)
+        self.add(Cause.STEP_BOUNDARY, start - arrival - inside, turn)
 
     def _step_in_progress(self, row: TurnRow, micros: int) -> None:
         """Time spent until a step ended: the part that its prefill chunks cost is charged to them."""
         others = micros * row.prefill_time // row.took if row.took else 0
-        self._add(Cause.OTHERS_PREFILL, others, row.turn, detail="step_in_progress")
-        self._add(Cause.STEP_BOUNDARY, micros - others, row.turn)
+        self.add(Cause.OTHERS_PREFILL, others, row.turn, detail="step_in_progress")
+        self.add(Cause.STEP_BOUNDARY, micros - others, row.turn)
 
     def split(self, span: Span) -> None:
         match span.phase:
@@ -161,11 +168,18 @@ class _Splitter:
                 self._decode(span)
             case Phase.PAUSED:
                 self._whole(span, Cause.OPERATOR_PAUSE if span.pauses & _OPERATOR else Cause.SLOW_READER)
+            case Phase.RECOMPUTE if self._catches_up(span):
+                self._whole(span, Cause.CATCHING_UP)
             case phase:  # preempted, resuming or recomputing
                 self._whole(span, Cause[phase.name])
 
+    def _catches_up(self, span: Span) -> bool:
+        """Whether it computes what an earlier engine had computed: it has been preempted neither before nor since."""
+        preempted = self._preempted
+        return self._request.carried is not None and not (preempted and preempted[0] <= span.begin.turn)
+
     def _whole(self, span: Span, cause: Cause) -> None:
-        self._add(cause, span.end.at - span.begin.at, span.begin.turn, span.end.turn)
+        self.add(cause, span.end.at - span.begin.at, span.begin.turn, span.end.turn)
 
     def _turns(self, span: Span) -> Iterator[tuple[TurnRow, int, int]]:
         """The turns of a span, each with how much of the gap before it and of its body belongs to the span."""
@@ -175,7 +189,7 @@ class _Splitter:
             body = row.end - at - gap if row.turn < last or span.end.late else 0
             at += gap + body
             yield row, gap, body
-        self._add(Cause.UNRECORDED, span.end.at - at, last)
+        self.add(Cause.UNRECORDED, span.end.at - at, last)
 
     def _waiting(self, span: Span) -> None:
         """Each gap and body goes to the reason that was found before it."""
@@ -190,14 +204,14 @@ class _Splitter:
 
         for row, gap, body in self._turns(span):
             why, other = cause(row.turn)
-            self._add(why, gap, row.turn, other=other)
+            self.add(why, gap, row.turn, other=other)
             if row.wait_start is not None:
                 wait, head = row.wait_start, row.head_start
             why, other = cause(row.turn)
             if why is Cause.STEP_BOUNDARY:
                 self._step_in_progress(row, body)
             else:
-                self._add(why, body, row.turn, other=other)
+                self.add(why, body, row.turn, other=other)
             wait, head = row.wait, row.head
 
     def _overtaken(self, span: Span) -> list[tuple[int, int, int]]:
@@ -210,15 +224,15 @@ class _Splitter:
     def _prefill(self, span: Span) -> None:
         """Turns with a chunk are its own prefill, less other prompts' share of them; those without have a reason."""
         for row, gap, body in self._turns(span):
-            self._add(Cause.HOST, gap, row.turn)
+            self.add(Cause.HOST, gap, row.turn)
             if not body:
                 continue
             if chunk := self._chunks.get(row.turn):
                 others = row.prefill_time * max(0, row.prefill_tokens - chunk) // max(1, row.prefill_tokens)
                 swapping = max(0, min(row.took - row.p90, row.took - others)) if row.swapped else 0
-                self._add(Cause.OTHERS_PREFILL, others, row.turn, detail="shared_steps")
-                self._add(Cause.SWAPPING, swapping, row.turn)
-                self._add(Cause.OWN_PREFILL, body - others - swapping, row.turn)
+                self.add(Cause.OTHERS_PREFILL, others, row.turn, detail="shared_steps")
+                self.add(Cause.SWAPPING, swapping, row.turn)
+                self.add(Cause.OWN_PREFILL, body - others - swapping, row.turn)
             elif span.left_out:
                 self._left_out(span.left_out, body, row.turn)
             else:
@@ -226,7 +240,7 @@ class _Splitter:
 
     def _left_out(self, code: int, micros: int, first: int, last: int = 0) -> None:
         reason = LEFT_OUT_REASONS[code]
-        self._add(_LEFT_OUT_CAUSES[reason], micros, first, last, detail=reason.value)
+        self.add(_LEFT_OUT_CAUSES[reason], micros, first, last, detail=reason.value)
 
     def _decode(self, span: Span) -> None:
         """Sums over the span's steps: long answers have thousands of them."""
@@ -234,14 +248,14 @@ class _Splitter:
         last = span.end.turn if span.end.late else span.end.turn - 1
         total = span.end.at - span.begin.at
         if last < first:
-            self._add(Cause.HOST, total, span.begin.turn)
+            self.add(Cause.HOST, total, span.begin.turn)
             return
         turns, took, prefill, swapping = self._reader.sums(first, last)
         if span.left_out:
             self._left_out(span.left_out, took, first, last)
         else:
-            self._add(Cause.OTHERS_PREFILL, prefill, first, last, detail="shared_steps")
-            self._add(Cause.SWAPPING, swapping, first, last)
-            self._add(Cause.OWN_DECODE, took - prefill - swapping, first, last)
+            self.add(Cause.OTHERS_PREFILL, prefill, first, last, detail="shared_steps")
+            self.add(Cause.SWAPPING, swapping, first, last)
+            self.add(Cause.OWN_DECODE, took - prefill - swapping, first, last)
         whole = turns == last - first + 1
-        self._add(Cause.HOST if whole else Cause.UNRECORDED, total - took, first, last)
+        self.add(Cause.HOST if whole else Cause.UNRECORDED, total - took, first, last)

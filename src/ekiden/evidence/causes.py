@@ -43,6 +43,8 @@ class Cause(StrEnum):
     RUNNING_KV_BLOCKS = _formation("held_back_by_kv_blocks", "sitting out steps because no KV block was free")
     PREEMPTED = _formation("preempted", "being preempted: its KV blocks were taken for requests that had run longer")
     RECOMPUTE = _formation("recomputing_after_preemption", "computing again what was dropped when it was preempted")
+    EARLIER_ENGINE = _intake("earlier_engine", "being in an engine that ended, until another one took it over")
+    CATCHING_UP = _formation("recomputing_after_engine_end", "computing again what an engine that ended had computed")
     RESUMING = _refill("waiting_to_resume", "waiting to come back after a pause")
     SLOW_READER = _retirement("slow_reader", "being paused because its client read too slowly")
     OPERATOR_PAUSE = _intake("paused_by_operator", "being paused by an operator")

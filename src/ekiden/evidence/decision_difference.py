@@ -53,7 +53,7 @@ def _of_request(row: RequestRow) -> tuple[object, ...]:
     """What intake decided about a request. Messages are left out: they may repeat texts that were not kept."""
     detail = request_detail_of(row)
     found = (detail.num_waiting, detail.waiting_tokens, detail.worst_case_blocks, detail.expected_output)
-    return (*row[:-1], *found, detail.param, detail.retry_after)
+    return (*row._replace(detail=b""), *found, detail.param, detail.retry_after)
 
 
 def _of_end(row: EndRow) -> tuple[object, ...]:

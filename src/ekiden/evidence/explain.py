@@ -13,9 +13,17 @@ from ekiden.evidence.breakdown import Breakdown, CauseTime, breakdown
 from ekiden.evidence.causes import OWN_WORK, REMEDIES, Cause
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
 from ekiden.evidence.words import event_words, seconds
-from ekiden.ledger.records import EndRow, EventKind, RequestRow
+from ekiden.ledger.dead_ends import NOT_RECORDED
+from ekiden.ledger.records import ENGINE_ENDED, CarriedDetail, EndRow, EventKind, RequestRow
+from ekiden.ledger.retention import was_killed
+from ekiden.state.request import FinishReason
 
-_CUT_SHORT = {"deadline": "Ended by its deadline", "abort": "Aborted by its client", "error": "Failed ({message})"}
+_CUT_SHORT = {
+    "deadline": "Ended by its deadline",
+    "abort": "Aborted by its client",
+    "error": "Failed ({message})",
+    ENGINE_ENDED: "Its engine ended ({message}) and it goes on in a later run: it was cut off",
+}
 _NAMED = 3
 """How many other requests are named for one cause."""
 
@@ -47,6 +55,15 @@ class LifeEvent(msgspec.Struct, frozen=True, kw_only=True):
     words: str
 
 
+class CarriedOver(msgspec.Struct, frozen=True, kw_only=True):
+    """The request came from an engine that had ended: with so many tokens, after so many engines, the last of which
+    was recorded as the run ``run_id``."""
+
+    output_tokens: int
+    engines_ended: int
+    run_id: str | None
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """``causes`` add up to ``e2e_seconds``, largest first. ``status``: finished, refused or in_flight."""
 
@@ -69,23 +86,31 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     causes: list[CauseShare]
     life: list[LifeEvent]
+    carried_over: CarriedOver | None = None
 
 
 def explain(reader: LedgerReader, request: RequestRow, *, viewer: str | None = None) -> Explanation:
     """Everything about one request. ``viewer``: the tenant who asks, None for an operator."""
     found, detail = breakdown(reader, request), request_detail_of(request)
     end, timeline, refused = found.end, found.timeline, request.refusal is not None
+    lost = end is None and not refused and was_killed(reader.path)
     shares = [_share(reader, found, time, viewer) for time in found.causes]
+    headline = f"Refused ({request.refusal}): {detail.message}" if refused else _headline(found, shares, lost)
+    came = None
+    if detail.carried is not None:
+        ends, run_id = detail.carried.ends, detail.carried.run_id
+        came = CarriedOver(output_tokens=request.carried or 0, engines_ended=ends, run_id=run_id)
+        headline += _before(came)
     return Explanation(
         request_id=request.request_id,
         run_id=reader.header.run_id,
         tenant=request.tenant,
-        status="refused" if refused else "in_flight" if end is None else "finished",
-        reason=request.refusal if refused else None if end is None else end.reason,
-        headline=f"Refused ({request.refusal}): {detail.message}" if refused else _headline(found, shares),
+        status="refused" if refused else "in_flight" if end is None and not lost else "finished",
+        reason=request.refusal if refused else end.reason if end is not None else FinishReason.ERROR if lost else None,
+        headline=headline,
         e2e_seconds=(found.e2e if end is None else end.e2e) / 1e6,
         queue_seconds=request.seconds_until(timeline.admitted and timeline.admitted.at),
-        ttft_seconds=request.seconds_until(timeline.first_token and timeline.first_token.at),
+        ttft_seconds=_ttft(reader, found, detail.carried),
         prompt_tokens=request.prompt_tokens,
         cached_tokens=0 if end is None else end.cached_tokens,
         output_tokens=0 if end is None else end.output_tokens,
@@ -96,15 +121,33 @@ def explain(reader: LedgerReader, request: RequestRow, *, viewer: str | None = N
         fingerprint=reader.header.fingerprint,
         causes=shares,
         life=_life(found),
+        carried_over=came,
     )
 
 
-def _headline(found: Breakdown, shares: list[CauseShare]) -> str:
-    """One or two sentences: how it ended, and what took most of its time."""
+def _ttft(reader: LedgerReader, found: Breakdown, carried: CarriedDetail | None) -> float | None:
+    """An earlier engine may have given the first token."""
+    if carried is not None and carried.first_token_time is not None:
+        return found.request.seconds_until(round(carried.first_token_time * 1e6) - reader.header.clock_base)
+    first = found.timeline.first_token
+    return found.request.seconds_until(first and first.at)
+
+
+def _before(came: CarriedOver) -> str:
+    """What happened before this run."""
+    engines = "an engine" if came.engines_ended == 1 else f"{came.engines_ended} engines"
+    recorded = f" (explain --run {came.run_id} tells of that)" if came.run_id else ""
+    return f" It brought {came.output_tokens} tokens from {engines} that ended{recorded}."
+
+
+def _headline(found: Breakdown, shares: list[CauseShare], lost: bool) -> str:
+    """One or two sentences: how it ended, and what took most of its time. ``lost``: its engine died without a word."""
     if not shares:
         return "Its turns are past the ledger's retention; only its end is known."
     end, total, first = found.end, seconds(found.e2e / 1e6), shares[0]
-    if end is None:
+    if lost:
+        opening = f"Failed ({NOT_RECORDED}) after {total} or more"
+    elif end is None:
         opening = f"In the engine for {total} so far"
     elif end.reason in _CUT_SHORT:
         how = _CUT_SHORT[end.reason].format(message=end_detail_of(end).message)

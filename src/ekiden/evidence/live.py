@@ -270,7 +270,7 @@ class _Builder:
         silent: list[int] = []
         for first, end in merged(stretch for one in self._live for stretch in one.stretches_until(last)):
             silent += self._reader.silent_turns(first, end)
-        return {one.number: one.output_tokens(1, last, silent) for one in self._live}
+        return {one.number: one.output_tokens(1, last, silent) + (one.request.carried or 0) for one in self._live}
 
     # --- tenants and controls
 

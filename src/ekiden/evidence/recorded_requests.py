@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from ekiden.ledger.details import KEY_BYTES, unpack_tokens
-from ekiden.ledger.records import RequestDetail, RequestRow
-from ekiden.state.request import Request
+from ekiden.ledger.records import CarriedDetail, RequestDetail, RequestRow
+from ekiden.state.request import Carried, Request
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 
 
@@ -60,7 +60,7 @@ def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) 
         kept = sampling["grammar"]
         kind = GrammarKind(kept["kind"] if isinstance(kept, dict) else kept)
         sampling["grammar"] = Grammar(kind=kind, source=str(row.request))
-    sampling.pop("thinking", None)  # it decides where stop strings and grammars apply
+    sampling.pop("reasoning_marks", None)  # it decides where stop strings and grammars apply
     if "stop_token_ids" in sampling:
         sampling["stop_token_ids"] = tuple(sampling["stop_token_ids"])
     return Request(
@@ -73,12 +73,24 @@ def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) 
         deadline=detail.deadline,
         external_id=detail.external_id,
         traceparent=detail.traceparent,
+        carried=None if detail.carried is None else _carried_of(row.carried or 0, detail.carried),
+    )
+
+
+def _carried_of(count: int, detail: CarriedDetail) -> Carried:
+    """What a request brought. Which tokens these were decides nothing but what stop strings and grammars made of them,
+    which is recorded."""
+    return Carried(
+        token_ids=(0,) * count, first_token_time=detail.first_token_time, ends=detail.ends, run_id=detail.run_id
     )
 
 
 def kept_request_of(row: RequestRow, detail: RequestDetail) -> Request | None:
-    """The request itself, for a replay with the model; None when its prompt was not kept."""
+    """The request itself, for a replay with the model; None when its prompt was not kept. What it brought from an
+    earlier engine is left out: the whole answer is made again."""
     if detail.prompt is None:
         return None
     sampling = msgspec.convert(detail.sampling, SamplingParams)
-    return msgspec.structs.replace(request_of(row, detail, unpack_tokens(detail.prompt)), sampling=sampling)
+    return msgspec.structs.replace(
+        request_of(row, detail, unpack_tokens(detail.prompt)), sampling=sampling, carried=None
+    )

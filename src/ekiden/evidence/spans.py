@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from ekiden.config import is_loopback
 from ekiden.evidence.extras import ExportError, needed
 from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.words import event_words
@@ -29,9 +30,14 @@ def traces_endpoint(url: str) -> str:
 
 
 def otlp_exporter(endpoint: str) -> Any:
-    """An exporter that posts spans to an OTLP/HTTP endpoint such as ``http://localhost:4318``."""
+    """An exporter that posts spans to an OTLP/HTTP endpoint such as ``http://localhost:4318``.
+
+    One on this machine is reached directly, whatever proxy the environment names.
+    """
     module = needed("opentelemetry.exporter.otlp.proto.http.trace_exporter", "otel")
-    return module.OTLPSpanExporter(endpoint=traces_endpoint(endpoint))
+    session, place = needed("requests", "otel").Session(), urlsplit(endpoint)
+    session.trust_env = not (place.scheme == "http" and is_loopback(place.hostname or ""))
+    return module.OTLPSpanExporter(endpoint=traces_endpoint(endpoint), session=session)
 
 
 def export_spans(reader: LedgerReader, exporter: Any) -> int:

@@ -24,7 +24,8 @@ class Phase(Enum):
     PREFILL = auto()
     DECODE = auto()
     RECOMPUTE = auto()
-    """What was dropped when it was preempted or paused is being computed again."""
+    """What was dropped when it was preempted or paused is being computed again, or what an engine that ended had
+    computed."""
     PREEMPTED = auto()
     RESUMING = auto()
     """Its pause is over and it waits for a slot."""
@@ -98,13 +99,18 @@ class Timeline:
         self._apply(event)
         moment = None if event.at is None else Moment(event.turn, event.late, event.at)
         ended = event.kind is EventKind.ENDED
-        if event.kind is EventKind.ARRIVED:
+        if event.kind in (EventKind.ARRIVED, EventKind.CARRIED):
             self._since = moment
         elif self._since is None or moment is None:  # the turn of its arrival is no longer kept
             return
         elif ended or before != self._state:
             self.spans.append(Span(*before, self._since, moment))
             self._since = None if ended else moment
+
+    @property
+    def open(self) -> bool:
+        """Whether no turn has ended it."""
+        return self._since is not None
 
     @property
     def _state(self) -> tuple[Phase, int, bool, int]:
@@ -115,7 +121,8 @@ class Timeline:
         turn, value = event.turn, event.value
         match event.kind:
             case EventKind.ADMITTED:
-                self.phase, self.admitted, self.slot_turn, self.blocked = Phase.PREFILL, event, turn, False
+                self.phase = Phase.RECOMPUTE if self.request.carried else Phase.PREFILL
+                self.admitted, self.slot_turn, self.blocked = event, turn, False
                 self.computed = value
             case EventKind.PREFILL:
                 self.chunks[turn] = value
@@ -150,7 +157,7 @@ class Timeline:
 
     def _resume(self, event: Event) -> None:
         slot, whole = Resumed.of(event.value)
-        if self.first_token is None:
+        if self.first_token is None and not self.request.carried:
             self.phase = Phase.PREFILL
         else:
             self.phase = Phase.DECODE if whole else Phase.RECOMPUTE

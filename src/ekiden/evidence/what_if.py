@@ -144,6 +144,7 @@ class _Load:
                 offered = msgspec.structs.replace(
                     request_of(row, detail, prompts.prompt(row, detail)),
                     request_id=str(row.request),
+                    carried=None,
                     sampling=SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True),
                     arrival_time=row.arrival / 1e6,
                     deadline=None if detail.deadline is None else detail.deadline - header.clock_base / 1e6,

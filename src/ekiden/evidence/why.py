@@ -11,7 +11,7 @@ import msgspec
 from ekiden.evidence.explain import explain
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
 from ekiden.evidence.words import seconds
-from ekiden.ledger.records import EventKind, RequestRow
+from ekiden.ledger.records import ENGINE_ENDED, EventKind, RequestRow
 from ekiden.state.request import FinishReason, RefusalReason
 
 WordsAndFacts = tuple[str, dict[str, Any]]
@@ -91,6 +91,9 @@ def _truncated(reader: LedgerReader, request: RequestRow) -> WordsAndFacts:
         return "It was not cut short: it has no answer that ended.", {}
     own, made = detail.sampling.get("max_tokens"), end.output_tokens
     facts = {"reason": end.reason, "output_tokens": made, "max_tokens": own, "room": request.max_tokens}
+    if end.reason == ENGINE_ENDED:
+        words = f"Its engine ended after {made} tokens ({end_detail_of(end).message}); it went on in the next run."
+        return words, facts
     match FinishReason(end.reason):
         case FinishReason.STOP:
             words = f"It was not cut short: it ended by itself after {made} tokens."

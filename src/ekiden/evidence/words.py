@@ -17,6 +17,7 @@ _WORDS = {
     EventKind.PREFILL: "{} prompt tokens computed",
     EventKind.FIRST_TOKEN: "first token",
     EventKind.CAUGHT_UP: "what was dropped is computed again",
+    EventKind.CARRIED: "taken over from an engine that had ended, with {} tokens",
     EventKind.TOKENS: "{} tokens in one step, drafts included",
     EventKind.ENDED: "ended",
 }

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from ekiden.kv_cache.prefix_cache import prompt_keys
-from ekiden.ledger.records import EndDetail, RequestDetail
-from ekiden.state.request import Finish, FinishReason, Refusal, RefusalReason
+from ekiden.ledger.records import CarriedDetail, EndDetail, RequestDetail
+from ekiden.state.request import Carried, Finish, FinishReason, Refusal, RefusalReason
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import Sequence
 from ekiden.state.turn import Arrival
@@ -75,7 +75,12 @@ def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep
         bad_token=_bad_token(prompt, refusal),
         traceparent=request.traceparent,
         by_door=refusal is not None and refusal.by_door,
+        carried=_carried_detail(request.carried),
     )
+
+
+def _carried_detail(carried: Carried | None) -> CarriedDetail | None:
+    return None if carried is None else CarriedDetail(carried.ends, carried.run_id, carried.first_token_time)
 
 
 def end_detail(sequence: Sequence, finish: Finish, keep_prompts: bool) -> EndDetail:

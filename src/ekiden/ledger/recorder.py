@@ -194,7 +194,10 @@ class Recorder:
         number, request, outcome = self._numbered, arrival.request, arrival.outcome
         if isinstance(outcome, Sequence):
             self._number[outcome], self._live[request.request_id] = number, outcome
-            self._event(number, EventKind.ARRIVED)
+            if request.carried is None:
+                self._event(number, EventKind.ARRIVED)
+            else:
+                self._event(number, EventKind.CARRIED, len(request.carried.token_ids))
         else:
             self._event(number, EventKind.REFUSED)
             refused = self._encode(EndDetail(output_digest=b"", message=outcome.message))
@@ -212,6 +215,7 @@ class Recorder:
                 request.priority,
                 outcome.reason.value if isinstance(outcome, Refusal) else None,
                 self._encode(request_detail(arrival, self._block_size, self._prefix_caching, self._keep_prompts)),
+                None if request.carried is None else len(request.carried.token_ids),
             )
         )
 
@@ -320,6 +324,8 @@ class Recorder:
             number = self._number[sequence]
             admitted.append(Admitted(number, slot, blocks, sequence.num_cached_tokens, standing))
             self._event(number, EventKind.ADMITTED, sequence.num_cached_tokens, late=late)
+            if sequence.num_output_tokens:  # it brought them from an engine that had ended
+                self._recomputing.add(sequence)
         return admitted
 
     def _resumed(self, outcome: RefillOutcome | None, *, late: int) -> list[int]:

@@ -23,7 +23,10 @@ from ekiden.state.turn import LeftOutReason, WaitReason
 
 FORMAT = 3
 REFUSED = "refused"
-"""The reason in the end row of a request that was refused; other end rows have a FinishReason."""
+"""The reason in the end row of a request that was refused."""
+ENGINE_ENDED = "engine_ended"
+"""The reason in the end row of a request whose engine died and that goes on in the next run. All others have a
+FinishReason."""
 
 WAIT_REASONS = {1: WaitReason.SLOTS, 2: WaitReason.KV_BLOCKS, 3: WaitReason.PREEMPTED_FIRST, 4: WaitReason.BATCHING}
 LEFT_OUT_REASONS = {
@@ -66,6 +69,8 @@ class EventKind(IntEnum):
     """value 1: the engine's own work for it failed, and this turn gave it no token; otherwise 0."""
     TOKENS = 13
     """A decode row with drafts gave it several tokens in this turn. value: how many."""
+    CARRIED = 14
+    """It arrived from an engine that had ended. value: the tokens that it brought."""
 
 
 class Resumed(NamedTuple):
@@ -148,6 +153,8 @@ class RequestRow(NamedTuple):
     priority: int
     refusal: str | None
     detail: bytes
+    carried: int | None = None
+    """The tokens that it brought from engines that had ended; None for a request that is new."""
 
     def seconds_until(self, at: int | None) -> float | None:
         """From its arrival to a time of the run; None where there is no such time."""
@@ -197,6 +204,15 @@ TABLES = {TurnRow: "turns", EventRow: "events", RequestRow: "requests", EndRow: 
 """The tables of a run, by their rows. All but the turns have the names of the fields of :class:`Rows`."""
 
 
+class CarriedDetail(msgspec.Struct, frozen=True, array_like=True):
+    """What a request brought from engines that had ended: how many they were, the run of the last one, and the time of
+    its first token, in seconds on the engine's clock."""
+
+    ends: int
+    run_id: str | None
+    first_token_time: float | None
+
+
 class RequestDetail(msgspec.Struct, frozen=True, array_like=True):
     """What a request asked for, and the state of the queue when intake took it in.
 
@@ -225,6 +241,7 @@ class RequestDetail(msgspec.Struct, frozen=True, array_like=True):
     traceparent: str | None = None
     by_door: bool = False
     """The HTTP layer refused it, and the engine only recorded that."""
+    carried: CarriedDetail | None = None
 
 
 class EndDetail(msgspec.Struct, frozen=True, array_like=True):

@@ -74,10 +74,20 @@ class Retention:
 
 def is_being_written(path: Path) -> bool:
     """True while a live process holds the run's lock."""
+    return _lock_is_held(path) is True
+
+
+def was_killed(path: Path) -> bool:
+    """True when the run's writer is gone and had not closed it, which takes the lock away."""
+    return _lock_is_held(path) is False
+
+
+def _lock_is_held(path: Path) -> bool | None:
+    """None where there is no lock."""
     try:
         handle = os.open(path.with_suffix(".lock"), os.O_RDWR)
     except FileNotFoundError:
-        return False
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ekiden.models.errors import ModelError
+from ekiden.models.errors import ModelError, cut
 from ekiden.models.files import unreadable
 
 MAGIC = b"GGUF"
@@ -30,6 +30,9 @@ MAX_TENSORS = 65_536
 MAX_NUMBERS = 1 << 24
 MAX_TEXTS = 1 << 22
 MAX_NESTING = 3
+MAX_KEY = (1 << 16) - 1
+MAX_TEXT = 1 << 20
+"""Bytes of one text: chat templates have thousands."""
 DEFAULT_ALIGNMENT = 32
 
 # GGML type number -> name, elements in a block, bytes in a block.
@@ -70,7 +73,7 @@ class GGUFFile:
     """An open GGUF file: ``metadata`` and ``tensors``, with the weights left on disk until :meth:`raw` maps them.
 
     Raises:
-        ModelError: the file is not GGUF, has an unknown version, is one part of several, is truncated or is damaged.
+        ModelError: the file is not GGUF, has an unknown version, is truncated or is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,12 +95,6 @@ class GGUFFile:
                 f"{path}: general.alignment is {alignment!r:.40}, not a multiple of 8; fetch the file again"
             )
         self.tensors: dict[str, TensorInfo] = self._read_tensors(tensor_count, alignment)
-        split_count = self.metadata.get("split.count", 0)
-        if isinstance(split_count, int) and split_count > 1:
-            raise ModelError(
-                f"{path}: this is one of {split_count} parts of a split GGUF; join them with "
-                "`llama-gguf-split --merge` and give the joined file"
-            )
 
     def raw(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
         """The tensor's bytes as a read-only view of the mapped file, ``[num_bytes]``."""
@@ -119,12 +116,14 @@ class GGUFFile:
     def _count(self, what: str, least_bytes_each: int, limit: int) -> int:
         """Read a 64-bit count and check that the rest of the file can hold so many items."""
         value: int = self._unpack("Q")
-        if value > limit or value * least_bytes_each > self._size - self._position:
+        if value * least_bytes_each > self._size - self._position:
             raise self._failure(f"{what} is {value:,}, more than the file can hold")
+        if value > limit:
+            raise self._failure(f"{what} is {value:,}, over the limit of {limit:,}")
         return value
 
-    def _read_string(self, what: str) -> str:
-        length = self._count(f"length of {what}", 1, self._size)
+    def _read_string(self, what: str, limit: int = MAX_TEXT) -> str:
+        length = self._count(f"length of {what}", 1, limit)
         start = self._position
         self._position = start + length
         try:
@@ -144,9 +143,9 @@ class GGUFFile:
     def _read_metadata(self) -> dict[str, MetadataValue]:
         result: dict[str, MetadataValue] = {}
         for _ in range(self._count("number of metadata keys", 8 + 4 + 1, MAX_KEYS)):
-            key = self._read_string("a metadata key")
+            key = self._read_string("a metadata key", MAX_KEY)
             if key in result:
-                raise self._failure(f"metadata key {key!r} occurs twice")
+                raise self._failure(f"metadata key {cut(key)} occurs twice")
             result[key] = self._read_value(key, self._unpack("I"), 0)
         return result
 
@@ -157,7 +156,7 @@ class GGUFFile:
         if type_id == _STRING:
             return self._read_string(key)
         if type_id != _ARRAY or depth == MAX_NESTING:
-            raise self._failure(f"metadata key {key!r} has the unknown value type {type_id}")
+            raise self._failure(f"metadata key {cut(key)} has the unknown value type {type_id}")
         item_type: int = self._unpack("I")
         if item_type in _SCALARS:
             dtype = np.dtype("<" + _SCALARS[item_type])
@@ -181,6 +180,8 @@ class GGUFFile:
                 end = position + 8 + unpack_length(data, position)[0]
                 if end > size:
                     raise self._failure(f"cut short at byte {size}, inside {key}")
+                if end - position > MAX_TEXT + 8:
+                    raise self._failure(f"item {len(result)} of {key} is {end - position - 8:,} bytes long")
                 result.append(data[position + 8 : end].decode("utf-8"))
                 position = end
         except struct.error as error:
@@ -195,35 +196,35 @@ class GGUFFile:
         for _ in range(count):
             tensor = self._read_tensor()
             if tensor.name in result:
-                raise self._failure(f"tensor {tensor.name!r} occurs twice")
+                raise self._failure(f"tensor {cut(tensor.name)} occurs twice")
             result[tensor.name] = tensor
         start = (self._position + alignment - 1) // alignment * alignment
         for name, tensor in result.items():
             end = start + tensor.offset + tensor.num_bytes
             if end > self._size:
-                raise self._failure(f"tensor {name!r} ends at byte {end:,}, past the end ({self._size:,})")
+                raise self._failure(f"tensor {cut(name)} ends at byte {end:,}, past the end ({self._size:,})")
             result[name] = tensor._replace(offset=start + tensor.offset)
         return result
 
     def _read_tensor(self) -> TensorInfo:
         """One row of the table; its offset still counts from the end of the table."""
-        name = self._read_string("a tensor's name")
+        name = self._read_string("a tensor's name", MAX_KEY)
         dimensions: int = self._unpack("I")
         if not 1 <= dimensions <= MAX_DIMENSIONS:
-            raise self._failure(f"tensor {name!r} has {dimensions} dimensions")
+            raise self._failure(f"tensor {cut(name)} has {dimensions} dimensions")
         shape = tuple(int(self._unpack("Q")) for _ in range(dimensions))[::-1]
         if min(shape) < 1 or max(shape) >= 1 << 40:
-            raise self._failure(f"tensor {name!r} has the shape {list(shape)}")
+            raise self._failure(f"tensor {cut(name)} has the shape {list(shape)}")
         type_id: int = self._unpack("I")
         if type_id not in TENSOR_TYPES:
             names = ", ".join(type_name for type_name, _, _ in TENSOR_TYPES.values())
             raise ModelError(
-                f"{self.path}: tensor {name!r} is of type {_type_name(type_id)}, which is not supported; "
+                f"{self.path}: tensor {cut(name)} is of type {_type_name(type_id)}, which is not supported; "
                 f"give a file whose types are among {names}"
             )
         _, block_elements, block_bytes = TENSOR_TYPES[type_id]
         if shape[-1] % block_elements:
-            raise self._failure(f"rows of tensor {name!r} ({shape[-1]}) are not whole blocks of {block_elements}")
+            raise self._failure(f"rows of tensor {cut(name)} ({shape[-1]}) are not whole blocks of {block_elements}")
         return TensorInfo(name, type_id, shape, self._unpack("Q"), prod(shape) // block_elements * block_bytes)
 
 

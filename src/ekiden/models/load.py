@@ -4,17 +4,17 @@
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ekiden.models.architectures.fields import Fields
 from ekiden.models.architectures.hf_config import spec_from_config
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
-from ekiden.models.architectures.weights import check_weights
+from ekiden.models.architectures.weights import EMBEDDING, HEAD, check_weights
 from ekiden.models.chat_template import ChatTemplate, ChatTemplateError
 from ekiden.models.digests import file_digest
-from ekiden.models.errors import ModelError
+from ekiden.models.errors import ModelError, cut
 from ekiden.models.files import read_json, read_text
 from ekiden.models.gguf import GGUFCheckpoint
 from ekiden.models.resolve import ModelFiles
@@ -62,10 +62,10 @@ def describe(
     warnings: list[str] = []
     if files.kind == "gguf":
         source = files.weights[0]
-        checkpoint = GGUFCheckpoint(source)
+        checkpoint = GGUFCheckpoint(*files.weights)
         spec: ModelSpec | None = checkpoint.spec
         vocab_size, max_positions = checkpoint.spec.vocab_size, checkpoint.spec.max_position_embeddings
-        tokenizer = tokenizer_from_metadata(str(source), checkpoint.metadata, warnings)
+        tokenizer = tokenizer_from_metadata(str(source), checkpoint.metadata, warnings, rows=vocab_size)
         templates = {
             "default": checkpoint.metadata.get("tokenizer.chat_template"),
             "tool_use": checkpoint.metadata.get("tokenizer.chat_template.tool_use"),
@@ -75,7 +75,9 @@ def describe(
         assert files.tokenizer is not None
         source = files.root
         config, tokenizer_config = read_json(files.config), read_json(files.tokenizer_config)
-        spec = spec_from_config(str(files.config), config) if files.kind == "safetensors" else None
+        spec = None
+        if files.kind == "safetensors":
+            spec = _spec_of(files, config, SafetensorsCheckpoint(files.weights), warnings)
         fields = Fields(str(files.config), config)
         vocab_size, max_positions = fields.integer("vocab_size"), fields.integer("max_position_embeddings")
         ends = [*_ids(config.get("eos_token_id")), *_ids(read_json(files.generation_config).get("eos_token_id"))]
@@ -116,12 +118,30 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
     if files.kind == "openvino":
         raise ModelError(f"{files.root}: an OpenVINO folder has no weights apart from its graph; load the graph")
     if files.kind == "gguf":
-        gguf = GGUFCheckpoint(files.weights[0])
+        gguf = GGUFCheckpoint(*files.weights)
         check_weights(str(files.weights[0]), gguf.spec, gguf)
         return gguf
     checkpoint = SafetensorsCheckpoint(files.weights)
-    check_weights(str(files.root), spec_from_config(str(files.config), read_json(files.config)), checkpoint)
+    check_weights(str(files.root), _spec_of(files, read_json(files.config), checkpoint, []), checkpoint)
     return checkpoint
+
+
+def _spec_of(
+    files: ModelFiles, config: dict[str, Any], checkpoint: SafetensorsCheckpoint, warnings: list[str]
+) -> ModelSpec:
+    """The specification of a safetensors folder.
+
+    A head that is stored beside a tied embedding and differs from it is used: somebody has trained it. ``transformers``
+    does the same from version 5 on.
+    """
+    spec = spec_from_config(str(files.config), config)
+    if not spec.tie_word_embeddings or HEAD not in checkpoint.shapes or checkpoint.same(HEAD, EMBEDDING):
+        return spec
+    warnings.append(
+        f"{files.root}: config.json says tie_word_embeddings, but the stored {HEAD} differs from {EMBEDDING}; it is "
+        "used as it is stored"
+    )
+    return replace(spec, tie_word_embeddings=False)
 
 
 def _digests(files: ModelFiles, template: ChatTemplate | None) -> dict[str, str]:
@@ -174,7 +194,7 @@ def _sampling_defaults(generation: dict[str, Any], warnings: list[str]) -> dict[
     given = {key: generation[key] for key in _SAMPLING_DEFAULTS if generation.get(key) is not None}
     numbers = {key: value for key, value in given.items() if type(value) in (int, float)}
     warnings += [
-        f"generation_config.json: {key!r} is {value!r:.40}, not a number, and is left out"
+        f"generation_config.json: {key!r} is {cut(value)}, not a number, and is left out"
         for key, value in given.items()
         if key not in numbers
     ]

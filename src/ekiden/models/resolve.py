@@ -8,6 +8,7 @@ from typing import Literal
 from ekiden.models.catalog import CATALOG
 from ekiden.models.errors import ModelError
 from ekiden.models.fetch import Progress, fetch_catalog, silent
+from ekiden.models.gguf_parts import model_name, parts_of
 from ekiden.models.safetensors import INDEX, shards_of
 
 Kind = Literal["gguf", "safetensors", "openvino"]
@@ -15,7 +16,7 @@ Kind = Literal["gguf", "safetensors", "openvino"]
 ACCEPTED = (
     f"a catalog name ({', '.join(CATALOG)}), a .gguf file, a Hugging Face folder (config.json, *.safetensors, "
     "tokenizer.json), an OpenVINO folder (openvino_model.xml and .bin, config.json, tokenizer.json), a folder with one "
-    ".gguf file, or org/name on a hub"
+    ".gguf file or all parts of one, or org/name on a hub"
 )
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -57,7 +58,7 @@ def resolve(model: str, cache_dir: Path, *, progress: Progress | None = None) ->
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             raise ModelError(f"{path}: a model file must end in .gguf; give {ACCEPTED}")
-        return _gguf(path, path.stem, cache_dir)
+        return _gguf(path, model_name(path), cache_dir)
     if path.is_dir():
         return files_in_folder(path, path.resolve().name, cache_dir)
     if _HUB_NAME.fullmatch(model) and path.suffix.lower() != ".gguf":
@@ -68,7 +69,7 @@ def resolve(model: str, cache_dir: Path, *, progress: Progress | None = None) ->
 
 
 def _gguf(path: Path, name: str, cache_dir: Path) -> ModelFiles:
-    return ModelFiles(kind="gguf", name=name, root=path.parent, weights=(path,), cache_dir=cache_dir)
+    return ModelFiles(kind="gguf", name=name, root=path.parent, weights=parts_of(path), cache_dir=cache_dir)
 
 
 def files_in_folder(folder: Path, name: str, cache_dir: Path) -> ModelFiles:
@@ -86,7 +87,7 @@ def files_in_folder(folder: Path, name: str, cache_dir: Path) -> ModelFiles:
     if any(folder.glob("*.safetensors")) or (folder / INDEX).is_file():
         return _with_tokenizer("safetensors", folder, name, shards_of(folder), cache_dir)
     found = sorted(path for path in folder.glob("*.gguf") if not path.name.startswith("mmproj"))
-    if len(found) == 1:
+    if found and (len(found) == 1 or set(found) <= set(parts_of(found[0]))):
         return _gguf(found[0], name, cache_dir)
     if found:
         names = ", ".join(path.name for path in found[:8])

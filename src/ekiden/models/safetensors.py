@@ -14,12 +14,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ekiden.models.errors import ModelError
+from ekiden.models.errors import ModelError, cut
 
 MAX_HEADER = 100_000_000
 INDEX = "model.safetensors.index.json"
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_COMPARED = 1 << 24
+"""Bytes that are compared at once."""
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 
 
@@ -52,7 +54,7 @@ class SafetensorsCheckpoint:
         for path in paths:
             found = _tensors(path)
             for name in found.keys() & self._tensors.keys():
-                raise ModelError(f"{path}: tensor {name!r} is in another file as well; fetch the model again")
+                raise ModelError(f"{path}: tensor {cut(name)} is in another file as well; fetch the model again")
             self._tensors |= found
         self.shapes = {name: tensor.entry.shape for name, tensor in self._tensors.items()}
 
@@ -60,11 +62,23 @@ class SafetensorsCheckpoint:
         """The tensor ``name``, which must be there, as float32; raises :class:`ModelError` for a type of no weights."""
         path, entry, content = self._tensors[name]
         if entry.dtype not in _DTYPES:
-            raise ModelError(f"{path}: tensor {name!r} is of type {entry.dtype}; {', '.join(_DTYPES)} are supported")
+            raise ModelError(
+                f"{path}: tensor {cut(name)} is of type {cut(entry.dtype)}; {', '.join(_DTYPES)} are supported"
+            )
         stored = content.view(_DTYPES[entry.dtype]).reshape(entry.shape)
         if entry.dtype == "BF16":  # a bfloat16 is the upper half of a float32
             return (stored.astype(np.uint32) << 16).view(np.float32)
         return stored.astype(np.float32)
+
+    def same(self, name: str, other: str) -> bool:
+        """Whether two tensors are stored alike, in type, shape and values; False when one is missing."""
+        if not {name, other} <= self._tensors.keys():
+            return False
+        one, two = self._tensors[name], self._tensors[other]
+        if (one.entry.dtype, one.entry.shape) != (two.entry.dtype, two.entry.shape):
+            return False
+        starts = range(0, len(one.content), _COMPARED)
+        return all(np.array_equal(one.content[at : at + _COMPARED], two.content[at : at + _COMPARED]) for at in starts)
 
 
 def shards_of(folder: Path) -> tuple[Path, ...]:
@@ -86,7 +100,7 @@ def shards_of(folder: Path) -> tuple[Path, ...]:
         raise ModelError(f"{index}: not a readable index ({error}); fetch the model again") from error
     for name in names:
         if Path(name).name != name:
-            raise ModelError(f"{index}: names a file outside its folder, {name!r}; fetch the model again")
+            raise ModelError(f"{index}: names a file outside its folder, {cut(name)}; fetch the model again")
         if not (folder / name).is_file():
             raise ModelError(f"{folder / name}: named by {INDEX} but missing; fetch the model again")
     return tuple(folder / name for name in names)
@@ -117,12 +131,12 @@ def _tensor(path: Path, name: str, item: object, content: npt.NDArray[np.uint8])
     try:
         entry = msgspec.convert(item, _Entry)
     except msgspec.ValidationError as error:
-        raise _damaged(path, f"the entry of tensor {name!r} is not understood") from error
+        raise _damaged(path, f"the entry of tensor {cut(name)} is not understood") from error
     start, end = entry.data_offsets
     if start > end or end > len(content):
-        raise _damaged(path, f"tensor {name!r} ends at byte {end:,} of {len(content):,}, past the end")
+        raise _damaged(path, f"tensor {cut(name)} ends at byte {end:,} of {len(content):,}, past the end")
     if entry.dtype in _DTYPES and prod(entry.shape) * np.dtype(_DTYPES[entry.dtype]).itemsize != end - start:
-        raise _damaged(path, f"tensor {name!r} of shape {list(entry.shape)} does not fill its {end - start:,} bytes")
+        raise _damaged(path, f"tensor {cut(name)} of shape {list(entry.shape)} does not fill its {end - start:,} bytes")
     return _Tensor(path, entry, content[start:end])
 
 

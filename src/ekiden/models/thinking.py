@@ -8,8 +8,12 @@ Rules:
 """
 
 from enum import Enum
+from typing import Final
 
 from ekiden.state.sampling_params import Thinking
+
+MAX_SPACE: Final = 64
+"""Characters of white space that may come before an opening mark."""
 
 
 class Place(Enum):
@@ -22,60 +26,73 @@ class Place(Enum):
 
 
 class ThinkingSplitter:
-    """One text. ``place`` is where its end is."""
+    """One text. ``place`` is where its end is. The work for a piece follows its own length."""
 
     def __init__(self, thinking: Thinking) -> None:
         self._thinking = thinking
         self.place = Place.BEFORE
         self._held = ""
+        """What may still become a mark; before the first mark also the white space before it."""
+        self._ends = ""
+        """Line ends in the reasoning, until it is known whether more of it follows."""
         self._said = False
 
     def feed(self, text: str) -> tuple[str, str]:
         """What the next piece of text adds to the reasoning and to the answer."""
         if self.place is Place.ANSWER:
             return "", text
-        self._held += text
+        text, self._held = self._held + text, ""
         if self.place is Place.BEFORE:
-            self._begin()
-        reasoning = self._reason() if self.place is Place.INSIDE else ""
+            text = self._begin(text)
+        reasoning = ""
+        if self.place is Place.INSIDE:
+            reasoning, text = self._reason(text)
         if self.place is Place.BEHIND:
-            self._held = self._held.lstrip("\n")
-            if self._held:
+            text = text.lstrip("\n")
+            if text:
                 self.place = Place.ANSWER
-        answer = ""
-        if self.place is Place.ANSWER:
-            answer, self._held = self._held, ""
-        return reasoning, answer
+        return reasoning, text
 
     def finish(self) -> tuple[str, str]:
         """What was held back, when no text follows."""
         held, self._held = self._held, ""
         if self.place is Place.BEFORE and not self._thinking.begun:
             return "", held
-        return self._new(held).rstrip("\n"), ""
+        return self._new(held.rstrip("\n")), ""
 
-    def _begin(self) -> None:
-        opening, start = self._thinking.opening, self._held.lstrip()
-        if start.startswith(opening):
-            self._held, self.place = start[len(opening) :], Place.INSIDE
-        elif not opening.startswith(start):
-            self.place = Place.INSIDE if self._thinking.begun else Place.ANSWER
+    def _begin(self, text: str) -> str:
+        """Look for the opening mark; returns what is behind it, or all of the text when there is none."""
+        opening, start = self._thinking.opening, text.lstrip()
+        if len(text) - len(start) <= MAX_SPACE:
+            if start.startswith(opening):
+                self.place = Place.INSIDE
+                return start[len(opening) :]
+            if opening.startswith(start):
+                self._held = text
+                return ""
+        self.place = Place.INSIDE if self._thinking.begun else Place.ANSWER
+        return text
 
-    def _reason(self) -> str:
-        """Reasoning up to the closing mark, or up to what may become part of the mark or of the line ends before it."""
-        closing, held = self._thinking.closing, self._held
-        at = held.find(closing)
+    def _reason(self, text: str) -> tuple[str, str]:
+        """The reasoning up to the closing mark, and what is behind it."""
+        closing = self._thinking.closing
+        at = text.find(closing)
         if at >= 0:
-            self._held, self.place = held[at + len(closing) :], Place.BEHIND
-            return self._new(held[:at].rstrip("\n"))
-        beginnings = (length for length in range(len(closing) - 1, 0, -1) if held.endswith(closing[:length]))
-        said = held[: len(held) - next(beginnings, 0)].rstrip("\n")
-        self._held = held[len(said) :]
-        return self._new(said)
+            self.place = Place.BEHIND
+            return self._new(text[:at].rstrip("\n")), text[at + len(closing) :]
+        keep = next((n for n in range(len(closing) - 1, 0, -1) if text.endswith(closing[:n])), 0)
+        text, self._held = text[: len(text) - keep], text[len(text) - keep :]
+        said = text.rstrip("\n")
+        new = self._new(said)
+        self._ends += text[len(said) :]
+        return new, ""
 
     def _new(self, text: str) -> str:
-        """``text`` without the line ends before the reasoning."""
+        """More of the reasoning, with the line ends before it, unless it begins with them."""
         if not self._said:
-            text = text.lstrip("\n")
-            self._said = bool(text)
+            self._ends, text = "", text.lstrip("\n")
+        if not text:
+            return ""
+        self._said = True
+        text, self._ends = self._ends + text, ""
         return text

@@ -191,4 +191,4 @@ def _encode(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[in
 
 def failure(source: str, error: Exception) -> ModelError:
     """The error for any exception of the ``tokenizers`` package, which raises ``Exception`` itself."""
-    return ModelError(f"{source}: the tokenizer cannot be built: {one_line(error)}")
+    return ModelError(f"{source}: the tokenizer cannot be built: {one_line(error)}; fetch or convert the model again")

@@ -16,9 +16,14 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from ekiden.models.architectures.fields import Fields
-from ekiden.models.errors import ModelError
+from ekiden.models.errors import ModelError, cut
+from ekiden.models.sentencepiece_runs import Pair, merges_of_runs
 from ekiden.models.tokenizer import END_OF_TURN, Tokenizer, failure
 
+MAX_TOKEN = 1_024
+"""Characters of one token; the longest of known vocabularies have some hundreds."""
+NO_TOKEN = (-1, 0xFFFFFFFF)
+"""What llama.cpp writes for a token that there is not."""
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _WAY_OUT = "give the model's Hugging Face folder, whose tokenizer.json is used"
 
@@ -66,17 +71,24 @@ class _Metadata(Fields):
         if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
             raise ModelError(f"{source}: the file holds no vocabulary (tokenizer.ggml.tokens); {_WAY_OUT}")
         if types is not None and not (isinstance(types, np.ndarray) and len(types) == len(tokens)):
-            raise ModelError(
-                f"{source}: tokenizer.ggml.token_type does not match its {len(tokens):,} tokens; {_WAY_OUT}"
-            )
-        self.tokens: list[str] = tokens
+            found = f"has {len(types):,} entries" if isinstance(types, np.ndarray) else "is no list of numbers"
+            raise ModelError(f"{source}: tokenizer.ggml.token_type {found} for {len(tokens):,} tokens; {_WAY_OUT}")
+        if (longest := max(map(len, tokens))) > MAX_TOKEN:
+            raise ModelError(f"{source}: a token is {longest:,} characters long; fetch the file again")
+        self.tokens: list[str] = list(tokens)
         self.vocabulary = {text: token_id for token_id, text in enumerate(self.tokens)}
         self.types: list[int] = [NORMAL] * len(tokens) if types is None else [int(value) for value in types]
         self.architecture = str(metadata.get("general.architecture"))
 
+    def add(self, texts: list[str]) -> None:
+        """Put further tokens at the end of the vocabulary."""
+        self.vocabulary |= {text: len(self.tokens) + place for place, text in enumerate(texts)}
+        self.tokens += texts
+        self.types += [NORMAL] * len(texts)
+
     def token_id(self, name: str) -> int | None:
         value = self.get(f"{name}_token_id")
-        if value is None:
+        if value is None or (isinstance(value, int) and value in NO_TOKEN):
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(self.tokens):
             raise ModelError(
@@ -89,9 +101,21 @@ class _Metadata(Fields):
         value = self.get(name)
         return value if isinstance(value, bool) else default
 
+    def padding_id(self, warnings: list[str]) -> int | None:
+        """None also for one outside the vocabulary: nothing here is padded."""
+        try:
+            return self.token_id("padding")
+        except ModelError as error:
+            warnings.append(f"{str(error).partition(';')[0]}; it is not used")
+            return None
 
-def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: list[str]) -> Tokenizer:
+
+def tokenizer_from_metadata(
+    source: str, metadata: Mapping[str, Any], warnings: list[str], *, rows: int | None = None
+) -> Tokenizer:
     """Build the tokenizer that a GGUF file describes; what may be wrong with it is added to ``warnings``.
+
+    ``rows`` is the number of token ids that the model knows.
 
     Raises:
         ModelError: the file holds no tokenizer, or one that cannot be built exactly.
@@ -101,19 +125,20 @@ def tokenizer_from_metadata(source: str, metadata: Mapping[str, Any], warnings: 
     try:
         if model == "gpt2":
             pre = _pre_tokenizer_name(described, warnings)
-            backend = _byte_level(described, pre)
+            backend = _byte_level(described, pre, warnings, rows)
             adds_bos, strips_space = pre in _LIKE_LLAMA3, False
         elif model == "llama":
             backend = _sentencepiece(described)
             adds_bos, strips_space = True, described.flag("add_space_prefix", True)
         else:
-            raise ModelError(f"{source}: tokenizer {model!r} is not supported (gpt2 and llama are); {_WAY_OUT}")
+            raise ModelError(f"{source}: tokenizer {cut(model)} is not supported (gpt2 and llama are); {_WAY_OUT}")
     except ModelError:
         raise
     except Exception as error:  # the package raises Exception itself
         raise failure(source, error) from error
     texts = dict(enumerate(described.tokens))
-    named = [described.token_id(name) for name in ("bos", "eos", "eot", "eom", "padding")]
+    named = [described.token_id(name) for name in ("bos", "eos", "eot", "eom")]
+    named.append(described.padding_id(warnings))
     types = described.types
     special = {i: text for i, text in texts.items() if text and (types[i] in (CONTROL, UNKNOWN) or i in named)}
     added = {i: text for i, text in texts.items() if types[i] in (CONTROL, USER_DEFINED, UNKNOWN) or i in special}
@@ -153,11 +178,11 @@ def _pre_tokenizer_name(described: _Metadata, warnings: list[str]) -> str:
         )
         return guess
     if named not in _SPLITS:
-        raise ModelError(f"{described.source}: tokenizer.ggml.pre {named!r} is not known here; {_WAY_OUT}")
+        raise ModelError(f"{described.source}: tokenizer.ggml.pre {cut(named)} is not known here; {_WAY_OUT}")
     return named
 
 
-def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
+def _byte_level(described: _Metadata, pre: str, warnings: list[str], rows: int | None) -> tokenizers.Tokenizer:
     merges = described.get("merges")
     if not isinstance(merges, list):
         raise ModelError(f"{described.source}: the file holds no merges (tokenizer.ggml.merges); {_WAY_OUT}")
@@ -165,6 +190,7 @@ def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
         pairs = [(left, right) for left, right in (str(merge).split(" ", 1) for merge in merges)]
     except ValueError as error:
         raise ModelError(f"{described.source}: an entry of tokenizer.ggml.merges is not a pair; {_WAY_OUT}") from error
+    _complete(described, pairs, warnings, rows)
     backend = tokenizers.Tokenizer(models.BPE(described.vocabulary, pairs, ignore_merges=pre in _LIKE_LLAMA3))
     backend.pre_tokenizer = pre_tokenizers.Sequence(list(_SPLITS[pre]))
     if pre in _COMPOSES:
@@ -173,10 +199,45 @@ def _byte_level(described: _Metadata, pre: str) -> tokenizers.Tokenizer:
     return backend
 
 
+def _complete(described: _Metadata, pairs: list[tuple[str, str]], warnings: list[str], rows: int | None) -> None:
+    """Add the tokens that merging makes and that the list lacks, where their ids can be known.
+
+    They can when the list ends with what merges made, in the order of the merges: then it goes on so, as far as the
+    model has rows. Raises :class:`ModelError` saying what does not fit otherwise.
+    """
+    vocabulary, unions = described.vocabulary, [left + right for left, right in pairs]
+    lacking = list(dict.fromkeys(text for text in unions if text not in vocabulary))
+    known = vocabulary.keys() | set(lacking)
+    loose = [part for pair in pairs for part in pair if part not in known]
+    if not lacking and not loose:
+        return
+    listed, first = len(described.tokens), unions.index(lacking[0]) if lacking else 0
+    room = (rows or 0) - listed
+    goes_on = first > 0 and described.tokens[-1] == unions[first - 1] and set(unions[first:]) == set(lacking)
+    if loose or not goes_on or len(lacking) > room:
+        missing = list(dict.fromkeys([*loose, *lacking]))
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        has = "" if rows is None else f" (the model has {rows:,} rows)"
+        raise ModelError(
+            f"{described.source}: tokenizer.ggml.merges needs {cut(missing[0])}{more}, not to be found among the "
+            f"{listed:,} of tokenizer.ggml.tokens{has}; fetch or convert the model again, or {_WAY_OUT}"
+        )
+    described.add(lacking)
+    warnings.append(
+        f"{described.source}: tokenizer.ggml.tokens ends {len(lacking):,} tokens before the merges do; they are added, "
+        f"from {cut(lacking[0])} as {listed:,} on"
+    )
+
+
 def _sentencepiece(described: _Metadata) -> tokenizers.Tokenizer:
     scores = described.get("scores")
-    if not isinstance(scores, np.ndarray) or len(scores) != len(described.tokens):
+    if not isinstance(scores, np.ndarray):
         raise ModelError(f"{described.source}: the tokens have no scores (tokenizer.ggml.scores); {_WAY_OUT}")
+    if len(scores) != len(described.tokens):
+        raise ModelError(
+            f"{described.source}: tokenizer.ggml.scores has {len(scores):,} entries for {len(described.tokens):,} "
+            f"tokens; {_WAY_OUT}"
+        )
     unknown = described.token_id("unknown")
     unknown_text = None if unknown is None else described.tokens[unknown]
     bytes_there = sum(token_type == BYTE for token_type in described.types)
@@ -197,22 +258,29 @@ def _ranked_merges(described: _Metadata, scores: npt.NDArray[np.floating[Any]]) 
     converts such models in the same way).
 
     Raises:
-        ModelError: two pieces that merging can make have the same score. SentencePiece then decides by position, which
-            ranks cannot express.
+        ModelError: two pieces that merging can make have the same score, and are not runs of one character as Mistral's
+            runs of spaces are. SentencePiece then decides by position, which ranks cannot express.
     """
     normal = {text: token_id for text, token_id in described.vocabulary.items() if described.types[token_id] == NORMAL}
-    ranked: list[tuple[float, int, int, str, str]] = []
-    by_score: dict[float, str] = {}
+    by_score: dict[float, dict[str, list[Pair]]] = {}
     for text, token_id in normal.items():
         cuts = [(text[:at], text[at:]) for at in range(1, len(text)) if text[:at] in normal and text[at:] in normal]
-        if not cuts:
+        if cuts:
+            by_score.setdefault(float(scores[token_id]), {})[text] = cuts
+    merges: list[Pair] = []
+    for _, pieces in sorted(by_score.items(), reverse=True):
+        if len(pieces) == 1:
+            (cuts,) = pieces.values()
+            merges += sorted(cuts, key=lambda cut: (normal[cut[0]], normal[cut[1]]))
             continue
-        score = float(scores[token_id])
-        if by_score.setdefault(score, text) != text:
+        character = next(iter(pieces))[0]
+        runs = {text for group in by_score.values() for text in group if set(text) == {character}}
+        of_runs = merges_of_runs(character, {len(text) for text in runs}) if runs == pieces.keys() else None
+        if of_runs is None:
+            first, second = list(pieces)[:2]
             raise ModelError(
-                f"{described.source}: pieces {by_score[score]!r} and {text!r} have the same score, so the order "
-                f"of merging is not defined; {_WAY_OUT}"
+                f"{described.source}: pieces {cut(first)} and {cut(second)} have the same score, so the order of "
+                f"merging is not defined; {_WAY_OUT}"
             )
-        ranked += [(-score, normal[left], normal[right], left, right) for left, right in cuts]
-    ranked.sort()
-    return [(left, right) for _, _, _, left, right in ranked]
+        merges += of_runs
+    return merges

@@ -111,7 +111,8 @@ def _pattern(token: tokenizers.AddedToken) -> str:
     escaped = re.escape(token.content)
     if token.single_word:
         escaped = rf"(?<!\w){escaped}(?!\w)"
-    return (r"\s*" if token.lstrip else "") + escaped + (r"\s*" if token.rstrip else "")
+    # White space is matched from its beginning only: tried from each of its characters, long runs would take for ever.
+    return (r"(?:(?<!\s)\s*)?" if token.lstrip else "") + escaped + (r"\s*" if token.rstrip else "")
 
 
 def _surroundings(backend: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -31,8 +31,8 @@ class PaddingRows:
     def take(self, finished: Sequence) -> bool:
         """Keep the row of a sequence that has just ended; False where the policy in force keeps none.
 
-        One that has computed all its tokens and made none has no token that could be computed again: the last one of its
-        prompt may lie in a block that others share.
+        One that has computed all its tokens and made none has no token that could be computed again: the last one of
+        its prompt may lie in a block that others share.
         """
         if not self._kept or finished.num_computed_tokens == finished.num_prompt_tokens == len(finished.token_ids):
             return False

@@ -2,6 +2,10 @@
 
 This stage owns the admission limits and fills the waiting queue. A request that could never run is refused at once, so
 no accepted request can block the queue for ever.
+
+A request that an earlier engine had accepted comes with the tokens that it was given (:class:`Carried`). It becomes the
+sequence that it was, all of whose keys and values are to be computed again, as after a preemption that dropped them
+(docs/decisions/0002). Limits on newcomers are not for it, as it has passed them.
 """
 
 from collections.abc import Callable
@@ -16,13 +20,30 @@ from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.containment import contained
 from ekiden.state.controls import ControlsInForce
 from ekiden.state.population import Population
-from ekiden.state.request import Refusal, RefusalReason, Request, check_prompt
+from ekiden.state.request import Carried, Refusal, RefusalReason, Request, check_prompt
 from ekiden.state.sampling_params import Grammar, InvalidSamplingParams, validate
 from ekiden.state.sequence import Sequence, Stage, Status, StopText, TokenRules
 
 StopTextFactory = Callable[[Request], StopText | None]
 RulesFactory = Callable[[Grammar], TokenRules]
 """Raises :class:`GrammarError` for a grammar that cannot be used."""
+
+
+def _go_on(sequence: Sequence, carried: Carried) -> Refusal | None:
+    """Bring a new sequence to where an earlier engine left it, or say why that cannot be.
+
+    Whatever depends on the tokens alone is fed with them: they ended nothing then, so they end nothing now.
+    """
+    for token in carried.token_ids:
+        sequence.token_ids.append(token)
+        if sequence.stop_text is not None:
+            sequence.stop_text(token)
+        if sequence.rules is not None and sequence.rules.advance(token):
+            why = sequence.rules.error or "nothing may follow them"
+            message = f"the grammar cannot be used: it does not fit the tokens of an engine that ended: {why}"
+            return Refusal(reason=RefusalReason.INVALID, message=message, param="grammar")
+    sequence.first_token_time = carried.first_token_time
+    return None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -42,7 +63,10 @@ class Intake:
 
     def accept(self, request: Request, now: float) -> Sequence | Refusal:
         """Put the request in the waiting queue, or return the refusal. A refused request changes nothing."""
-        if refusal := self._impossible(request) or self._no_room(request, now) or self._over_tenant_limit(request, now):
+        refusal = self._impossible(request)
+        if request.carried is None:
+            refusal = refusal or self._no_room(request, now) or self._over_tenant_limit(request, now)
+        if refusal is not None:
             return refusal
         sampling = request.sampling
         num_prompt = len(request.prompt_token_ids)
@@ -67,6 +91,8 @@ class Intake:
                 if isinstance(rules, Refusal):
                     return rules
                 sequence.rules = rules
+            if request.carried is not None and (refusal := _go_on(sequence, request.carried)):
+                return refusal
         if sequence.fault is not None:
             return Refusal(reason=RefusalReason.INTERNAL_ERROR, message=sequence.fault.cause)
         self.population.by_id[request.request_id] = sequence

@@ -15,6 +15,19 @@ from ekiden.state.sampling_params import SamplingParams
 DEFAULT_TENANT = "default"
 
 
+class Carried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a request brings from engines that ended while it was in flight. The next engine gives only what follows.
+
+    ``token_ids`` has all tokens that its reader was given, the first of them at ``first_token_time``. ``ends`` counts
+    those engines, and ``run_id`` names the run of the last one where that was recorded.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    first_token_time: float | None = None
+    ends: int = 1
+    run_id: str | None = None
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One prompt for one answer. A call with ``n`` answers is ``n`` requests.
 
@@ -33,6 +46,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The client's own ``x-request-id``. It is recorded and never used to look a request up."""
     traceparent: str | None = None
     """The W3C trace context of the call; the request's span becomes its child."""
+    carried: Carried | None = None
+    """Present when an engine has ended while it was in flight."""
 
 
 class FinishReason(StrEnum):

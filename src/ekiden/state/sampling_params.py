@@ -72,7 +72,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The same for each token of the prompt but the first. Such a request takes nothing from the prefix cache."""
     grammar: Grammar | None = None
     """Only tokens that can lead to a matching text are chosen, and the answer ends when nothing can follow."""
-    thinking: Thinking | None = None
+    reasoning_marks: Thinking | None = None
     """Reasoning may come first. It is no part of the answer's text: no stop string is looked for in it."""
 
     @property

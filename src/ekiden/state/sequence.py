@@ -184,6 +184,8 @@ class Sequence:
     def _prompt_logits(self, end: int) -> PromptLogits | None:
         """The prompt log-probabilities up to position ``end`` that have not been reported yet."""
         num_top = self.request.sampling.prompt_logprobs
+        if num_top is not None and self.num_output_tokens:
+            return None  # they were reported with the first token, by an earlier engine perhaps
         first = max(self.num_computed_tokens, len(self.prompt_logprobs))
         last = min(end, self.num_prompt_tokens - 1)
         if num_top is None or first >= last:

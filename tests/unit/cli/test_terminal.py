@@ -1,6 +1,6 @@
 """Progress where nobody watches: few plain lines on stderr, nothing on stdout."""
 
-from ekiden.cli.terminal import PLAIN_LINES, byte_progress, progress
+from ekiden.build.progress import PLAIN_LINES, byte_progress, progress
 
 
 def test_a_log_gets_few_lines_however_long_the_job(capsys):
@@ -34,4 +34,12 @@ def test_bytes_are_told_by_quarters_and_by_kind_of_work(capsys):
 def test_nothing_to_report_prints_nothing(capsys):
     with byte_progress():
         pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_library_says_nothing_where_nobody_watches(capsys):
+    with progress("work", 10, plain_lines=0) as advance, byte_progress(plain_lines=0) as report:
+        for _ in range(10):
+            advance()
+        report("fetching", 5, 5)
     assert capsys.readouterr().err == ""

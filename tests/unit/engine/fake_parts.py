@@ -1,11 +1,15 @@
 """Engine parts with the fake model, importable by name in a child process."""
 
+import os
+import signal
+
 from ekiden.backends.fake import FakeRunner
 from ekiden.build.engines import build_engine
 from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import BuiltEngine, EngineParts
 from ekiden.models.errors import ModelError
+from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
 
@@ -24,8 +28,8 @@ def make_config(**scheduler: object) -> Config:
     )
 
 
-def make_fake_parts(config: Config) -> EngineParts:
-    runner = FakeRunner(
+def make_fake_parts(config: Config, make_runner: type[FakeRunner] = FakeRunner) -> EngineParts:
+    runner = make_runner(
         vocab_size=VOCAB, num_blocks=NUM_BLOCKS, block_size=BLOCK, num_swap_blocks=100, max_model_len=CONTEXT
     )
     card = ModelCard(
@@ -42,6 +46,36 @@ def make_fake_parts(config: Config) -> EngineParts:
 
 def make_fake_engine(config: Config) -> BuiltEngine:
     return build_engine(make_fake_parts(config), config, record=config.ledger.ledger)
+
+
+DEADLY_TOKEN = VOCAB - 1
+"""A prompt that holds it ends the engine that computes it."""
+DEADLY_POSITION = 5000
+"""A decode at this position ends the engine."""
+
+
+class DeadlyRunner(FakeRunner):
+    """Ends its process as a crash in a kernel would."""
+
+    def execute(self, plan: BatchPlan) -> StepOutput:
+        for row in plan.rows:
+            if DEADLY_TOKEN in row.token_ids if row.prefill else row.start == DEADLY_POSITION:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().execute(plan)
+
+
+def make_deadly_engine(config: Config) -> BuiltEngine:
+    return build_engine(make_fake_parts(config, DeadlyRunner), config, record=config.ledger.ledger)
+
+
+MODEL_FILE = "EKIDEN_TEST_MODEL"
+"""An environment variable that names what must exist for an engine to be made."""
+
+
+def make_engine_of_a_file(config: Config) -> BuiltEngine:
+    if not os.path.exists(os.environ[MODEL_FILE]):
+        raise ModelError("the model's file has gone")
+    return make_fake_engine(config)
 
 
 def make_unloadable_engine(config: Config) -> BuiltEngine:

@@ -289,28 +289,6 @@ def test_a_busy_engine_leaves_the_statistics_of_most_steps_out() -> None:
     assert (last.generation_tokens_total, last.num_running) == (50, 0)
 
 
-async def test_a_killed_engine_fails_what_was_in_flight_and_comes_back() -> None:
-    client = EngineClient(make_fake_engine, make_config())
-    await client.start()
-    try:
-        stream = client.generate(make_request("lost", max_tokens=900_000))
-        await anext(stream)
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGKILL)
-        with pytest.raises(EngineDied, match="ended unexpectedly"):
-            async for _ in stream:
-                pass
-        assert client.health is Health.DEAD
-        with pytest.raises(EngineDied):
-            client.generate(make_request("early", max_tokens=1))
-        await until(lambda: client.health is Health.OK)
-        request = make_request("after", max_tokens=4)
-        assert await collect(client, request) == expected(request, 4)
-        assert client.restarts == 1
-    finally:
-        await client.stop()
-
-
 async def test_a_stopped_engine_is_stalled_only_while_there_is_work() -> None:
     client = EngineClient(make_fake_engine, make_config(), stall_timeout=0.3)
     await client.start()
@@ -335,10 +313,10 @@ async def test_a_wedged_engine_is_replaced() -> None:
         assert client.pid is not None
         first = client.pid
         os.kill(first, signal.SIGSTOP)
-        with pytest.raises(EngineDied):
-            await collect(client, make_request("stuck", max_tokens=50))
-        await until(lambda: client.health is Health.OK)
+        request = make_request("stuck", max_tokens=50)
+        assert await collect(client, request) == expected(request, 50)
         assert client.pid != first
+        assert client.restarts == 1
     finally:
         await client.stop()
 

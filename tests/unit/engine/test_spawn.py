@@ -6,8 +6,9 @@ import pytest
 
 from ekiden.build.early import spawn_early
 from ekiden.config import ConfigError, EngineConfig
+from ekiden.engine.child import engine_main
 from ekiden.engine.interface import EngineDied, Health
-from ekiden.engine.process import EngineClient, engine_main
+from ekiden.engine.process import EngineClient
 from ekiden.engine.spawn import spawn
 from tests.unit.engine.fake_parts import make_config, make_fake_engine
 

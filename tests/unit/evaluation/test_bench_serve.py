@@ -9,7 +9,7 @@ import uvloop
 
 from ekiden.evaluation.bench import Shape
 from ekiden.evaluation.bench_serve import bench_serve
-from ekiden.evaluation.sse_client import Target, TargetError
+from ekiden.evaluation.target import Target, TargetError
 from ekiden.measure.figures import Figures
 from tests.unit.evaluation.loopback import Answer, LoopbackServer
 

@@ -127,7 +127,7 @@ class TestDamaged:
 
     def test_types_that_are_no_weights(self, tmp_path):
         content = packed({"x": entry("I8", [4], 0, 4)}, b"1234")
-        with pytest.raises(ModelError, match="type I8; F64, F32, F16, BF16 are supported"):
+        with pytest.raises(ModelError, match="type 'I8'; F64, F32, F16, BF16 are supported"):
             self.read(tmp_path / "model.safetensors", content)
 
     def test_a_tensor_that_is_not_there(self, reference_dir):

@@ -1,6 +1,7 @@
 """Tokenizers: round trips, special tokens that only the template may write, and the package itself as the reference."""
 
 import json
+import signal
 import threading
 from importlib.resources import files
 
@@ -298,3 +299,32 @@ class TestRefused:
         truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
         path = write_tokenizer(tmp_path / "t.json", normalizer=LEGACY, truncation=truncation)
         assert len(read_tokenizer(path).encode("b" * 9, add_special_tokens=False)) == 10
+
+
+class TestTokensThatTakeTheSpaceBeforeThem:
+    @pytest.fixture
+    def path(self, tmp_path):
+        flags = {"single_word": False, "lstrip": True, "rstrip": True, "normalized": False, "special": True}
+        added = [{"id": i, "content": text, **flags} for i, text in enumerate(["<unk>", "<s>", "</s>"])]
+        return write_tokenizer(tmp_path / "tokenizer.json", added_tokens=added, normalizer=LEGACY["normalizers"][1])
+
+    @pytest.mark.parametrize("text", ["a  </s> b", " </s>  </s>", "  a b", "</s>", "\n \t</s>\n<s>a ", "a </s", "   "])
+    def test_the_package_encodes_the_same(self, path, text):
+        package = tokenizers.Tokenizer.from_file(str(path))
+        ours = read_tokenizer(path).encode(text, add_special_tokens=False, parse_special=True)
+        assert ours == package.encode(text, add_special_tokens=False).ids
+
+    def test_a_long_run_of_spaces_takes_no_longer_than_other_text(self, path):
+        tokenizer = read_tokenizer(path)
+
+        def give_up(number: int, frame: object) -> None:
+            raise AssertionError("the time grows with the square of the length")
+
+        before = signal.signal(signal.SIGPROF, give_up)
+        signal.setitimer(signal.ITIMER_PROF, 10)  # of processor time; it took over 30 s
+        try:
+            ids = tokenizer.encode(" " * 100_000 + "a</s>", add_special_tokens=False, parse_special=True)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, before)
+        assert len(ids) == 100_000 + 1  # the last space and the letter are one token

@@ -6,7 +6,7 @@ from ekiden.api.doors.door import Job
 from ekiden.api.errors import ApiError
 from ekiden.api.fields import GenerationFields
 from ekiden.api.generation import Child
-from ekiden.api.sse import DONE, encode
+from ekiden.api.sse import DONE, KEEP_ALIVE, encode
 from ekiden.api.text_output import Piece
 
 
@@ -15,6 +15,7 @@ class ChunkedWriter:
     once, and a chunk with nothing but text is joined from them."""
 
     end = DONE
+    keep_alive = KEEP_ALIVE
 
     def __init__(
         self, fields: GenerationFields, job: Job, *, prefix: str, kind: str, chunk: str, key: str, close: str

@@ -162,7 +162,7 @@ class Doors:
                 if grammar is not None:
                     grammar = msgspec.structs.replace(grammar, thinking=thinking)
                     await check_grammar(text, grammar, "tools" if wanted is None else wanted.param)
-                sampling = msgspec.structs.replace(sampling, grammar=grammar, thinking=thinking)
+                sampling = msgspec.structs.replace(sampling, grammar=grammar, reasoning_marks=thinking)
         else:
             prompts = await text_prompts(text, call.prompt)
         children = _children(origin, call, prompts, sampling, plan, text.max_model_len)

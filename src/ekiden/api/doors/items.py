@@ -1,14 +1,18 @@
-"""What the writers of responses and messages share: an answer is a list of items, each a text or a tool call."""
+"""What the writers of responses and messages share: an answer is a list of items, each reasoning, a text or a tool
+call."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 from ekiden.api.doors.door import Job
 from ekiden.api.generation import Child
+from ekiden.api.sse import KEEP_ALIVE
 from ekiden.api.text_output import Piece
 from ekiden.api.tools.parser import CallArguments, CallBegin, Event, Text
 from ekiden.api.tools.reply import ReplyReader
 from ekiden.state.request import Finish, FinishReason
+
+Kind = Literal["thought", "text", "call"]
 
 
 class ItemsWriter(ABC):
@@ -18,17 +22,22 @@ class ItemsWriter(ABC):
     """
 
     end = b""
+    keep_alive = KEEP_ALIVE
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.reader = ReplyReader(job.plan)
         self.items: list[dict[str, Any]] = []
-        self.open: Literal["text", "call"] | None = None
+        self.open: Kind | None = None
         self.finish: Finish | None = None
 
     @property
     def cut(self) -> bool:
         return self.finish is not None and self.finish.reason is FinishReason.LENGTH
+
+    @abstractmethod
+    def begin_thought(self) -> bytes:
+        """Adds an item of reasoning."""
 
     @abstractmethod
     def begin_text(self) -> bytes:
@@ -40,14 +49,19 @@ class ItemsWriter(ABC):
 
     @abstractmethod
     def grow(self, text: str) -> bytes:
-        """Adds text to the last item, or to its arguments."""
+        """Adds text to the last item: to its reasoning, its text or its arguments."""
 
     @abstractmethod
     def close(self) -> bytes:
         """Completes the last item."""
 
     def piece(self, child: Child, piece: Piece) -> bytes:
-        told = [self._add(event) for event in self.reader.read(piece.text, last=piece.finish is not None)]
+        told: list[bytes] = []
+        if piece.reasoning:
+            if self.open != "thought":
+                told.append(self._turn_to("thought") + self.begin_thought())
+            told.append(self.grow(piece.reasoning))
+        told += [self._add(event) for event in self.reader.read(piece.text, last=piece.finish is not None)]
         if piece.finish is not None:
             self.finish = piece.finish
             told.append(self._turn_to(None))
@@ -63,7 +77,7 @@ class ItemsWriter(ABC):
             case CallArguments(_, text):
                 return self.grow(text)
 
-    def _turn_to(self, kind: Literal["text", "call"] | None) -> bytes:
+    def _turn_to(self, kind: Kind | None) -> bytes:
         """Close the open item before one of this kind begins."""
         told = b"" if self.open is None else self.close()
         self.open = kind

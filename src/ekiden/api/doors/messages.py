@@ -1,7 +1,6 @@
 """``POST /v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's shape of a conversation."""
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -9,113 +8,61 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ekiden.api.asgi import JsonBytes
-from ekiden.api.call import Call, Conversation, EarlierCall, Message, NamedChoice, Tool, ToolChoice, earlier_call
+from ekiden.api.call import AnswerFormat, Call, Conversation, Message, NamedChoice, Tool, ToolChoice
+from ekiden.api.constraint_fields import ConstraintFields
+from ekiden.api.doors.client_tools import CLIENT_TOOLS
 from ekiden.api.doors.door import Door, Doors, Job
-from ekiden.api.doors.items import ItemsWriter
-from ekiden.api.errors import ApiError, invalid, messages_body, shown
+from ekiden.api.doors.messages_answer import MessageWriter
+from ekiden.api.doors.messages_input import (
+    BLOCKS_SCHEMA,
+    MESSAGES_SCHEMA,
+    MESSAGES_SHAPE,
+    SYSTEM_SHAPE,
+    read_messages,
+    read_text,
+)
+from ekiden.api.errors import invalid
 from ekiden.api.fields import (
     FOUND_BY_CONTENT,
-    MAX_MESSAGES,
     NOT_STORED,
     ONE_TIER,
     MaxTokens,
+    MinP,
+    Priority,
+    RepetitionPenalty,
+    SamplingFields,
+    Seed,
     StopList,
     TopK,
     TopP,
     sampling_of,
 )
-from ekiden.api.generation import Child
-from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, string_field
-from ekiden.api.json_schema import TEXT, any_of, array, closed_object
+from ekiden.api.reasoning import Wish
 from ekiden.api.schema_base import ReadBy, Strict, Within
 from ekiden.api.shape import Fate, ignored, refused
-from ekiden.api.sse import named_event
 from ekiden.api.structured import json_format
-from ekiden.api.text_output import Piece
-from ekiden.api.tool_fields import FunctionName, Tools
+from ekiden.api.tool_fields import FunctionName, LeftOut, OfTypes, Tools, kept
 from ekiden.state.sampling_params import Bound, SamplingParams
-
-_PASSED_OVER: Final = ("cache_control", "citations")
-"""Fields of a text block that have no effect."""
-
-
-def _text(value: Any, where: str = "") -> str:
-    return joined_text(value, where, kinds={"text": "text"}, noun="blocks")
-
-
-def _check_messages(value: Any) -> list[Message]:
-    """A user message with tool results becomes one message for each result, and one for its text."""
-    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
-        raise rule(f"is {shown(value)}; it must be a list of 1 to {MAX_MESSAGES} messages")
-    messages: list[Message] = []
-    for where, message in objects(value):
-        only_fields(message, ("role", "content"), where)
-        role = message.get("role")
-        if role not in ("user", "assistant"):
-            raise rule(f"is {shown(role)}; it must be 'user' or 'assistant'", f"{where}.role")
-        content = message.get("content")
-        if isinstance(content, str):
-            messages.append({"role": role, "content": content})
-        elif not isinstance(content, list) or not content:
-            raise rule(f"is {shown(content)}; it must be a string or a list of blocks", f"{where}.content")
-        else:
-            messages += _blocks(role, content, f"{where}.content")
-    return messages
-
-
-def _blocks(role: str, content: list[Any], where: str) -> list[Message]:
-    texts: list[str] = []
-    calls: list[EarlierCall] = []
-    results: list[Message] = []
-    for index, block in enumerate(content):
-        at = f"{where}[{index}]"
-        kind = block.get("type") if isinstance(block, dict) else block
-        if kind == "text":
-            only_fields(block, ("type", "text", *_PASSED_OVER), at)
-            texts.append(string_field(block, "text", at))
-        elif kind == "tool_use" and role == "assistant":
-            calls.append(_call(block, at))
-        elif kind == "tool_result" and role == "user":
-            results.append(_result(block, at))
-        else:
-            allowed = "'text' and 'tool_use'" if role == "assistant" else "'text' and 'tool_result'"
-            raise rule(f"is {shown(kind)}; in a message of the {role} {allowed} are taken", f"{at}.type")
-    message: Message = {"role": role, "content": "\n".join(texts)}
-    if calls:
-        return [{**message, "tool_calls": calls}]
-    return results + ([message] if texts or not results else [])
-
-
-def _call(block: dict[str, Any], where: str) -> EarlierCall:
-    only_fields(block, ("type", "id", "name", "input", "cache_control", "caller"), where)
-    arguments = block.get("input")
-    if not isinstance(arguments, dict):
-        raise rule(f"is {shown(arguments)}; it must be an object", f"{where}.input")
-    name = string_field(block, "name", where)
-    return earlier_call(string_field(block, "id", where), name, json.dumps(arguments, ensure_ascii=False))
-
-
-def _result(block: dict[str, Any], where: str) -> Message:
-    only_fields(block, ("type", "tool_use_id", "content", "is_error", "cache_control"), where)
-    content = block.get("content")
-    text = "" if content is None else _text(content, f"{where}.content")
-    if block.get("is_error"):
-        text = f"Error: {text}"
-    return {"role": "tool", "tool_call_id": string_field(block, "tool_use_id", where), "content": text}
-
-
-_BLOCKS_SCHEMA: Final = any_of(TEXT, array({"type": "object", "properties": {"type": TEXT}}))
-_MESSAGE_SCHEMA: Final = closed_object({"role": {"enum": ["user", "assistant"]}, "content": _BLOCKS_SCHEMA})
-_MESSAGES_SCHEMA: Final = array(_MESSAGE_SCHEMA, 1, MAX_MESSAGES)
 
 
 class MessagesTool(Strict):
+    """``input_schema`` is required for a tool of the client's own, which has no type or the type 'custom'."""
+
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "cache_control": ignored(FOUND_BY_CONTENT),
+        "defer_loading": ignored("all tools are offered from the beginning"),
+        "eager_input_streaming": ignored("arguments are streamed as they come"),
+        "input_examples": ignored("models have no place for them"),
+    }
+
+    type: str | None = None
     name: FunctionName
-    input_schema: dict[str, Any]
+    input_schema: dict[str, Any] | None = None
     description: str | None = None
-    type: Literal["custom"] | None = None
     strict: bool | None = None
-    cache_control: dict[str, Any] | None = None
+
+
+MessagesTools = Tools[Annotated[MessagesTool | LeftOut, OfTypes(MessagesTool, "custom", *CLIENT_TOOLS)]]
 
 
 class MessagesChoice(Strict):
@@ -130,39 +77,55 @@ class OutputFormat(Strict):
 
 
 class OutputConfig(Strict):
-    fates: ClassVar[Mapping[str, Fate]] = {"effort": refused("the model has no effort setting")}
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "task_budget": ignored("the model is told of no budget"),
+    }
 
     format: OutputFormat | None = None
+    effort: str | None = None
 
 
 class Thinking(Strict):
-    type: Literal["disabled"]
+    """Whether the model is to think before it answers. Without it, or ``disabled``, no reasoning is given out."""
+
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "budget_tokens": ignored("reasoning has no limit of its own"),
+    }
+
+    type: str
+    display: str | None = None
 
 
 class CountRequest(Strict):
-    """What ``/v1/messages/count_tokens`` takes."""
+    """What ``/v1/messages/count_tokens`` takes. ``output_format`` is the earlier place of ``output_config.format``."""
 
     fates: ClassVar[Mapping[str, Fate]] = {
-        "context_management": refused("a conversation is taken as it is"),
-        "mcp_servers": refused("the server calls nobody else"),
         "cache_control": ignored(FOUND_BY_CONTENT),
+        "context_management": ignored("a conversation is taken as it is"),
+        "mcp_servers": ignored("the server calls nobody else, so tools of the type 'mcp_toolset' are left out"),
+        "container": ignored("the server runs no code, so tools that would are left out"),
     }
 
     model: str
-    messages: Annotated[list[Message], ReadBy(_check_messages, _MESSAGES_SCHEMA)]
-    system: Annotated[str, ReadBy(_text, _BLOCKS_SCHEMA)] | None = None
-    tools: Tools[MessagesTool] | None = None
+    messages: Annotated[list[Message], ReadBy(read_messages, MESSAGES_SCHEMA, MESSAGES_SHAPE)]
+    system: Annotated[str, ReadBy(read_text, BLOCKS_SCHEMA, SYSTEM_SHAPE)] | None = None
+    tools: MessagesTools | None = None
     tool_choice: MessagesChoice | None = None
-    output_config: OutputConfig | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
 
 
-class MessagesRequest(CountRequest):
+class MessagesRequest(CountRequest, SamplingFields):
     fates: ClassVar[Mapping[str, Fate]] = {
-        "container": refused("the server runs no code"),
+        "thread": refused("this server keeps nothing between calls; send the whole conversation in messages"),
+        "max_completion_tokens": refused("send max_tokens"),
+        "n": refused("there is one answer here; use /v1/chat/completions", fine=(1,)),
+        **dict.fromkeys(ConstraintFields.model_fields, refused("send output_config.format")),
         "metadata": ignored(NOT_STORED),
         "service_tier": ignored(ONE_TIER, fine=("auto", "standard_only")),
         "inference_geo": ignored("the server is where it is"),
+        "speed": ignored("there is one speed", fine=("standard",)),
     }
 
     max_tokens: MaxTokens
@@ -171,39 +134,78 @@ class MessagesRequest(CountRequest):
     top_k: TopK | None = None
     stop_sequences: StopList | None = None
     stream: bool | None = None
+    # Extensions common elsewhere, as the other routes have them.
+    seed: Seed | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    priority: Priority | None = None
 
 
 def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
+    counted = not isinstance(fields, MessagesRequest)
     messages, beginning = fields.messages, ""
-    if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
-        messages, beginning = messages[:-1], messages[-1]["content"]
+    last = messages[-1]
+    if last["role"] == "assistant" and "tool_calls" not in last and not (counted and len(messages) == 1):
+        messages, beginning = messages[:-1], last["content"]
         if not messages:
             raise invalid("messages", "messages holds only the beginning of an answer; it needs a message of the user.")
-        if beginning.rstrip() != beginning:
+        if beginning.rstrip() != beginning and not counted:
             raise invalid(
                 "messages", "messages ends with a beginning of the answer that ends with white space; leave that out."
             )
     if fields.system is not None:
         messages = [{"role": "system", "content": fields.system}, *messages]
-    choice = fields.tool_choice
-    form = None if fields.output_config is None else fields.output_config.format
+    choice, stops = fields.tool_choice, getattr(fields, "stop_sequences", None)
     return Call(
         model=fields.model,
         prompt=Conversation(
             messages=messages,
-            tools=[
-                Tool(tool.name, tool.description, tool.input_schema, tool.strict, f"tools[{index}]", "input_schema")
-                for index, tool in enumerate(fields.tools or [])
-            ],
+            tools=list(_tools(fields)),
             tool_choice="auto" if choice is None else _choice(choice),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             beginning=beginning,
+            counted=counted,
+            wish=_wish(fields),
+            thought_param="messages[].content[type=thinking]",
         ),
-        sampling=sampling_of(fields, defaults, stop=getattr(fields, "stop_sequences", None)),
-        names={"stop": "stop_sequences"},
-        answer_format=None if form is None else json_format("output_config.format.schema", form.definition),
-        stream=isinstance(fields, MessagesRequest) and bool(fields.stream),
+        sampling=sampling_of(fields, defaults, stop=stops or getattr(fields, "stop", None)),
+        names={"stop": "stop_sequences"} if stops else {},
+        answer_format=_answer_format(fields),
+        priority=getattr(fields, "priority", None) or 0,
+        stream=not counted and bool(getattr(fields, "stream", None)),
+        shows_reasoning=_shows_reasoning(fields.thinking),
     )
+
+
+def _wish(fields: CountRequest) -> Wish:
+    """In this protocol a model thinks only when it is asked to; adaptive leaves it to the model."""
+    thinking, effort = fields.thinking, None if fields.output_config is None else fields.output_config.effort
+    kind = None if thinking is None else thinking.type
+    think = True if kind == "enabled" else None if kind == "adaptive" else False
+    return Wish(think, effort, "thinking" if thinking else "", "output_config.effort" if effort else "")
+
+
+def _shows_reasoning(thinking: Thinking | None) -> bool:
+    return thinking is not None and thinking.type != "disabled" and thinking.display != "omitted"
+
+
+def _tools(fields: CountRequest) -> Iterator[Tool]:
+    for index, tool in kept(fields.tools):
+        where, known = f"tools[{index}]", CLIENT_TOOLS.get(tool.type or "custom")
+        if known is not None:
+            yield Tool(tool.name, known.description, known.schema, tool.strict, where)
+        elif tool.input_schema is None:
+            name = f"{where}.input_schema"
+            raise invalid(name, f"{name} is required.", code="missing_parameter")
+        else:
+            yield Tool(tool.name, tool.description, tool.input_schema, tool.strict, where, "input_schema")
+
+
+def _answer_format(fields: CountRequest) -> AnswerFormat | None:
+    param, form = "output_config.format", None if fields.output_config is None else fields.output_config.format
+    if form is None:
+        param, form = "output_format", fields.output_format
+    return None if form is None else json_format(f"{param}.schema", form.definition)
 
 
 def _choice(choice: MessagesChoice) -> ToolChoice:
@@ -220,99 +222,9 @@ async def count_tokens(doors: Doors, request: Request) -> Response:
     return JsonBytes({"input_tokens": len(job.children[0].prompt.token_ids)})
 
 
-class MessageWriter(ItemsWriter):
-    """The message and its events; its items are called blocks."""
-
-    def __init__(self, fields: CountRequest, job: Job) -> None:
-        super().__init__(job)
-        self._arguments = ""
-
-    def opening(self, child: Child, first: Piece) -> bytes:
-        usage = _usage({"prompt_tokens": len(child.prompt.token_ids), "completion_tokens": 0}, cached=0)
-        return named_event("message_start", {"message": self._message(usage)})
-
-    def begin_text(self) -> bytes:
-        return self._begin({"type": "text", "text": ""})
-
-    def begin_call(self, call_id: str, name: str) -> bytes:
-        self._arguments = ""
-        return self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
-
-    def grow(self, text: str) -> bytes:
-        if self.open == "call":
-            self._arguments += text
-            delta = {"type": "input_json_delta", "partial_json": text}
-        else:
-            self.items[-1]["text"] += text
-            delta = {"type": "text_delta", "text": text}
-        return self._block_event("content_block_delta", {"delta": delta})
-
-    def close(self) -> bytes:
-        if self.open == "call":
-            self.items[-1]["input"] = _object(self._arguments)
-        return self._block_event("content_block_stop", {})
-
-    def usage(self, usage: dict[str, Any]) -> bytes:
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        fields = {"delta": self._stop(), "usage": _usage(usage, cached=cached)}
-        return named_event("message_delta", fields) + named_event("message_stop", {})
-
-    def error(self, error: ApiError) -> bytes:
-        return b"event: error\ndata: " + messages_body(error) + b"\n\n"
-
-    def whole(self, answers: list[Piece], usage: dict[str, Any]) -> dict[str, Any]:
-        """A tool call that was cut off is left out, because half an object is not valid as its input."""
-        self.piece(self.job.children[0], answers[0])
-        message = self._message(_usage(usage, cached=usage["prompt_tokens_details"]["cached_tokens"]))
-        content = [block for block in self.items if block.get("input", {}) is not None]
-        return message | self._stop() | {"content": content}
-
-    def _message(self, usage: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "id": f"msg_{self.job.origin.request_id}",
-            "type": "message",
-            "role": "assistant",
-            "model": self.job.card.model_id,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage,
-        }
-
-    def _stop(self) -> dict[str, Any]:
-        assert self.finish is not None
-        stopped = self.finish.stop_reason
-        if self.cut:
-            return {"stop_reason": "max_tokens", "stop_sequence": None}
-        if isinstance(stopped, str):
-            return {"stop_reason": "stop_sequence", "stop_sequence": stopped}
-        return {"stop_reason": "tool_use" if self.reader.called else "end_turn", "stop_sequence": None}
-
-    def _begin(self, block: dict[str, Any]) -> bytes:
-        self.items.append(block)
-        return self._block_event("content_block_start", {"content_block": block})
-
-    def _block_event(self, kind: str, fields: dict[str, Any]) -> bytes:
-        return named_event(kind, {"index": len(self.items) - 1, **fields})
+def _writer(fields: CountRequest, job: Job) -> MessageWriter:
+    return MessageWriter(job)
 
 
-def _usage(usage: dict[str, Any], *, cached: int) -> dict[str, Any]:
-    """In this protocol, input tokens do not include those found in the prefix cache."""
-    return {
-        "input_tokens": usage["prompt_tokens"] - cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": usage["completion_tokens"],
-    }
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-DOOR: Final = Door(fields=MessagesRequest, call=messages_call, writer=MessageWriter)
-COUNTING: Final = Door(fields=CountRequest, call=messages_call, writer=MessageWriter)
+DOOR: Final = Door(fields=MessagesRequest, call=messages_call, writer=_writer)
+COUNTING: Final = Door(fields=CountRequest, call=messages_call, writer=_writer)

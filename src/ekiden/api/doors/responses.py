@@ -1,92 +1,41 @@
 """``POST /v1/responses``: OpenAI's newer shape of a conversation, without state on the server.
 
-Nothing is kept between calls: ``store: true`` and whatever refers to an earlier response is refused.
+Nothing is kept between calls: whatever refers to an earlier response is refused.
 """
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from ekiden.api.call import AnswerFormat, Call, Conversation, Message, NamedChoice, earlier_call
-from ekiden.api.constraint_fields import JsonSchemaFormat
+from ekiden.api.call import AnswerFormat, Call, Conversation, Message
+from ekiden.api.constraint_fields import ConstraintFields, JsonSchemaFormat
 from ekiden.api.doors.door import Door, Job
-from ekiden.api.doors.items import ItemsWriter
-from ekiden.api.errors import ApiError, invalid, shown
-from ekiden.api.fields import (
-    MAX_MESSAGES,
-    ConversationHints,
-    MaxTokens,
-    MetadataStrings,
-    OpenAIFields,
-    sampling_of,
+from ekiden.api.doors.responses_answer import ResponseWriter
+from ekiden.api.doors.responses_input import INPUT_SCHEMA, INPUT_SHAPE, Input, read_input
+from ekiden.api.doors.responses_tools import (
+    Choice,
+    OneTool,
+    Placed,
+    ResponseTools,
+    chosen,
+    has_format,
+    offered,
+    told_back,
 )
-from ekiden.api.generation import Child
-from ekiden.api.hand_checks import joined_text, objects, only_fields, rule, string_field
-from ekiden.api.json_schema import TEXT, any_of, array
-from ekiden.api.lone_surrogates import sound_arguments
+from ekiden.api.errors import invalid, shown
+from ekiden.api.fields import ConversationHints, MaxTokens, OpenAIFields, SamplingFields, sampling_of
+from ekiden.api.hand_checks import rule
+from ekiden.api.ignored import Ignored
+from ekiden.api.json_schema import TEXT, array
+from ekiden.api.reasoning import wish_of_effort
 from ekiden.api.schema_base import ReadBy, Strict
 from ekiden.api.shape import Fate, ignored, refused
-from ekiden.api.sse import named_event
 from ekiden.api.structured import json_format, schema_format
-from ekiden.api.text_output import Piece
-from ekiden.api.tool_fields import FlatChoice, FunctionDefinition, FunctionTyped, Tools, tool_of
+from ekiden.api.template_fields import TemplateKwargs
 from ekiden.state.sampling_params import SamplingParams
 
 _STATE: Final = "this server keeps nothing between calls; send the whole conversation in input"
+_LOGPROBS: Final = "message.output_text.logprobs"
 _NO_LOGPROBS: Final = "log-probabilities are given by /v1/chat/completions and /v1/completions"
-
-
-def _check_input(value: Any) -> list[Message]:
-    """The messages of a text or a list of items."""
-    if isinstance(value, str):
-        return [{"role": "user", "content": value}]
-    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
-        raise rule(f"is {shown(value)}; it must be a string or a list of 1 to {MAX_MESSAGES} items")
-    messages: list[Message] = []
-    for where, item in objects(value):
-        kind = item.get("type", "message")
-        if kind == "message":
-            messages.append(_message(item, where))
-        elif kind == "function_call":
-            _add_call(messages, item, where)
-        elif kind == "function_call_output":
-            only_fields(item, ("type", "id", "status", "call_id", "output"), where)
-            content = _text(item.get("output"), f"{where}.output")
-            messages.append({"role": "tool", "tool_call_id": string_field(item, "call_id", where), "content": content})
-        else:
-            raise rule(
-                f"is {shown(kind)}; 'message', 'function_call' and 'function_call_output' are taken", f"{where}.type"
-            )
-    return messages
-
-
-def _message(item: dict[str, Any], where: str) -> Message:
-    only_fields(item, ("type", "id", "status", "role", "content", "phase"), where)
-    role = item.get("role")
-    if role not in ("user", "assistant", "system", "developer"):
-        raise rule(f"is {shown(role)}; it must be 'user', 'assistant', 'system' or 'developer'", f"{where}.role")
-    # "developer" is the newer name of "system", which templates know.
-    role = "system" if role == "developer" else role
-    return {"role": role, "content": _text(item.get("content"), f"{where}.content")}
-
-
-def _add_call(messages: list[Message], item: dict[str, Any], where: str) -> None:
-    """Chat templates expect a text of the assistant and the calls that follow it in one message."""
-    only_fields(item, ("type", "id", "status", "call_id", "name", "arguments"), where)
-    name, arguments = string_field(item, "name", where), string_field(item, "arguments", where)
-    sound_arguments(arguments, f"{where}.arguments")
-    call = earlier_call(string_field(item, "call_id", where), name, arguments)
-    if messages and messages[-1]["role"] == "assistant":
-        messages[-1].setdefault("tool_calls", []).append(call)
-    else:
-        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-
-
-def _text(value: Any, where: str) -> str:
-    return joined_text(value, where, kinds=dict.fromkeys(("input_text", "output_text", "text"), "text"))
-
-
-_ITEM_SCHEMA: Final = {"type": "object", "properties": {"type": TEXT}}
-_INPUT_SCHEMA: Final = any_of(TEXT, array(_ITEM_SCHEMA, 1, MAX_MESSAGES))
 
 
 class TextFormat(JsonSchemaFormat):
@@ -97,67 +46,94 @@ class TextFormat(JsonSchemaFormat):
 
 
 class TextSettings(Strict):
+    fates: ClassVar[Mapping[str, Fate]] = {"verbosity": ignored("the model has no such setting", fine=("medium",))}
+
     format: TextFormat | None = None
-    verbosity: Literal["medium"] | None = None
 
 
-class ResponseTool(FunctionDefinition, FunctionTyped):
-    """A function as in chat, but with its type beside its name."""
+def _read_include(value: Any) -> list[str]:
+    """Raises a :func:`rule` for what would be missed; there is nothing else to include."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise rule(f"is {shown(value)}; it must be a list of strings")
+    if _LOGPROBS in value:
+        raise rule(f"holds {_LOGPROBS!r}; leave it out: {_NO_LOGPROBS}")
+    return value
 
 
-class ResponsesStreamOptions(Strict):
-    fates: ClassVar[Mapping[str, Fate]] = {"include_obfuscation": ignored("streams carry no padding")}
+class Reasoning(Strict):
+    fates: ClassVar[Mapping[str, Fate]] = {
+        "summary": ignored("reasoning is given as it is"),
+        "generate_summary": ignored("reasoning is given as it is"),
+    }
+
+    effort: str | None = None
 
 
-class ResponsesRequest(OpenAIFields, ConversationHints):
+class ResponsesRequest(OpenAIFields, SamplingFields, ConversationHints):
     fates: ClassVar[Mapping[str, Fate]] = {
         "previous_response_id": refused(_STATE),
         "conversation": refused(_STATE),
         "prompt": refused("no prompts are stored here; send the text in input"),
-        "reasoning": refused("the model has no reasoning setting"),
-        "max_tool_calls": refused("there are no tools that the server itself would call"),
-        "context_management": refused("a conversation is taken as it is"),
+        "background": refused("an answer is given to the connection that asked for it", fine=(False,)),
         "moderation": refused("nothing is moderated here"),
-        "truncation": refused("a conversation is taken as it is", fine=("disabled",)),
-        "background": refused(_STATE, fine=(False,)),
-        "include": refused(f"{_NO_LOGPROBS}, and there is nothing else to include", fine=([],)),
         "top_logprobs": refused(_NO_LOGPROBS, fine=(0,)),
+        "max_tokens": refused("send max_output_tokens"),
+        "max_completion_tokens": refused("send max_output_tokens"),
+        "messages": refused("send input, or use /v1/chat/completions"),
+        "n": refused("there is one answer here; use /v1/chat/completions", fine=(1,)),
+        **dict.fromkeys(ConstraintFields.model_fields, refused("send text.format")),
+        "store": ignored("answers are not stored", fine=(False,)),
+        "truncation": ignored("a prompt that is too long is refused, and never cut", fine=("disabled",)),
+        "max_tool_calls": ignored("there are no tools that the server itself would call"),
+        "context_management": ignored("a conversation is taken as it is"),
+        "client_metadata": ignored("nothing is done with it"),
+        "stream_options": ignored("streams carry no padding"),
     }
 
-    input: Annotated[list[Message], ReadBy(_check_input, _INPUT_SCHEMA)]
+    input: Annotated[Input, ReadBy(read_input, INPUT_SCHEMA, INPUT_SHAPE)]
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
     text: TextSettings | None = None
-    tools: Tools[ResponseTool] | None = None
-    tool_choice: FlatChoice | None = None
+    reasoning: Reasoning | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
+    tools: ResponseTools | None = None
+    tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
-    stream_options: ResponsesStreamOptions | None = None
-    store: bool | None = None
-    # Given back with the answer.
-    metadata: MetadataStrings | None = None
+    include: Annotated[list[str], ReadBy(_read_include, array(TEXT, None))] | None = None
+    # What the response says back.
+    metadata: dict[str, Any] | None = None
     user: str | None = None
+
+    @property
+    def tool_lists(self) -> list[Placed]:
+        return [Placed("tools", self.tools or []), *self.input.tools]
 
 
 def responses_call(fields: ResponsesRequest, defaults: SamplingParams) -> Call:
-    if fields.store:
-        raise invalid("store", f"store is true; leave it out or send false: {_STATE}.", code="unsupported_parameter")
     system: list[Message] = []
     if fields.instructions is not None:
         system = [{"role": "system", "content": fields.instructions}]
+    tools = offered(fields.tool_lists)
+    effort = None if fields.reasoning is None else fields.reasoning.effort
+    asked = {"include": fields.include, "tools[].format": any(has_format(each.tools) for each in fields.tool_lists)}
     return Call(
         model=fields.model,
         prompt=Conversation(
-            messages=[*system, *fields.input],
+            messages=[*system, *fields.input.messages],
             param="input",
-            tools=[tool_of(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools or [])],
-            tool_choice=fields.tool_choice or "auto",
+            tools=[tool.function for tool in tools],
+            tool_choice=chosen(fields.tool_choice, tools),
             parallel_tool_calls=fields.parallel_tool_calls is not False,
+            template_kwargs=fields.chat_template_kwargs or {},
+            wish=wish_of_effort(effort, "reasoning"),
+            thought_param="input[type=reasoning]",
         ),
         sampling=sampling_of(fields, defaults, max_tokens=fields.max_output_tokens),
         names={"max_tokens": "max_output_tokens"},
         answer_format=_answer_format(fields),
         priority=fields.priority or 0,
         stream=bool(fields.stream),
+        ignored=[Ignored(name) for name, given in asked.items() if given],
     )
 
 
@@ -175,106 +151,15 @@ def _answer_format(fields: ResponsesRequest) -> AnswerFormat | None:
     return json_format("text.format") if form.type == "json_object" else None
 
 
-class ResponseWriter(ItemsWriter):
-    """The response object and its events."""
-
-    def __init__(self, fields: ResponsesRequest, job: Job) -> None:
-        super().__init__(job)
-        self._number = -1
-        self._head = _head(fields, job)
-
-    def whole(self, answers: list[Piece], usage: dict[str, Any]) -> dict[str, Any]:
-        self.piece(self.job.children[0], answers[0])
-        return self._response(usage)
-
-    def opening(self, child: Child, first: Piece) -> bytes:
-        started = {"response": self._response(None)}
-        return self._event("response.created", started) + self._event("response.in_progress", started)
-
-    def begin_text(self) -> bytes:
-        added = self._begin("msg", {"type": "message", "role": "assistant", "content": []})
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        self.items[-1]["content"].append(part)
-        return added + self._of_item("response.content_part.added", {"content_index": 0, "part": part})
-
-    def begin_call(self, call_id: str, name: str) -> bytes:
-        return self._begin("fc", {"type": "function_call", "call_id": call_id, "name": name, "arguments": ""})
-
-    def grow(self, text: str) -> bytes:
-        item = self.items[-1]
-        if self.open == "call":
-            item["arguments"] += text
-            return self._of_item("response.function_call_arguments.delta", {"delta": text})
-        item["content"][0]["text"] += text
-        return self._of_item("response.output_text.delta", {"content_index": 0, "delta": text, "logprobs": []})
-
-    def close(self) -> bytes:
-        """What is still open when the answer is cut is ``incomplete``."""
-        item = self.items[-1]
-        item["status"] = "incomplete" if self.cut or (self.open == "call" and self.reader.cut) else "completed"
-        if self.open == "call":
-            done = {"name": item["name"], "arguments": item["arguments"]}
-            told = self._of_item("response.function_call_arguments.done", done)
-        else:
-            (part,) = item["content"]
-            text = {"content_index": 0, "text": part["text"], "logprobs": []}
-            told = self._of_item("response.output_text.done", text)
-            told += self._of_item("response.content_part.done", {"content_index": 0, "part": part})
-        return told + self._whole_item("response.output_item.done")
-
-    def usage(self, usage: dict[str, Any]) -> bytes:
-        kind = "response.incomplete" if self.cut else "response.completed"
-        return self._event(kind, {"response": self._response(usage)})
-
-    def error(self, error: ApiError) -> bytes:
-        return self._event("error", {"code": error.code, "message": error.message, "param": error.param})
-
-    def _begin(self, prefix: str, fields: dict[str, Any]) -> bytes:
-        item_id = f"{prefix}_{self.job.origin.request_id}_{len(self.items)}"
-        self.items.append({"id": item_id, "status": "in_progress", **fields})
-        return self._whole_item("response.output_item.added")
-
-    def _whole_item(self, kind: str) -> bytes:
-        return self._event(kind, {"output_index": len(self.items) - 1, "item": self.items[-1]})
-
-    def _of_item(self, kind: str, fields: dict[str, Any]) -> bytes:
-        return self._event(kind, {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1, **fields})
-
-    def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
-        self._number += 1
-        return named_event(kind, {"sequence_number": self._number, **fields})
-
-    def _response(self, usage: dict[str, Any] | None) -> dict[str, Any]:
-        """The response object so far; ``usage`` is given when it is complete."""
-        status = "in_progress" if self.finish is None else "incomplete" if self.cut else "completed"
-        return self._head | {
-            "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if self.cut else None,
-            "output": self.items,
-            "usage": None if usage is None else _usage(usage),
-        }
-
-
-def _usage(usage: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": {"cached_tokens": usage["prompt_tokens_details"]["cached_tokens"]},
-        "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": usage["total_tokens"],
-    }
+def _writer(fields: ResponsesRequest, job: Job) -> ResponseWriter:
+    return ResponseWriter(_head(fields, job), offered(fields.tool_lists), job)
 
 
 def _head(fields: ResponsesRequest, job: Job) -> dict[str, Any]:
     """The fields that do not change while the answer grows: the request's settings with their defaults."""
     sampling = job.children[0].request.sampling
     form = None if fields.text is None else fields.text.format
-    chosen = fields.tool_choice
-    choice = {"type": "function", "name": chosen.name} if isinstance(chosen, NamedChoice) else chosen
-    tools = [
-        {"description": None, "parameters": None, "strict": None, **tool.model_dump(exclude_none=True)}
-        for tool in fields.tools or []
-    ]
+    choice = fields.tool_choice
     return {
         "id": f"resp_{job.origin.request_id}",
         "object": "response",
@@ -287,17 +172,17 @@ def _head(fields: ResponsesRequest, job: Job) -> dict[str, Any]:
         "metadata": fields.metadata or {},
         "parallel_tool_calls": fields.parallel_tool_calls is not False,
         "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": None if fields.reasoning is None else fields.reasoning.effort, "summary": None},
         "service_tier": "default",
         "store": False,
         "temperature": sampling.temperature,
         "text": {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_unset=True)},
-        "tool_choice": choice or "auto",
-        "tools": tools,
+        "tool_choice": choice._asdict() if isinstance(choice, OneTool) else choice or "auto",
+        "tools": [told for each in fields.tool_lists for told in told_back(each.tools)],
         "top_p": sampling.top_p,
         "truncation": "disabled",
         "user": fields.user,
     }
 
 
-DOOR: Final = Door(fields=ResponsesRequest, call=responses_call, writer=ResponseWriter)
+DOOR: Final = Door(fields=ResponsesRequest, call=responses_call, writer=_writer)

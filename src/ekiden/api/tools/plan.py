@@ -57,7 +57,8 @@ async def plan_tools(
         if choice not in ("none", "auto"):
             raise invalid("tool_choice", "tool_choice asks for a call, and tools holds no function to call.")
         return None, wanted
-    functions = [_function(tool) for tool in talk.tools]
+    # Off the event loop, since a thousand intricate schemas take seconds.
+    functions = await text.off_loop(lambda: [_function(tool) for tool in talk.tools])
     offered = _offered(talk.tools, functions, choice)
     if choice == "none":
         return None, wanted

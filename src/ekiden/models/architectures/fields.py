@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ekiden.models.architectures.spec import FAMILIES, ModelSpec
-from ekiden.models.errors import ModelError
+from ekiden.models.errors import ModelError, cut
 
 MAX_SIZE = 1 << 24
 MAX_LAYERS = 1024
@@ -39,8 +39,7 @@ class Fields:
         return default if value is None else value
 
     def _fail(self, key: str, value: object, wanted: str) -> ModelError:
-        shown = " ".join(repr(value).split())[:80]
-        found = "missing and needed" if value is None else f"{shown}, not {wanted}"
+        found = "missing and needed" if value is None else f"{cut(value)}, not {wanted}"
         return ModelError(f"{self.source}: {self.prefix + key!r} is {found}; fetch or convert the model again")
 
     def integer(self, key: str, default: int | None = None, *, limit: int = MAX_SIZE) -> int:
@@ -79,7 +78,7 @@ class Fields:
 def unsupported(source: str, family: object) -> ModelError:
     """The error for an architecture that Ekiden does not build; it says how to run the model all the same."""
     return ModelError(
-        f"{source}: architecture {family!r} is not supported ({', '.join(FAMILIES)} are); export the model with "
+        f"{source}: architecture {cut(family)} is not supported ({', '.join(FAMILIES)} are); export the model with "
         "`optimum-cli export openvino --model ... FOLDER` and give that folder"
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from ekiden.models.architectures.fields import MAX_LAYERS, Fields, check_shape, unsupported
 from ekiden.models.architectures.rope import rope_spec
 from ekiden.models.architectures.spec import FAMILIES, ModelSpec
-from ekiden.models.errors import ModelError
+from ekiden.models.errors import ModelError, cut
 
 _DEFAULT_KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32}
 _DEFAULT_HEAD_DIM = {"qwen3": 128}
@@ -65,11 +65,11 @@ def spec_from_config(source: str, config: Mapping[str, Any]) -> ModelSpec:
 def _refuse_unsupported(fields: Fields) -> None:
     activation = fields.text("hidden_act") or "silu"
     if activation not in ("silu", "swish"):
-        raise ModelError(f"{fields.source}: activation {activation!r} is not supported (silu is)")
+        raise ModelError(f"{fields.source}: activation {cut(activation)} is not supported (silu is)")
     if fields.get("quantization_config") is not None:
         method = fields.mapping("quantization_config").get("quant_method")
         raise ModelError(
-            f"{fields.source}: weights quantised with {method!r} are not supported; give the unquantised folder "
+            f"{fields.source}: weights quantised with {cut(method)} are not supported; give the unquantised folder "
             "(Ekiden compresses to int8 itself), a .gguf file, or an OpenVINO folder"
         )
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ekiden.models.architectures.fields import Fields
 from ekiden.models.architectures.spec import RopeSpec
-from ekiden.models.errors import ModelError
+from ekiden.models.errors import ModelError, cut
 
 
 def rope_spec(
@@ -58,7 +58,7 @@ def rope_spec(
         inverse, attention_factor = _yarn(fields, inverse, theta, max_position_embeddings)
     elif kind != "default":
         raise ModelError(
-            f"{source}: rope scaling {kind!r} is not supported (default, linear, llama3, yarn are); "
+            f"{source}: rope scaling {cut(kind)} is not supported (default, linear, llama3, yarn are); "
             "export the model with Optimum-Intel and give the OpenVINO folder"
         )
     return RopeSpec(inverse_frequencies=tuple(float(value) for value in inverse), attention_factor=attention_factor)

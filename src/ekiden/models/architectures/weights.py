@@ -5,15 +5,17 @@ from collections.abc import Iterator
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
 from ekiden.models.errors import ModelError
 
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
 
 def expected_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The name and shape (``[out_features, in_features]``) of each tensor that the graph of ``spec`` needs."""
     hidden, inner, head = spec.hidden_size, spec.intermediate_size, spec.head_dim
     query, key_value = spec.num_heads * head, spec.num_kv_heads * head
-    yield "model.embed_tokens.weight", (spec.vocab_size, hidden)
+    yield EMBEDDING, (spec.vocab_size, hidden)
     yield "model.norm.weight", (hidden,)
     if not spec.tie_word_embeddings:
-        yield "lm_head.weight", (spec.vocab_size, hidden)
+        yield HEAD, (spec.vocab_size, hidden)
     matrices = (
         ("self_attn.q_proj", (query, hidden), spec.attention_bias),
         ("self_attn.k_proj", (key_value, hidden), spec.attention_bias),
