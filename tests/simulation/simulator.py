@@ -218,7 +218,7 @@ class Simulation(StepWatcher):
             prompt_token_ids=tuple(prompt),
             sampling=SamplingParams(
                 temperature=0.0,
-                max_tokens=rng.choice([None, 1, 2, 5, 20, 60]),
+                max_tokens=rng.choice([None, 1, 2, 5, 20, 60]) if number % 9 else 0,
                 ignore_eos=rng.random() < 0.5,
                 stop_token_ids=(rng.randrange(VOCAB),) if rng.random() < 0.2 else (),
             ),
@@ -242,12 +242,13 @@ class Simulation(StepWatcher):
     def _length_of_answer(self, request: Request) -> int:
         """How many tokens the request gets if nothing ends it but its tokens; 0 when it can never run."""
         sampling, room = request.sampling, self._room_after(request)
-        if request.reading is not None or room < (sampling.max_tokens or 1):
+        wanted = room if sampling.max_tokens is None else sampling.max_tokens
+        if request.reading is not None or room < max(1, wanted):
             return 0
         stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else {0})
         tokens = self.expected[request.request_id]
         stopped = next((place for place, token in enumerate(tokens, 1) if token in stops), room)
-        return min(stopped, sampling.max_tokens or room, room)
+        return min(stopped, wanted)
 
     def _room_after(self, request: Request) -> int:
         """The most tokens that fit after the prompt."""
@@ -455,7 +456,8 @@ class Simulation(StepWatcher):
             assert set(tokens[-1:]) & stops, "it stopped at no stop token"
         elif finish.reason is FinishReason.LENGTH:
             room = self._room_after(request)
-            assert len(tokens) == min(sampling.max_tokens or room, room), "it ended before or after its length"
+            wanted = room if sampling.max_tokens is None else sampling.max_tokens
+            assert len(tokens) == min(wanted, room), "it ended before or after its length"
         elif finish.reason is FinishReason.ERROR:
             if PLANTED not in (finish.message or ""):
                 raise InvariantBreach(Invariant.BUDGET, f"the engine broke a step by itself: {finish.message}")
