@@ -37,7 +37,7 @@ def _first_model(client: httpx.Client, target: Target) -> str:
     try:
         answer = client.get(f"{target.base}/models", timeout=CONNECT_SECONDS)
         if answer.status_code != 200:
-            raise UserError(f"{target.url}/models answered: {_error_message(answer)}")
+            raise UserError(f"{target.url}/models answered{target.through}: {_error_message(answer)}")
         return str(answer.json()["data"][0]["id"])
     except httpx.HTTPError as error:
         raise UserError(target.no_answer(target.url, error)) from error

@@ -18,8 +18,9 @@ from ekiden.api.doors.messages_input import (
     MESSAGES_SCHEMA,
     MESSAGES_SHAPE,
     SYSTEM_SHAPE,
+    System,
     read_messages,
-    read_text,
+    read_system,
 )
 from ekiden.api.errors import invalid
 from ekiden.api.fields import (
@@ -37,6 +38,7 @@ from ekiden.api.fields import (
     TopP,
     sampling_of,
 )
+from ekiden.api.ignored import Ignored
 from ekiden.api.reasoning import Wish
 from ekiden.api.schema_base import ReadBy, Strict, Within
 from ekiden.api.shape import Fate, ignored, refused
@@ -109,7 +111,7 @@ class CountRequest(Strict):
 
     model: str
     messages: Annotated[list[Message], ReadBy(read_messages, MESSAGES_SCHEMA, MESSAGES_SHAPE)]
-    system: Annotated[str, ReadBy(read_text, BLOCKS_SCHEMA, SYSTEM_SHAPE)] | None = None
+    system: Annotated[System, ReadBy(read_system, BLOCKS_SCHEMA, SYSTEM_SHAPE)] | None = None
     tools: MessagesTools | None = None
     tool_choice: MessagesChoice | None = None
     thinking: Thinking | None = None
@@ -155,8 +157,9 @@ def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
             raise invalid(
                 "messages", "messages ends with a beginning of the answer that ends with white space; leave that out."
             )
-    if fields.system is not None:
-        messages = [{"role": "system", "content": fields.system}, *messages]
+    system = fields.system or System("", False)
+    if system.text:
+        messages = [{"role": "system", "content": system.text}, *messages]
     choice, stops = fields.tool_choice, getattr(fields, "stop_sequences", None)
     return Call(
         model=fields.model,
@@ -177,6 +180,7 @@ def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
         priority=getattr(fields, "priority", None) or 0,
         stream=not counted and bool(getattr(fields, "stream", None)),
         shows_reasoning=_shows_reasoning(fields.thinking),
+        ignored=[Ignored("system[x-anthropic-billing-header]")] if system.billed else [],
     )
 
 
