@@ -240,7 +240,7 @@ class Simulation(StepWatcher):
     def _length_of_answer(self, request: Request) -> int:
         """How many tokens the request gets if nothing ends it but its tokens; 0 when it can never run."""
         sampling, room = request.sampling, self._room_after(request)
-        if room < (sampling.max_tokens or 1):
+        if request.reading is not None or room < (sampling.max_tokens or 1):
             return 0
         stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else {0})
         tokens = self.expected[request.request_id]
