@@ -207,11 +207,6 @@ async def test_both_are_refused_like_chat_when_the_server_is_on_its_way_out(memo
     assert response.headers["retry-after"]
 
 
-async def test_embeddings(memory: Memory) -> None:
-    response = await memory.http.post("/v1/embeddings", json={"model": MODEL, "input": ["a"]})
-    assert_error(response, 400, "model", "model_not_supported")
-
-
 KEYS = [
     *("type", "role", "content", "text", "name", "input", "id", "call_id", "output", "format", "schema", "tools"),
     *("source", "data", "title", "action", "namespace", "tool_use_id", "definition", "input_schema", "parameters"),
