@@ -25,18 +25,15 @@ def call_of(name: str, arguments: dict[str, object]) -> str:
 
 COMMAND = "printf '%s degrees' 21"
 """Its output has words that are not in itself, so they are in a prompt only if somebody ran it."""
-CALLS = {
-    name: call_of(name, arguments)
-    for name, arguments in {
-        "weather": {"city": "Oslo"},
-        "exec_command": {"cmd": COMMAND},  # Codex
-        "run_commands": {"commands": [COMMAND]},  # Cline
-        "run_shell_command": {"command": COMMAND, "is_background": False},  # Qwen Code
-        "Bash": {"command": COMMAND},  # Continue
-        "bash": {"command": COMMAND, "description": "Ask for the weather"},  # opencode
-    }.items()
+TOOLS: dict[str, dict[str, object]] = {
+    "weather": {"city": "Oslo"},
+    "exec_command": {"cmd": COMMAND},  # Codex
+    "run_commands": {"commands": [COMMAND]},  # Cline
+    "run_shell_command": {"command": COMMAND, "is_background": False},  # Qwen Code
+    "Bash": {"command": COMMAND},  # Continue
+    "bash": {"command": COMMAND, "description": "Ask for the weather"},  # opencode
 }
-"""What the model writes when it is offered a tool of this name; the first that is offered counts."""
+"""The arguments with which the model calls a tool of this name; the first that is offered counts."""
 RESULT = re.compile(r"21 degrees")
 
 
@@ -44,9 +41,9 @@ def agent_answer(request: Request) -> list[int]:
     prompt = bytes(token for token in request.prompt_token_ids if token < 256).decode()
     if RESULT.search(prompt):
         return [*say("It is 21 degrees."), END]
-    for name, call in CALLS.items():
+    for name, arguments in TOOLS.items():
         if f'"name": "{name}"' in prompt:
-            return [*say(call), END]
+            return [*say(call_of(name, arguments)), END]
     return [*say("The sky scatters blue light."), END]
 
 

@@ -163,7 +163,7 @@ def servers(threads: int | None = None) -> Iterator[Servers]:
     with (
         _running(["tests.clients.agent_server"], "http://") as agent,
         _running(serve, "Ekiden is ready on") as real,
-        ):
+    ):
         yield Servers(real, agent)
 
 

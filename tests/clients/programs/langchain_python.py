@@ -10,7 +10,7 @@ from report import MODEL, QUESTION, URL, run
 from report import weather as weather_of
 
 chat_model: Any = ChatOpenAI(
-    model=MODEL, base_url=f"{URL}/v1", api_key="none", temperature=0, max_retries=0, max_completion_tokens=64
+    model=MODEL, base_url=f"{URL}/v1", api_key="none", temperature=0, max_retries=0, max_completion_tokens=32
 )
 
 

@@ -13,7 +13,7 @@ options: Any = {
     "api_base": f"{URL}/v1",
     "api_key": "none",
     "temperature": 0,
-    "max_tokens": 64,
+    "max_tokens": 32,
     "num_retries": 0,
 }
 TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": WEATHER}}

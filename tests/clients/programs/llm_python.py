@@ -25,7 +25,9 @@ models: list[dict[str, Any]] = [
 def llm(*arguments: str) -> str:
     environment = {**os.environ, "LLM_USER_PATH": str(HOME), "LLM_LOAD_PLUGINS": ""}
     command = [sys.executable, "-m", "llm", *arguments]
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

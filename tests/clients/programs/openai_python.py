@@ -31,7 +31,13 @@ def stream() -> None:
 
 def tools() -> None:
     messages = [*asked]
-    options: Any = {"model": MODEL, "tools": [TOOL], "parallel_tool_calls": False, "max_completion_tokens": 64, "temperature": 0}
+    options: Any = {
+        "model": MODEL,
+        "tools": [TOOL],
+        "parallel_tool_calls": False,
+        "max_completion_tokens": 64,
+        "temperature": 0,
+    }
     first = client.chat.completions.create(messages=messages, tool_choice="required", **options).choices[0]
     assert first.finish_reason == "tool_calls"
     (call,) = first.message.tool_calls
@@ -57,7 +63,9 @@ def logprobs() -> None:
 def responses() -> None:
     options: Any = {"model": MODEL, "temperature": 0, "max_output_tokens": 64}
     tool: Any = {"type": "function", "name": "weather", "parameters": WEATHER, "strict": True}
-    first = client.responses.create(input=QUESTION, tools=[tool], tool_choice="required", parallel_tool_calls=False, **options)
+    first = client.responses.create(
+        input=QUESTION, tools=[tool], tool_choice="required", parallel_tool_calls=False, **options
+    )
     (call,) = [item for item in first.output if item.type == "function_call"]
     history: Any = [
         {"role": "user", "content": QUESTION},
@@ -65,8 +73,9 @@ def responses() -> None:
         {"type": "function_call_output", "call_id": call.call_id, "output": weather(**json.loads(call.arguments))},
     ]
     with client.responses.stream(input=history, **options) as events:
-        final = events.until_done().get_final_response()
-    assert final.output_text
+        told = list(events)
+    assert "".join(event.delta for event in told if event.type == "response.output_text.delta")
+    assert told[-1].type in ("response.completed", "response.incomplete")
 
 
 def embeddings() -> None:

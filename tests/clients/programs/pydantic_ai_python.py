@@ -1,4 +1,4 @@
-"""Pydantic AI's agents, over chat completions and over messages. The agents run at the server whose model calls tools."""
+"""Pydantic AI's agents. Those with a tool run at the server whose model calls tools."""
 
 import asyncio
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from report import AGENT_MODEL, AGENT_URL, MODEL, QUESTION, URL, run, weather
 
-settings: Any = {"temperature": 0, "max_tokens": 64}
+settings: Any = {"temperature": 0, "max_tokens": 32}
 
 
 class Weather(pydantic.BaseModel):

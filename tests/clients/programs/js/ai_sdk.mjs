@@ -10,7 +10,7 @@ const at = (url) =>
   createOpenAICompatible({
     name: 'ekiden', baseURL: `${url}/v1`, apiKey: 'none', supportsStructuredOutputs: true, includeUsage: true,
   });
-const options = { prompt: QUESTION, temperature: 0, maxOutputTokens: 64, maxRetries: 0 };
+const options = { prompt: QUESTION, temperature: 0, maxOutputTokens: 32, maxRetries: 0 };
 const model = at(URL)(MODEL);
 const loop = {
   prompt: 'How is the weather in Oslo?',

@@ -4,7 +4,7 @@ import { check, MODEL, QUESTION, run, URL, WEATHER, weather } from './report.mjs
 
 const client = new Anthropic({ baseURL: URL, apiKey: 'none', maxRetries: 0 });
 const messages = [{ role: 'user', content: QUESTION }];
-const options = { model: MODEL, max_tokens: 64 };
+const options = { model: MODEL, max_tokens: 32 };
 const tool = { name: 'weather', description: 'The weather of a city.', input_schema: WEATHER };
 
 await run('@anthropic-ai/sdk', {

@@ -4,7 +4,7 @@ import { check, MODEL, QUESTION, run, URL, WEATHER, weather } from './report.mjs
 
 const client = new OpenAI({ baseURL: `${URL}/v1`, apiKey: 'none', maxRetries: 0 });
 const messages = [{ role: 'user', content: QUESTION }];
-const options = { model: MODEL, temperature: 0, max_completion_tokens: 64 };
+const options = { model: MODEL, temperature: 0, max_completion_tokens: 32 };
 const tool = { type: 'function', function: { name: 'weather', parameters: WEATHER, strict: true } };
 
 await run('openai', {
