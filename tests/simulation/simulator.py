@@ -129,6 +129,8 @@ class Simulation(StepWatcher):
         self.outcome = Outcome(self.world)
         self.requests: dict[str, Request] = {}
         self.tokens: dict[str, list[int]] = {}
+        self.brought: dict[str, int] = {}
+        """How many tokens each got from an engine that has ended."""
         self.expected: dict[str, list[int]] = {}
         """What the fake model says to each prompt, further than any request may go."""
         self.ended: set[str] = set()
@@ -238,10 +240,11 @@ class Simulation(StepWatcher):
         return Carried(token_ids=tokens, first_token_time=self.started if brought else None)
 
     def _length_of_answer(self, request: Request) -> int:
-        """How many tokens the request gets if nothing ends it but its tokens; 0 when it can never run."""
+        """How many tokens the request gets if nothing ends it but its tokens; 0 when it can never run, or is only
+        read."""
         sampling, room = request.sampling, self._room_after(request)
         wanted = room if sampling.max_tokens is None else sampling.max_tokens
-        if room < max(1, wanted):
+        if request.reading is not None or room < max(1, wanted):
             return 0
         stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else {0})
         tokens = self.expected[request.request_id]
@@ -295,6 +298,7 @@ class Simulation(StepWatcher):
             self.expected[request.request_id] = answer_to(request.prompt_token_ids, VOCAB, MAX_MODEL_LEN)
             carried = self._draw_carried(request)
             self.tokens[request.request_id] = [] if carried is None else list(carried.token_ids)
+            self.brought[request.request_id] = len(self.tokens[request.request_id])
             self.core.add_request(msgspec.structs.replace(request, carried=carried))
             while self.rng.random() >= self.world.burst and self.core.has_work:
                 yield from self._one_step()
@@ -438,7 +442,7 @@ class Simulation(StepWatcher):
     def _check_end(self, request: Request, update: RequestUpdate) -> None:
         tokens = self.tokens[request.request_id]
         if update.finish is None:
-            assert not tokens, "a refused request has tokens"
+            assert len(tokens) == self.brought[request.request_id], "a refused request got tokens"
             return
         finish, sampling = update.finish, request.sampling
         assert finish.num_output_tokens == len(tokens)
