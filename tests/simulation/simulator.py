@@ -220,7 +220,7 @@ class Simulation(StepWatcher):
             prompt_token_ids=tuple(prompt),
             sampling=SamplingParams(
                 temperature=0.0,
-                max_tokens=rng.choice([None, 1, 2, 5, 20, 60]) if number % 9 else 0,
+                max_tokens=rng.choice([None, 1, 2, 5, 20, 60]) if number % 30 != 7 else 0,
                 ignore_eos=rng.random() < 0.5,
                 stop_token_ids=(rng.randrange(VOCAB),) if rng.random() < 0.2 else (),
             ),
