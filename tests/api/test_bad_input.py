@@ -208,3 +208,23 @@ def test_any_json_is_parsed_or_refused(model, data):
         status = error.status
         json.loads(error.body())
     assert status in (200, 400)
+
+
+def test_errors_repeat_no_long_keys_and_no_deep_places():
+    """A key of a client's is part of the place that an error names."""
+    huge = "k" * 5000
+    deep: Any = [0] * 10
+    for _ in range(150):
+        deep = {"deeper": [deep]}
+    half = "\ud800"
+    bodies: list[dict[str, Any]] = [
+        {huge: [half]},
+        {"messages": [{huge: {huge: half}}]},
+        {"metadata": {huge: 5}},
+        {"x": [deep, {"a": half}]},
+    ]
+    bodies += [{"logit_bias": {huge: 1}}, {"tools": [{"type": "function", "function": {"name": "f", huge: half}}]}]
+    for body in bodies:
+        with pytest.raises(ApiError) as error:
+            parse(ChatRequest, json.dumps({"model": MODEL, "messages": [], **body}).encode(), refuse_unknown=True)
+        assert len(error.value.message) + len(error.value.param or "") < 1200, body

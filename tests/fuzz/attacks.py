@@ -16,7 +16,7 @@ from schemathesis.specs.openapi import checks as openapi_checks
 from tests.fuzz.extremes import Bodies
 from tests.fuzz.neighbours import Neighbours
 from tests.fuzz.strategies import body, door_body, in_http, mangled, pieces
-from tests.fuzz.target import SECONDS, Target
+from tests.fuzz.target import Target
 
 CHECKS: list[Any] = [
     checks.not_a_server_error,
@@ -118,7 +118,7 @@ def leavers(target: Target, examples: int) -> None:
         content = data.draw(body(target.vocab_size, target.model, chat=ROUTES[path], stream=True))
         content["max_tokens"] = 200
         whole = in_http(path, content)
-        target.send(data.draw(pieces(whole)), read=read, reset=reset, patience=SECONDS)
+        target.send(data.draw(pieces(whole)), read=read, reset=reset, patience=target.seconds)
 
     attack()
 
@@ -163,7 +163,7 @@ def _attack_operation(target: Target, operation: Any, mode: GenerationMode, exam
                 case.body[LIMITS[operation.path]] = 2
         if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
             case.body["model"] = target.model
-        answer = case.call(timeout=20)
+        answer = case.call(timeout=target.seconds)
         target.answers[answer.status_code] = target.answers.get(answer.status_code, 0) + 1
         case.validate_response(answer, checks=CHECKS)
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tests.fuzz.neighbours import Neighbours
 
 SECONDS = 20.0
-"""Seconds that no answer may exceed."""
 
 
 @dataclass
@@ -27,13 +26,15 @@ class Target:
     vocab_size: int
     answers: dict[int, int] = field(default_factory=dict)
     usual: str | None = None
+    seconds: float = SECONDS
+    """Seconds that no answer may exceed."""
     seed: int = 0
     drawn: "Bodies | None" = None
     neighbours: "Neighbours | None" = None
     """What :func:`tests.fuzz.attacks.extremes` goes on with when it is run again."""
 
     def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.seconds)
         try:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             connection.request("POST", path, data, {"content-type": "application/json", **(headers or {})})
@@ -45,7 +46,7 @@ class Target:
         return status, text
 
     def get(self, path: str) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.seconds)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -72,7 +73,7 @@ class Target:
         Returns what was received. A connection that closes early or is silent for ``patience`` seconds is no fault.
         """
         got = bytearray()
-        with socket.create_connection((self.host, self.port), timeout=SECONDS) as connection:
+        with socket.create_connection((self.host, self.port), timeout=self.seconds) as connection:
             if reset:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
             with contextlib.suppress(ConnectionError, TimeoutError):

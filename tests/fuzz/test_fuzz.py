@@ -4,11 +4,13 @@ import asyncio
 import gc
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
 
 from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
+from ekiden.engine.interface import Health
 from tests.api.real_core import BLOCK, RealCore, real_core
 from tests.api.scripted import MODEL, VOCAB_SIZE
 from tests.fuzz.attacks import ATTACKS
@@ -34,9 +36,9 @@ class Attacked:
         return len(asyncio.all_tasks())
 
 
-@pytest.fixture(scope="module")
-def attacked() -> Iterator[Attacked]:
-    """The server on a thread with its own event loop. The pool is small, so that requests push one another out."""
+@contextmanager
+def serving(num_blocks: int) -> Iterator[Attacked]:
+    """The server on a thread with its own event loop."""
     config = Config(
         scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=8 + 4 * BLOCK),
         cache=CacheConfig(block_size=BLOCK),
@@ -46,7 +48,7 @@ def attacked() -> Iterator[Attacked]:
     found: list[Attacked] = []
 
     async def main() -> None:
-        async with real_core(config, num_blocks=80, live=True) as core:
+        async with real_core(config, num_blocks=num_blocks, live=True) as core:
             host, port = core.url.removeprefix("http://").split(":")
             target = Target(host, int(port), MODEL, VOCAB_SIZE)
             found.append(Attacked(target, core, asyncio.get_running_loop()))
@@ -56,9 +58,17 @@ def attacked() -> Iterator[Attacked]:
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
     assert ready.wait(20)
-    yield found[0]
-    done.set()
-    thread.join(20)
+    try:
+        yield found[0]
+    finally:
+        done.set()
+        thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def attacked() -> Iterator[Attacked]:
+    with serving(num_blocks=80) as attacked:
+        yield attacked
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -73,10 +83,24 @@ def test_attack(attacked: Attacked, name: str):
     assert not core.app.state.doors.generation.flight.exchanges
     assert core.engine.stats().kv_blocks_used == 0
     gc.collect()
-    stats = core.engine.stats()
-    assert stats.finished_total.get("error", 0) == 0, "the engine's work for a request failed"
-    assert stats.refused_total.get("internal_error", 0) == 0
-    assert stats.steps_run_again_total == stats.turns_unrecorded_total == 0
+    check_unharmed(core)
     if name in ("bodies", "doors", "schema", "extremes"):
         assert answers[200] > 20, answers  # it got past the door often enough to have been worth it
         assert answers[400] > 20, answers
+
+
+def check_unharmed(core: RealCore) -> None:
+    """The engine met no fault of its own, contained or not."""
+    stats = core.engine.stats()
+    assert core.engine.health is Health.OK
+    assert stats.finished_total.get("error", 0) == 0, "the engine's work for a request failed"
+    assert stats.refused_total.get("internal_error", 0) == 0
+    assert stats.steps_run_again_total == stats.turns_unrecorded_total == 0
+
+
+def test_extremes_in_a_pool_so_small_that_requests_push_one_another_out():
+    with serving(num_blocks=18) as tiny:
+        ATTACKS["extremes"](tiny.target, 240)
+        tiny.target.check()
+        check_unharmed(tiny.core)
+        assert tiny.core.engine.stats().preemptions_total > 0

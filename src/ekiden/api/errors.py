@@ -101,6 +101,11 @@ def model_not_found(name: str, served: str) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
+def no_embeddings(served: str) -> ApiError:
+    message = f"The hidden states of {served} cannot be had, so it gives no embeddings; serve another export of it."
+    return ApiError(400, message, param="model", code="model_not_supported")
+
+
 def not_found(path: str) -> ApiError:
     return ApiError(404, f"There is nothing at {path[:200]}; see /docs.", code="not_found")
 
@@ -137,6 +142,11 @@ def ends_engine(why: str) -> ApiError:
 
 def shutting_down() -> ApiError:
     return _unavailable("draining", "The server is shutting down; send the request again.")
+
+
+def client_left() -> ApiError:
+    """For the ledger alone: nobody is left to be told."""
+    return ApiError(400, "The client left before its request was whole.", code="client_left")
 
 
 def closed_to_newcomers() -> ApiError:
@@ -176,6 +186,7 @@ def refused(refusal: Refusal, retry_seconds: float) -> ApiError:
 
 
 _REASONS: Final = {reason.value: reason for reason in RefusalReason} | {
+    "internal": RefusalReason.INTERNAL_ERROR,
     "unsupported_parameter": RefusalReason.UNSUPPORTED,
     "headers_too_large": RefusalReason.INVALID_HTTP,
     "headers_timeout": RefusalReason.INVALID_HTTP,

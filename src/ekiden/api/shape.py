@@ -18,16 +18,23 @@ from ekiden.api.errors import invalid, shown, unsupported
 from ekiden.api.ignored import MAX_NAMES, Ignored, cleaned
 
 UNKNOWN: Final = "unknown_parameter"
+MAX_SHOWN_KEY: Final = 120
+MAX_SHOWN_PATH: Final = 400
+"""Characters of a key and of a path that an error repeats."""
 
 Place = tuple[str | int, ...]
 """Where something is in a body: ``("messages", 0, "role")``."""
 
 
 def path(place: Place) -> str:
-    """``("messages", 0, "role")`` as ``messages[0].role``."""
+    """``("messages", 0, "role")`` as ``messages[0].role``; long keys and long paths, which are a client's, are cut."""
     text = ""
     for part in place:
-        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
+        key = f"[{part}]" if isinstance(part, int) else part
+        key = key if len(key) <= MAX_SHOWN_KEY else f"{key[:MAX_SHOWN_KEY]}..."
+        text += f".{key}" if text and isinstance(part, str) else key
+        if len(text) > MAX_SHOWN_PATH:
+            return f"{text[:MAX_SHOWN_PATH]}..."
     return text
 
 

@@ -126,6 +126,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     block_size: int
     num_blocks: int
+    hidden_size: int | None = None
+    """Floats in a hidden state; None if the model gives none, and so no embeddings."""
     created: int
     """Unix time at which the model was loaded."""
     fingerprint: str
@@ -176,10 +178,10 @@ class Engine(Protocol):
     def generate(self, request: Request) -> UpdateIterator:
         """Submit the request now and stream what comes of it. Raises :class:`EngineDied` when there is no engine."""
 
-    def note_refusal(self, refused: RefusedCall) -> None:
+    def note_refusal(self, refused: RefusedCall) -> bool:
         """Have a refusal of the HTTP layer recorded and counted at the next step boundary; returns at once.
 
-        The note is dropped when there is no engine, or when very many commands wait for it already.
+        False when nothing will come of it, because there is no engine or very many commands wait for it already.
         """
 
     async def abort(self, request_id: str) -> None:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.padding import PaddingRows
+from ekiden.sampling.pooling import mean_state
 from ekiden.state.containment import contained
 from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
-from ekiden.state.request import Finish, FinishReason, RequestUpdate
+from ekiden.state.request import Finish, FinishReason, Pooling, Reading, RequestUpdate
 from ekiden.state.sequence import Fault, Sequence, Stage, Status
 from ekiden.state.turn import FormationOutcome
 
@@ -32,7 +33,10 @@ class Retirement:
     signals: Signals
 
     def apply(self, formed: FormationOutcome, output: StepOutput, now: float) -> list[RequestUpdate]:
-        """Append the step's tokens and retire the sequences that ended. Each row that got a token has an update."""
+        """Append the step's tokens and retire the sequences that ended. Each row that got a token has an update.
+
+        A sequence of which only the prompt is wanted ends without a token.
+        """
         self.kv.plan_executed()
         updates: list[RequestUpdate] = []
         charge = self.population.waiting.charge
@@ -47,6 +51,11 @@ class Retirement:
                 self.kv.note_computed(sequence, row.start, row.end)
                 sequence.prompt_logprobs += result.prompt_logprobs
                 sequence.num_computed_tokens = row.end
+                sequence.state_sum = result.state_sum
+                reading = sequence.request.reading
+                if reading is not None and not sequence.is_prefilling:
+                    updates.append(self._read(sequence, reading, now))
+                    continue
             else:
                 sequence.num_computed_tokens += 1
             tokens = result.tokens
@@ -56,7 +65,8 @@ class Retirement:
             if kept is None:
                 updates.append(self._end_failed(sequence, now))
                 continue
-            if first := sequence.first_token_time is None:
+            first = sequence.first_token_time is None
+            if first and kept:
                 sequence.first_token_time = now
             charge(sequence, output=len(kept))
             if row.num_drafts:
@@ -74,6 +84,16 @@ class Retirement:
         self.padding.end_with_batch()
         return updates
 
+    def _read(self, sequence: Sequence, reading: Reading, now: float) -> RequestUpdate:
+        """End a prompt that was only read, now that it is computed."""
+        sequence.finish_reason = FinishReason.STOP
+        if reading.pooling is not None:
+            count = sequence.num_prompt_tokens if reading.pooling is Pooling.MEAN else 1
+            sequence.pooled = mean_state(sequence.state_sum, count)
+        likely = tuple(sequence.prompt_logprobs) if reading.scored_from is not None else None
+        finish = self._retire(sequence, now, None)
+        return RequestUpdate(sequence.request.request_id, (), finish, None, None, likely, sequence.pooled)
+
     def _end_failed(self, sequence: Sequence, now: float) -> RequestUpdate:
         cause = None if sequence.fault is None else sequence.fault.cause
         logger.error("request %s ends with an error: %s", sequence.request_id, cause)
@@ -81,6 +101,9 @@ class Retirement:
 
     def _append(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
         """Append tokens up to the one that ends the sequence; returns those that were kept; None after a fault."""
+        if sequence.max_total_tokens == sequence.num_prompt_tokens:  # only its prompt was asked for
+            sequence.finish_reason = FinishReason.LENGTH
+            return ()
         before = len(sequence.token_ids)
         for count, token in enumerate(tokens, 1):
             sequence.token_ids.append(token)
@@ -139,10 +162,13 @@ class Retirement:
         population.remove(sequence)
         del population.by_id[sequence.request_id]
         sequence.move_to(Status.FINISHED)
-        if was is not Status.RUNNING or sequence.fault is not None or not self.padding.take(sequence):
+        answered = sequence.request.reading is None
+        kept = answered and was is Status.RUNNING and sequence.fault is None
+        if not (kept and self.padding.take(sequence)):
             self._give_back(sequence)
         assert sequence.finish_reason is not None
-        if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+        whole = sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+        if whole and sequence.num_output_tokens:
             self.signals.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
         return Finish(
             reason=sequence.finish_reason,
