@@ -6,7 +6,6 @@ tells what the tool gave. No small model does that by itself.
 
 import asyncio
 import json
-import re
 
 import msgspec
 
@@ -34,12 +33,12 @@ TOOLS: dict[str, dict[str, object]] = {
     "bash": {"command": COMMAND, "description": "Ask for the weather"},  # opencode
 }
 """The arguments with which the model calls a tool of this name; the first that is offered counts."""
-RESULT = re.compile(r"21 degrees")
+RESULT = "21 degrees"
 
 
 def agent_answer(request: Request) -> list[int]:
     prompt = bytes(token for token in request.prompt_token_ids if token < 256).decode()
-    if RESULT.search(prompt):
+    if RESULT in prompt:
         return [*say("It is 21 degrees."), END]
     for name, arguments in TOOLS.items():
         if f'"name": "{name}"' in prompt:

@@ -6,7 +6,7 @@ from tests.clients.trial import CLIENTS, LOCKS, PROGRAMS
 
 def test_the_table_has_each_client_with_its_locked_version() -> None:
     assert [row.split(" | ")[:2] for row in rows()] == [
-        [f"| {client.title or client.package}", client.locked_version()] for client in CLIENTS
+        [f"| {client.shown}", client.locked_version()] for client in CLIENTS
     ]
 
 

@@ -41,6 +41,11 @@ class Client:
     arguments: tuple[str, ...] = ()
 
     @property
+    def shown(self) -> str:
+        """Its name in the table."""
+        return self.title or self.package
+
+    @property
     def name(self) -> str:
         return "_".join([self.program.rpartition(".")[0].replace("/", "_"), *self.arguments])
 
@@ -105,8 +110,7 @@ class Outcome:
     def row(self) -> str:
         """Its row in the table of docs/clients.md."""
         run_by = "`make test`" if self.client.environment in LIGHT else "`make test-clients`"
-        title = self.client.title or self.client.package
-        return f"| {title} | {self.version} | {', '.join(self.works)} | {run_by} |"
+        return f"| {self.client.shown} | {self.version} | {', '.join(self.works)} | {run_by} |"
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def stream() -> None:
 
 
 def _uses_its_tool(model: Any) -> None:
-    answer = Agent(model, tools=[weather], model_settings=settings).run_sync("How is the weather in Oslo?")
+    answer = Agent(model, tools=[weather]).run_sync("How is the weather in Oslo?")
     assert "21 degrees" in answer.output
     parts = [part.part_kind for message in answer.all_messages() for part in message.parts]
     assert "tool-return" in parts
