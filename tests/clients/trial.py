@@ -141,11 +141,13 @@ class Servers:
 @contextmanager
 def _running(command: list[str], mark: str) -> Iterator[str]:
     """A server of our own, and the address that its line with ``mark`` tells."""
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
             [sys.executable, "-m", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
             text=True,
-        )  # fmt: skip
+        ) as process,
+    ):  # fmt: skip
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -156,7 +158,6 @@ def _running(command: list[str], mark: str) -> Iterator[str]:
             raise RuntimeError(f"{command[0]} ended before it was ready: {errors.read()[-2000:]}")
         finally:
             process.terminate()
-            process.wait(timeout=60)
 
 
 @contextmanager
