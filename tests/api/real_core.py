@@ -74,7 +74,8 @@ def make_parts(runner: FakeRunner) -> EngineParts:
     tokenizer = make_tokenizer()
     card = ModelCard(
         model_id=MODEL, max_model_len=runner.info.max_model_len, vocab_size=runner.info.vocab_size, block_size=BLOCK,
-        num_blocks=runner.info.num_blocks, created=1_700_000_000, fingerprint="ekiden-test",
+        num_blocks=runner.info.num_blocks, hidden_size=runner.info.hidden_size, created=1_700_000_000,
+        fingerprint="ekiden-test",
         lineage=Lineage(settings={"engine.seed": 0}, apart={"server.host": "127.0.0.1"}),
     )  # fmt: skip
     grammars = GrammarCompiler(tokenizer, runner.info.vocab_size)

@@ -207,27 +207,34 @@ async def test_both_are_refused_like_chat_when_the_server_is_on_its_way_out(memo
     assert response.headers["retry-after"]
 
 
-async def test_embeddings(memory: Memory) -> None:
-    response = await memory.http.post("/v1/embeddings", json={"model": MODEL, "input": ["a"]})
-    assert_error(response, 400, "model", "model_not_supported")
-
-
+KEYS = [
+    *("type", "role", "content", "text", "name", "input", "id", "call_id", "output", "format", "schema", "tools"),
+    *("source", "data", "title", "action", "namespace", "tool_use_id", "definition", "input_schema", "parameters"),
+]
+WORDS = [
+    *(
+        "user",
+        "assistant",
+        "system",
+        "message",
+        "text",
+        "function_call",
+        "json_schema",
+        "function",
+        "custom",
+        "namespace",
+    ),
+    *("custom_tool_call", "local_shell_call", "shell_call_output", "additional_tools", "tool_use", "tool_result"),
+    *("document", "search_result", "compaction", "bash_20250124", "tool"),
+]
 JSON: Any = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-3, 3)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=4),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["type", "role", "content", "text", "name", "input", "id", "call_id", "output", "format", "schema"]
-            ),
-            inner | st.sampled_from(["user", "assistant", "message", "text", "function_call", "json_schema"]),
-            max_size=4,
-        )
-    ),
+    | st.text(max_size=4)
+    | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
     max_leaves=12,
 )
 

@@ -46,17 +46,20 @@ def rewire_logits(model: ov.Model, change) -> ov.Model:
 
 
 def gathered(model):
-    """What reads the rows whose logits are wanted, as sorted kinds of node."""
+    """What reads the tokens whose states are wanted, as sorted kinds of node."""
     return sorted(
         target.get_node().get_type_name()
         for node in model.get_ops()
-        if node.get_type_name() == "Gather" and node.input_value(1).get_node().get_friendly_name() == "logit_rows"
+        if node.get_type_name() == "Gather" and node.input_value(1).get_node().get_friendly_name() == "state_rows"
         for target in node.output(0).get_target_inputs()
     )
 
 
 BEHIND_THE_LAST_ATTENTION = ["Add", "MatMul"]
-"""The residual and the output projection: the last MLP and the head run for the wanted rows only."""
+"""The residual and the output projection: the last MLP runs for the wanted tokens only."""
+
+BEFORE_THE_HEAD = ["Gather", "Result"]
+"""The rows that the head computes, and the states that are given out."""
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
@@ -95,7 +98,7 @@ def test_what_is_not_known_to_keep_tokens_apart_is_not_skipped(reference_dir, tm
     source = head.input_value(0)
     head.input(0).replace_source_output(op.cum_sum(source, op.constant(np.int64(1))).output(0))
     to_paged(model)
-    assert gathered(model) == ["MatMul"]
+    assert gathered(model) == BEFORE_THE_HEAD
 
 
 def test_logits_are_gathered_where_the_head_is_not_found(reference_dir, tmp_path):
@@ -107,12 +110,13 @@ def test_logits_are_gathered_where_the_head_is_not_found(reference_dir, tmp_path
     folder = export(reference, tmp_path / "probabilities", model)
     again = ov.Core().read_model(folder / "openvino_model.xml")
     to_paged(again)
-    assert gathered(again) == ["Result"]
+    assert gathered(again) == ["Gather"]  # the rows whose logits are wanted
     runner = load_folder(folder, tmp_path, kv_dtype="f32", kv_cache_size="8MiB")
     vectors = np.load(reference / "logits.npz")
     found = step(runner, [(sequence(vectors["input_ids"].tolist(), [0, 1]), 40), (sequence([1, 2, 3], [2]), 3)])[0]
     expected = np.exp(vectors["logits"][-1].astype(np.float64))
     assert np.abs(found - expected / expected.sum()).max() <= 1e-4
+    assert runner.info.hidden_size is None  # nothing says which of the graph's values the states are
 
 
 def test_a_model_without_state_is_refused_with_the_way_out(reference_dir, tmp_path):

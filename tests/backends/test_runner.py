@@ -26,10 +26,16 @@ class StandIn:
 
     def compute(self, inputs: Inputs) -> tuple[np.ndarray, float]:
         self.passes.append(inputs)
-        rows = inputs["logit_rows"]
+        rows = inputs["state_rows"][inputs["logit_rows"]]
         self.buffer[:] = 0
         self.buffer[np.arange(len(rows)), inputs["input_ids"][rows]] = 1.0
         return self.buffer[: len(rows)], 0.25
+
+    def states(self) -> np.ndarray:
+        """Two floats of each state: its token, and the half of it."""
+        inputs = self.passes[-1]
+        tokens = inputs["input_ids"][inputs["state_rows"]].astype(np.float32)
+        return np.stack([tokens, tokens / 2], axis=1)
 
     def close(self) -> None:
         self.passes.clear()
@@ -66,14 +72,14 @@ def test_a_lone_decode_gets_a_dummy_row_and_two_logit_rows(runner, model):
     assert inputs["block_indices"].tolist() == [4, SCRATCH]
     assert inputs["block_indices_begins"].tolist() == [0, 1, 2]
     assert inputs["max_context_len"] == 3
-    assert inputs["logit_rows"].tolist() == [0, 0]
+    assert inputs["state_rows"].tolist() == [0, 0]
     assert list(logits) == [0]
     assert logits[0].argmax() == 13
 
 
 def test_a_lone_prefill_asks_for_its_last_row_twice(runner, model):
     step(runner, [(sequence(list(range(1, 41)), [1, 2]), 40)])
-    assert model.passes[0]["logit_rows"].tolist() == [39, 39]
+    assert model.passes[0]["state_rows"].tolist() == [39, 39]
     assert len(model.passes[0]["past_lens"]) == 1
 
 
@@ -82,7 +88,7 @@ def test_a_chunk_in_the_middle_of_a_prompt_has_no_logits_and_one_row_of_the_head
     assert output.rows == [NO_TOKENS]
     assert logits == {}
     assert output.timing.model == 0.25
-    assert model.passes[0]["logit_rows"].tolist() == [0 + 63]
+    assert model.passes[0]["state_rows"].tolist() == [0 + 63]
 
 
 def test_rows_name_only_the_blocks_they_have_reached(runner, model):

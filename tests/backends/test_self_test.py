@@ -25,12 +25,15 @@ class Rounding:
     def compute(self, inputs: Inputs) -> tuple[np.ndarray, float]:
         tokens = len(inputs["input_ids"])
         self.sizes.append(tokens)
-        rows = inputs["logit_rows"]
+        rows = inputs["state_rows"][inputs["logit_rows"]]
         base = inputs["input_ids"][rows] * 100 + inputs["position_ids"][rows]
         logits = np.repeat(base.astype(np.float32)[:, None], 4, axis=1)
         if self.changes(tokens) or self.head_changes(len(rows)):
             logits = np.nextafter(logits, np.inf)
         return logits, self.seconds(tokens)
+
+    def states(self) -> np.ndarray:
+        raise AssertionError("the self-test compares logits")
 
     def close(self) -> None:
         self.sizes.clear()

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 from langchain_core.messages import HumanMessage, SystemMessage
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from openai import DefaultAsyncHttpxClient
 from pydantic import SecretStr
 
+from tests.api.real_core import real_core
 from tests.api.scripted import END, MODEL, say
 from tests.clients.conftest import Live
 
@@ -58,3 +60,18 @@ async def test_logprobs(chat: ChatOpenAI):
     content = answer.response_metadata["logprobs"]["content"]
     assert "".join(entry["token"] for entry in content) == ANSWER
     assert len(content[0]["top_logprobs"]) == 2
+
+
+async def test_langchain_embeddings():
+    """As its makers advise for other servers: texts are sent, and not the token ids of OpenAI's models."""
+    async with real_core(live=True) as core, DefaultAsyncHttpxClient() as http:
+        embeddings = OpenAIEmbeddings(
+            model=MODEL,
+            base_url=f"{core.url}/v1",
+            api_key=SecretStr("none"),
+            check_embedding_ctx_length=False,
+            http_async_client=http,
+        )
+        documents = await embeddings.aembed_documents(["a text", "another"])
+        query = await embeddings.aembed_query("a text")
+    assert query == documents[0] != documents[1]

@@ -1,12 +1,14 @@
 """The official ``openai`` client, with and without asyncio."""
 
 import asyncio
+import math
 from typing import Any
 
 import openai
 import pytest
 
 from ekiden.state.request import Refusal, RefusalReason
+from tests.api.real_core import real_core
 from tests.api.scripted import END, MODEL, say
 from tests.clients.conftest import Live
 
@@ -100,3 +102,19 @@ async def test_a_tenant_over_its_rate_is_told_so(live: Live, client):
         await client.completions.create(model=MODEL, prompt="x")
     assert told.value.response.headers["retry-after"] == "3"
     assert told.value.code == "tenant_rate"
+
+
+async def test_official_client_embeddings():
+    """It asks for base64 unless it is told otherwise, and unpacks it."""
+    async with real_core(live=True) as core, openai.AsyncOpenAI(base_url=f"{core.url}/v1", api_key="none") as client:
+        made = await client.embeddings.create(model=MODEL, input=["hi", "there"])
+        plain = await client.embeddings.create(model=MODEL, input=["hi", "there"], encoding_format="float")
+        cut = await client.embeddings.create(model=MODEL, input="hi", dimensions=3, user="u", encoding_format="float")
+    assert made.usage.total_tokens == len("hithere")
+    for packed, numbers in zip(made.data, plain.data, strict=True):
+        assert packed.embedding == pytest.approx(numbers.embedding, abs=1e-7)
+        assert math.hypot(*packed.embedding) == pytest.approx(1.0, abs=1e-6)
+    assert [len(each.embedding) for each in cut.data] == [3]
+    assert cut.data[0].embedding[0] / cut.data[0].embedding[1] == pytest.approx(
+        made.data[0].embedding[0] / made.data[0].embedding[1], rel=1e-5
+    )

@@ -18,10 +18,10 @@ from ekiden.engine.driver import ANY_TIME, Source, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.state.controls import ControlChange, ControlState, ControlValue, SetBy, TenantLimits
 from ekiden.state.invariants import Invariant, InvariantBreach, checking
-from ekiden.state.request import Carried, FinishReason, Request, RequestUpdate
+from ekiden.state.request import Carried, FinishReason, Pooling, Reading, Request, RequestUpdate
 from ekiden.state.runner import RunnerError
 from ekiden.state.sampling_params import SamplingParams
-from tests.fake_answers import answer_to, next_token
+from tests.fake_answers import answer_to, likely_tokens, next_token, pooled_states
 from tests.simulation.trouble import PLANTED, PLANTED_LOSS, TroubledRunner, Troubles
 from tests.steps import StepView, StepWatcher
 
@@ -120,6 +120,7 @@ class Simulation(StepWatcher):
         self.change_rate = change_rate
         self._change_rng = random.Random(f"controls-{seed}")
         self._carry_rng = random.Random(f"carried-{seed}")
+        self._reading_rng = random.Random(f"readings-{seed}")
         self.world = draw_world(self.rng)
         if num_requests is not None:
             self.world.num_requests = num_requests
@@ -175,7 +176,7 @@ class Simulation(StepWatcher):
             make_rules=self.troubles.make_rules,
         )
         self.runner.troubles, self.runner.population = self.troubles, self.core.population
-        self._failed_last = False
+        self._tries = 0
         self.answers: list[ControlState | str] = []
         """What came of the changes of the controls."""
         self._most_overtakes = self.world.max_overtakes
@@ -196,10 +197,9 @@ class Simulation(StepWatcher):
             return
         if self.rng.random() < self.world.stall_rate:
             self.time += self.rng.choice([0.5, 5.0])
-        if self._failed_last:  # what fails by chance succeeds when it is tried again
-            self._failed_last = False
-        elif self.rng.random() < self.world.failure_rate:
-            self._failed_last = True
+        self._tries += 1
+        # What fails by chance succeeds when it is tried again, and so does what is tried again for another reason.
+        if self._tries == 1 and self.rng.random() < self.world.failure_rate:
             raise RunnerError(f"injected at step {step}")
 
     def on_step(self, view: StepView) -> None:
@@ -226,6 +226,7 @@ class Simulation(StepWatcher):
             deadline=deadline,
             tenant=rng.choice(["a", "b", "limited"]),
             priority=rng.choice([0, 0, 1, -2]),
+            reading=self._draw_reading(len(prompt)),
         )
 
     def _draw_carried(self, request: Request) -> Carried | None:
@@ -249,6 +250,14 @@ class Simulation(StepWatcher):
     def _room_after(self, request: Request) -> int:
         """The most tokens that fit after the prompt."""
         return min(MAX_MODEL_LEN, self.world.num_blocks * self.world.block_size) - len(request.prompt_token_ids)
+
+    def _draw_reading(self, length: int) -> Reading | None:
+        """About one request in eight is only read: pooled, scored, or both."""
+        rng = self._reading_rng
+        pooling, scored_from = rng.choice([None, *Pooling]), rng.choice([None, rng.randrange(length) + 1])
+        if rng.random() < 0.85 or (pooling is None and scored_from is None):
+            return None
+        return Reading(pooling=pooling, scored_from=scored_from if length > 1 or scored_from is None else None)
 
     def _draw_change(self) -> ControlChange:
         """Any controls, and some that cannot work; half of them expire."""
@@ -308,6 +317,7 @@ class Simulation(StepWatcher):
         if self._change_rng.random() < self.change_rate:
             self.core.set_controls(self._draw_change(), self.answers.append)
         self._in_batch = self.core.population.num_in_batch
+        self._tries = 0
         yield ANY_TIME  # a request that is paused may be resumed before the next step
 
     def _after_step(self, result: StepResult) -> None:
@@ -431,6 +441,12 @@ class Simulation(StepWatcher):
             return
         finish, sampling = update.finish, request.sampling
         assert finish.num_output_tokens == len(tokens)
+        if request.reading is not None:
+            assert finish.reason is not FinishReason.LENGTH
+            assert not tokens, "a prompt that is only read got tokens"
+            if finish.reason is FinishReason.STOP:
+                self._check_reading(request, request.reading, update)
+                return
         stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else {0})
         assert not stops & set(tokens[:-1]), "generation went past a stop token"
         if finish.reason is FinishReason.STOP:
@@ -448,6 +464,15 @@ class Simulation(StepWatcher):
         elif finish.reason is FinishReason.DEADLINE:
             assert request.deadline is not None
             assert finish.finish_time >= request.deadline, "it ended before its deadline"
+
+    @checking(Invariant.SAME_TOKENS)
+    def _check_reading(self, request: Request, reading: Reading, update: RequestUpdate) -> None:
+        prompt = request.prompt_token_ids
+        wanted = None if reading.pooling is None else pooled_states(prompt, reading.pooling)
+        assert update.pooled == wanted, f"{request.request_id}: another vector"
+        if reading.scored_from is not None:
+            likely = [entry.rank == 1 for entry in update.prompt_logprobs or ()]
+            assert likely == likely_tokens(prompt, VOCAB, reading.scored_from), f"{request.request_id}: other scores"
 
     def _check_drained(self) -> None:
         with checking(Invariant.ONE_END):

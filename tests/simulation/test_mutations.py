@@ -19,8 +19,9 @@ from ekiden.stages.refill import Refill
 from ekiden.stages.retirement import Retirement
 from ekiden.state.controls import Controls
 from ekiden.state.invariants import Invariant, InvariantBreach
-from ekiden.state.plan import Row, RowResult, StepOutput
+from ekiden.state.plan import Row, RowResult, StateSum, StepOutput
 from ekiden.state.population import Population
+from ekiden.state.request import Pooling, Request
 from ekiden.state.runner import ChunkRules, Drafter
 from ekiden.state.sequence import Sequence
 from tests.simulation.simulator import shrink, simulate
@@ -106,6 +107,19 @@ def prompts_are_shared_before_they_are_computed(patch: Patch) -> None:
 @breaks(Invariant.PROGRESS)
 def a_whole_prompt_may_come_from_the_cache(patch: Patch) -> None:
     patch.setattr("ekiden.kv_cache.kv_cache_manager.reusable_blocks", lambda prompt, size, least: prompt // size)
+
+
+@breaks(Invariant.SAME_TOKENS)
+def what_was_dropped_stays_in_the_sums(patch: Patch) -> None:
+    def kept(self: Sequence, pooling: Pooling, end: int) -> StateSum:
+        return StateSum(self.num_computed_tokens, self.state_sum)
+
+    patch.setattr(Sequence, "_state_sum", kept)
+
+
+@breaks(Invariant.SAME_TOKENS)
+def means_are_taken_of_what_was_not_computed(patch: Patch) -> None:
+    patch.setattr(Request, "first_needed", property(lambda self: len(self.prompt_token_ids)))
 
 
 @breaks(Invariant.SAME_TOKENS)

@@ -20,11 +20,11 @@ from ekiden.api import evidence_routes, status_routes
 from ekiden.api.admin import AdminRoutes, DrainAction, PolicyAction, RequestAction
 from ekiden.api.asgi import ErrorResponse, Handler
 from ekiden.api.auth import ApiKeyMiddleware
-from ekiden.api.doors import chat, chat_messages, completions, messages, responses
+from ekiden.api.doors import chat, chat_messages, completions, embeddings, messages, responses, scores
 from ekiden.api.doors.door import Door, Doors
 from ekiden.api.errors import ApiError, not_found, speaks_messages
 from ekiden.api.flight import Flight
-from ekiden.api.generation import Generation
+from ekiden.api.generation import AnswerWriter, Generation
 from ekiden.api.identity import IdentityMiddleware
 from ekiden.api.ignored import HEADER, IgnoredFields
 from ekiden.api.json_schema import TEXT, any_of, closed_object
@@ -33,14 +33,7 @@ from ekiden.api.metrics import ApiMetrics
 from ekiden.api.reasoning import marks_of
 from ekiden.api.schema_base import Strict
 from ekiden.api.text import ModelText
-from ekiden.api.tokenize_routes import (
-    DetokenizeRequest,
-    EmbeddingsRequest,
-    TokenizeRequest,
-    detokenize,
-    embeddings,
-    tokenize,
-)
+from ekiden.api.tokenize_routes import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 from ekiden.config import Config, ServerConfig
 from ekiden.engine.interface import Engine, Health
 from ekiden.models.chat_template import ChatTemplate
@@ -52,11 +45,17 @@ from ekiden.version import __version__
 Route = tuple[str, str, str, Handler, type[Strict] | None]
 """Path, summary, tag, handler, and the model of the body: None for GET."""
 
-_DOORS: Final[tuple[tuple[str, str, Door[Any]], ...]] = (
+_DOORS: Final[tuple[tuple[str, str, Door[Any, AnswerWriter]], ...]] = (
     ("/v1/chat/completions", "Chat", chat.DOOR),
     ("/v1/completions", "Completions", completions.DOOR),
     ("/v1/responses", "Responses", responses.DOOR),
     ("/v1/messages", "Messages", messages.DOOR),
+)
+_READING_DOORS: Final[tuple[tuple[str, str, Door[Any, Any]], ...]] = (
+    ("/v1/embeddings", "Vectors of texts", embeddings.DOOR),
+    ("/v1/score", "How well texts fit others", scores.SCORE_DOOR),
+    ("/v1/rerank", "Documents in order of their fit to a query", scores.RERANK_DOOR),
+    ("/rerank", "The same, where some clients look for it", scores.RERANK_DOOR),
 )
 _ERRORS: Final = {
     "400": "A field cannot work; the error names it",
@@ -144,8 +143,8 @@ def _routes(doors: Doors, config: Config, *, admin: bool) -> Iterator[Route]:
         yield path, summary, "generation", partial(doors.answer, door), door.fields
     count, counted = partial(messages.count_tokens, doors), messages.COUNTING.fields
     yield "/v1/messages/count_tokens", "Tokens of messages", "tokens", count, counted
-    refuse = partial(embeddings, doors)
-    yield "/v1/embeddings", "Embeddings: refused with the reason", "generation", refuse, EmbeddingsRequest
+    for path, summary, reading in _READING_DOORS:
+        yield path, summary, "reading", partial(doors.answer_whole, reading), reading.fields
     yield "/tokenize", "Text to token ids", "tokens", partial(tokenize, doors), TokenizeRequest
     yield "/detokenize", "Token ids to text", "tokens", partial(detokenize, doors), DetokenizeRequest
     if admin:

@@ -17,7 +17,7 @@ from ekiden.api.errors import invalid, shown
 from ekiden.api.identity import EXTERNAL_ID, REQUEST_ID, TRACEPARENT
 from ekiden.api.ignored import Ignored
 from ekiden.api.reasoning import NO_WISH, Wish
-from ekiden.state.request import DEFAULT_TENANT, Request
+from ekiden.state.request import DEFAULT_TENANT, Pooling, Request
 from ekiden.state.sampling_params import Grammar, SamplingParams
 
 DEADLINE_HEADER: Final = "x-request-deadline-ms"
@@ -154,9 +154,10 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Prompts to continue: texts, or token ids. ``single``: the client sent one prompt and not a list of them.
+    """Prompts to continue or to read: texts, or token ids. ``single``: the client sent one and not a list of them.
 
     ``decoded``: the texts of token ids are wanted too. ``add_special``: texts get what the tokenizer puts around them.
+    ``keep_last``: of a longer prompt only so many tokens count, the last ones; -1 is what the context holds.
     """
 
     texts: list[str] | None = None
@@ -165,6 +166,31 @@ class Texts:
     decoded: bool = False
     add_special: bool = True
     param: str = "prompt"
+    keep_last: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Texts to be scored against others: ``wanted[i]`` is the index of a query and that of a document.
+
+    ``keep_first``: of a longer document only so many tokens count. ``names`` are the client's fields of the queries and
+    of the documents; ``single_document``: the client sent one and not a list of them.
+    """
+
+    queries: list[str]
+    documents: list[str]
+    wanted: list[tuple[int, int]]
+    names: tuple[str, str]
+    single_document: bool = False
+    keep_first: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """What vector is wanted of each prompt; ``dimensions``: only so many of its numbers, the first ones."""
+
+    pooling: Pooling
+    dimensions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +214,11 @@ class Call:
     ``shows_reasoning``: the client is given the model's reasoning, if there is any.
 
     ``prompt_only``: nothing is generated; the engine is asked only where log-probabilities of the prompt are wanted.
+    ``embedding`` and :class:`Pairs`: prompts are only read.
     """
 
     model: str
-    prompt: Conversation | Texts
+    prompt: Conversation | Texts | Pairs
     sampling: SamplingParams
     names: Mapping[str, str] = field(default_factory=dict)
     answer_format: AnswerFormat | None = None
@@ -203,3 +230,9 @@ class Call:
     prompt_only: bool = False
     ignored: list[Ignored] = field(default_factory=list)
     """What the client is told was taken without effect. Whoever prepares the call may add to it."""
+    embedding: Embedding | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether the engine generates tokens, for which the context must have room."""
+        return self.embedding is None and not isinstance(self.prompt, Pairs)

@@ -101,6 +101,11 @@ def model_not_found(name: str, served: str) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
+def no_embeddings(served: str) -> ApiError:
+    message = f"The hidden states of {served} cannot be had, so it gives no embeddings; serve another export of it."
+    return ApiError(400, message, param="model", code="model_not_supported")
+
+
 def not_found(path: str) -> ApiError:
     return ApiError(404, f"There is nothing at {path[:200]}; see /docs.", code="not_found")
 

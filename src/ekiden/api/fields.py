@@ -22,6 +22,7 @@ from ekiden.state.sampling_params import (
     MAX_ENTRIES,
     MAX_STOP_LENGTH,
     MAX_STOPS,
+    MOST_32,
     Bound,
     InvalidSamplingParams,
     SamplingParams,
@@ -110,6 +111,7 @@ RepetitionPenalty = Annotated[float, Within(BOUNDS["repetition_penalty"])]
 NumPredict = Annotated[int, ReadBy(_read_num_predict, {"type": "integer", "minimum": -2})]
 Choices = Annotated[int, Within(Bound(1, MAX_CHOICES, f"between 1 and {MAX_CHOICES}"))]
 Priority = Annotated[int, Within(Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits"))]
+Count = Annotated[int, Within(Bound(1, MOST_32, f"between 1 and {MOST_32}"))]
 Seed = Annotated[int, Within(BOUNDS["seed"])]
 MinP = Annotated[float, Within(BOUNDS["min_p"])]
 

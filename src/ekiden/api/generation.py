@@ -45,15 +45,19 @@ class Child:
     shows_reasoning: bool = True
 
 
-class AnswerWriter(Protocol):
-    """Writes the answers of one call in the shape of a door. ``end`` comes after the last event of a stream;
-    ``keep_alive`` is written where nothing was for a while."""
-
-    end: bytes
-    keep_alive: bytes
+class WholeWriter(Protocol):
+    """Writes the answers of one call in the shape of a door."""
 
     def whole(self, answers: list[Piece], usage: dict[str, Any]) -> Mapping[str, Any]:
         """The response's body when nothing is streamed."""
+
+
+class AnswerWriter(WholeWriter, Protocol):
+    """Writes streams too. ``end`` comes after the last event of a stream; ``keep_alive`` is written where nothing was
+    for a while."""
+
+    end: bytes
+    keep_alive: bytes
 
     def opening(self, child: Child, first: Piece) -> bytes:
         """What comes before the first piece of an answer."""

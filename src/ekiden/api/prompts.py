@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ekiden.api.call import Conversation, Texts
+from ekiden.api.call import Conversation, Pairs, Texts
 from ekiden.api.errors import ApiError, invalid, unsupported
 from ekiden.api.ignored import Ignored, cleaned
 from ekiden.api.reasoning import THOUGHT, thinking_after
@@ -18,7 +18,7 @@ from ekiden.api.text import ModelText
 from ekiden.api.tools.formats import format_of
 from ekiden.api.tools.prompting import explained, written_out
 from ekiden.models.chat_template import ChatTemplateError
-from ekiden.state.request import Refusal, check_prompt, check_vocabulary, prompt_too_long
+from ekiden.state.request import Refusal, RefusalReason, check_prompt, check_vocabulary, prompt_too_long
 from ekiden.state.sampling_params import Thinking
 
 INLINE_CHARACTERS: Final = 4096
@@ -30,17 +30,22 @@ SHRINK: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt: its tokens, the text that ``echo`` gives back, and whether reasoning may come after it."""
+    """One prompt: its tokens, the text that ``echo`` gives back, and whether reasoning may come after it.
+    ``scored_from``: where a query begins in it."""
 
     token_ids: tuple[int, ...]
     text: str
     thinking: Thinking | None = None
+    scored_from: int | None = None
 
 
-async def encode_texts(text: ModelText, texts: list[str], param: str, *, add_special: bool) -> list[list[int]]:
-    """Token ids of each text. Raises ``context_length_exceeded`` without encoding what is certainly too long."""
+async def encode_texts(
+    text: ModelText, texts: list[str], param: str, *, add_special: bool, cut: bool = False, special: bool = True
+) -> list[list[int]]:
+    """Token ids of each text. Raises ``context_length_exceeded`` without encoding what is certainly too long, unless
+    it will be ``cut``. ``special``: special tokens written in a text are taken as such."""
     limit = text.max_model_len
-    for each in texts:
+    for each in [] if cut else texts:
         if len(each) >= limit * SHRINK:
             least = len(each) // (await text.max_token_bytes() * SHRINK)
             if least >= limit:
@@ -48,7 +53,7 @@ async def encode_texts(text: ModelText, texts: list[str], param: str, *, add_spe
     tokenizer = text.tokenizer
 
     def encode() -> list[list[int]]:
-        return tokenizer.encode_batch(texts, add_special_tokens=add_special, parse_special=True)
+        return tokenizer.encode_batch(texts, add_special_tokens=add_special, parse_special=special)
 
     return encode() if sum(map(len, texts)) <= INLINE_CHARACTERS else await text.off_loop(encode)
 
@@ -77,26 +82,73 @@ def check_tokens(text: ModelText, token_ids: Sequence[int], param: str) -> None:
 
 
 def _prompt(
-    text: ModelText, token_ids: Sequence[int], param: str, written: str = "", thinking: Thinking | None = None
+    text: ModelText,
+    token_ids: Sequence[int],
+    param: str,
+    written: str = "",
+    thinking: Thinking | None = None,
+    *,
+    answered: bool = True,
 ) -> Prompt:
     """Raises :class:`ApiError` 400 for a prompt that cannot be answered."""
-    limits = {"vocab_size": text.vocab_size, "max_model_len": text.max_model_len}
-    if refusal := check_prompt(token_ids, param=param, **limits):
+    context, vocab_size = text.max_model_len, text.vocab_size
+    refusal = check_prompt(token_ids, param=param, vocab_size=vocab_size, max_model_len=context, answered=answered)
+    if refusal is not None:
         raise _refused(refusal)
     return Prompt(tuple(token_ids), written, thinking)
 
 
-async def text_prompts(text: ModelText, asked: Texts) -> list[Prompt]:
-    """The prompts to continue, in order."""
-    texts = asked.texts
+async def text_prompts(text: ModelText, asked: Texts, *, answered: bool = True) -> list[Prompt]:
+    """The prompts to continue, in order; not ``answered``: to read."""
+    texts, kept = asked.texts, asked.keep_last
     if texts is not None:
-        encoded = await encode_texts(text, texts, asked.param, add_special=asked.add_special)
+        encoded = await encode_texts(text, texts, asked.param, add_special=asked.add_special, cut=kept is not None)
     else:
         encoded = asked.token_lists
         decode = partial(text.tokenizer.decode, skip_special_tokens=False)
         texts = [decode(tokens) if asked.decoded else "" for tokens in encoded]
-    names = [asked.param] if asked.single else [f"{asked.param}[{index}]" for index in range(len(encoded))]
-    return [_prompt(text, *each) for each in zip(encoded, names, texts, strict=True)]
+    if kept is not None:
+        most = text.max_model_len if kept < 0 else kept
+        encoded = [tokens[max(0, len(tokens) - most) :] for tokens in encoded]
+    names = _names(asked.param, len(encoded), single=asked.single)
+    return [_prompt(text, *each, answered=answered) for each in zip(encoded, names, texts, strict=True)]
+
+
+def _names(param: str, count: int, *, single: bool) -> list[str]:
+    return [param] if single else [f"{param}[{index}]" for index in range(count)]
+
+
+BEFORE_DOCUMENT, BEFORE_QUERY, OF_QUERY = "Document: ", "\nQuery:", " "
+
+
+async def pair_prompts(text: ModelText, asked: Pairs) -> list[Prompt]:
+    """For each wanted pair ``Document: ... Query: ...``, of which the query is to be scored.
+
+    The parts are encoded one by one, so that a query has the same tokens after every document, and clients' texts
+    without special tokens, since they must not end the frame around them.
+    """
+    queries = await encode_texts(
+        text, [OF_QUERY + query for query in asked.queries], asked.names[0], add_special=False, special=False
+    )
+    cut = asked.keep_first is not None
+    documents = await encode_texts(text, asked.documents, asked.names[1], add_special=False, special=False, cut=cut)
+    opening, bridge = (
+        text.tokenizer.encode(part, add_special_tokens=special)
+        for part, special in ((BEFORE_DOCUMENT, True), (BEFORE_QUERY, False))
+    )
+    names = _names(asked.names[1], len(documents), single=asked.single_document)
+    limit, made = text.max_model_len, list[Prompt]()
+    for query, document in asked.wanted:
+        kept = documents[document][: asked.keep_first]
+        context = (*opening, *kept, *bridge)
+        tokens = (*context, *queries[query])
+        if len(tokens) > limit:
+            name, whole = names[document], f"{len(tokens)} with its query and the words around both"
+            way_out = f"the context of this model is {limit} tokens. Shorten one of them, or set max_tokens_per_doc"
+            code = RefusalReason.CONTEXT_LENGTH_EXCEEDED.value
+            raise invalid(name, f"{name} has {len(kept)} tokens, {whole}; {way_out}.", code=code)
+        made.append(Prompt(tokens, "", scored_from=len(context)))
+    return made
 
 
 async def chat_prompt(text: ModelText, talk: Conversation, *, tools: list[dict[str, Any]] | None = None) -> Prompt:

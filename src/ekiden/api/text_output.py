@@ -33,6 +33,8 @@ class Piece:
     reasoning: str = ""
     """What the model thought before it answered; it is no part of ``text`` and has no log-probabilities."""
     reasoning_tokens: int = 0
+    pooled: bytes | None = None
+    """The vector of a prompt that was only read (:class:`RequestUpdate`)."""
 
 
 def joined(pieces: list[Piece]) -> Piece:
@@ -46,6 +48,7 @@ def joined(pieces: list[Piece]) -> Piece:
         cumulative_logprob=sum(piece.cumulative_logprob for piece in pieces),
         reasoning="".join(piece.reasoning for piece in pieces),
         reasoning_tokens=sum(piece.reasoning_tokens for piece in pieces),
+        pooled=pieces[-1].pooled,
     )
 
 
@@ -84,7 +87,7 @@ class Answer:
         visible = tokens
         if finish is not None and tokens and self._ended_by_token(finish, tokens[-1]):
             visible = tokens[:-1]
-        piece = Piece("", None, tokens, finish, update.prompt_logprobs)
+        piece = Piece("", None, tokens, finish, update.prompt_logprobs, pooled=update.pooled)
         for token, logprobs in zip(visible, update.logprobs or repeat(None), strict=False):
             if self._stopped:
                 break

@@ -1,4 +1,4 @@
-"""``POST /tokenize`` and ``POST /detokenize``: what a prompt becomes, and back; and why there are no embeddings."""
+"""``POST /tokenize`` and ``POST /detokenize``: what a prompt becomes, and back."""
 
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from ekiden.api.asgi import JsonBytes
 from ekiden.api.call import Conversation
 from ekiden.api.doors.chat_messages import Messages, messages_of
 from ekiden.api.doors.door import Doors
-from ekiden.api.errors import ApiError, invalid
+from ekiden.api.errors import invalid
 from ekiden.api.prompts import chat_prompt, check_tokens, encode_texts
 from ekiden.api.schema_base import Strict
 from ekiden.api.template_fields import TemplateKwargs
@@ -71,20 +71,3 @@ async def detokenize(doors: Doors, request: Request) -> Response:
     check_tokens(text, fields.tokens, "tokens")
     decoded = await text.off_loop(lambda: text.tokenizer.decode(fields.tokens, skip_special_tokens=False))
     return JsonBytes({"prompt": decoded})
-
-
-class EmbeddingsRequest(Strict):
-    """For the documentation; no body is taken."""
-
-    model: str
-    input: Any
-
-
-async def embeddings(doors: Doors, request: Request) -> Response:
-    """Always raises :class:`ApiError` 400. The body is read first, so that the connection can be reused."""
-    await doors.read_body(request)
-    served = doors.generation.engine.card.model_id
-    message = (
-        f"{served} is a model that writes text and gives no embeddings; serve a model made for embeddings elsewhere."
-    )
-    raise ApiError(400, message, param="model", code="model_not_supported")

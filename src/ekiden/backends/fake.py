@@ -15,13 +15,15 @@ import numpy as np
 
 from ekiden.config import Config
 from ekiden.models.load import ModelDescription
-from ekiden.sampling.reduction import FloatMatrix
+from ekiden.sampling.pooling import add_states, with_state_sum
+from ekiden.sampling.reduction import FloatMatrix, FloatRow
 from ekiden.sampling.sampler import Sampler, num_accepted, with_prompt_logprobs
 from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, RowResult, StepOutput
 from ekiden.state.runner import ChunkRules, RunnerError, RunnerInfo
 
 _MASK = (1 << 64) - 1
 SEED = 0x9E3779B97F4A7C15
+HIDDEN_SIZE = 8
 _SERVED_BLOCKS = 4096
 
 
@@ -29,6 +31,11 @@ def mix(state: int, token: int) -> int:
     """One step of a 64-bit multiply-xorshift hash."""
     state = ((state ^ (token + 1)) * 0xBF58476D1CE4E5B9) & _MASK
     return state ^ (state >> 29)
+
+
+def hidden_state(state: int) -> FloatRow:
+    """A vector that stands for a hash: its bytes, between -1 and 1."""
+    return (np.frombuffer(state.to_bytes(8, "little"), np.uint8).astype(np.float32) - 127.5) / 127.5
 
 
 class FakeRunner:
@@ -56,6 +63,7 @@ class FakeRunner:
             bytes_per_block=8 * block_size,
             chunks=ChunkRules(border=block_size, least=2),
             max_drafts=max_drafts,
+            hidden_size=HIDDEN_SIZE,
         )
         self._pool = [[0] * block_size for _ in range(num_blocks)]
         self._swap = [[0] * block_size for _ in range(num_swap_blocks)]
@@ -84,6 +92,9 @@ class FakeRunner:
                 sampler, pairs = self._sampler or Sampler(), zip(lines, asked.targets, strict=True)
                 found = [sampler.prompt_logprobs(line, target, asked.num_top) for line, target in pairs]
                 results[index] = with_prompt_logprobs(results[index], found)
+            if (summed := row.state_sum) is not None:
+                states = np.stack([hidden_state(self._state_at(row, at)) for at in range(summed.first, row.end)])
+                results[index] = with_state_sum(results[index], add_states(summed.before, states))
         return StepOutput(rows=results)
 
     def check(self) -> None:

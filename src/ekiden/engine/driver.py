@@ -20,7 +20,7 @@ import msgspec
 
 from ekiden.config import LimitsConfig
 from ekiden.engine.engine_core import EngineCore, StepResult
-from ekiden.state.request import Finish, Refusal, Request
+from ekiden.state.request import Finish, Refusal, Request, TokenLogprobs
 
 Source = Iterator[float | None]
 Sink = Callable[[StepResult], None]
@@ -119,12 +119,17 @@ NO_LIMITS = LimitsConfig(max_num_queued_reqs=2**62, max_num_queued_tokens=2**62)
 
 @dataclass(slots=True)
 class Answer:
-    """Tokens of one request and how it ended: one of ``finish`` and ``refusal`` is set."""
+    """Tokens of one request and how it ended: one of ``finish`` and ``refusal`` is set.
+
+    ``pooled`` and ``prompt_logprobs`` are what was read of its prompt (:class:`RequestUpdate`).
+    """
 
     request: Request
     token_ids: list[int] = field(default_factory=list)
     finish: Finish | None = None
     refusal: Refusal | None = None
+    pooled: bytes | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 def run_batch(
@@ -146,6 +151,7 @@ def run_batch(
             answer.token_ids.extend(update.token_ids)
             if update.terminal:
                 answer.finish, answer.refusal = update.finish, update.refusal
+                answer.pooled, answer.prompt_logprobs = update.pooled, update.prompt_logprobs
                 on_finish(answer)
 
     clock = RealClock()

@@ -104,6 +104,7 @@ class EngineCore:
             eos_token_ids=eos_token_ids,
             make_stop_text=make_stop_text,
             make_rules=make_rules,
+            gives_states=info.hidden_size is not None,
             seed=seed,
         )
         self.formation = Formation(

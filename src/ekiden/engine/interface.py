@@ -126,6 +126,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     block_size: int
     num_blocks: int
+    hidden_size: int | None = None
+    """Floats in a hidden state; None if the model gives none, and so no embeddings."""
     created: int
     """Unix time at which the model was loaded."""
     fingerprint: str

@@ -152,6 +152,8 @@ def _headline(found: Breakdown, shares: list[CauseShare], lost: bool) -> str:
     elif end.reason in _CUT_SHORT:
         how = _CUT_SHORT[end.reason].format(message=end_detail_of(end).message)
         opening = f"{how} after {total} with {end.output_tokens} tokens"
+    elif request_detail_of(found.request).reading is not None:
+        opening = f"Took {total} to read {found.request.prompt_tokens} tokens"
     else:
         opening = f"Took {total} for {end.output_tokens} tokens"
     text = f"{opening}, {seconds(first.seconds)} of it ({first.share:.0%}) {first.words}."

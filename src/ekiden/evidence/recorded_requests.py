@@ -74,6 +74,7 @@ def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) 
         external_id=detail.external_id,
         traceparent=detail.traceparent,
         carried=None if detail.carried is None else _carried_of(row.carried or 0, detail.carried),
+        reading=detail.reading,
     )
 
 

@@ -157,9 +157,9 @@ def _nanos(started: float, micros: int) -> int:
 
 def _attributes(reader: LedgerReader, row: RequestRow, detail: RequestDetail, end: EndRow) -> dict[str, Any]:
     """The semantic conventions for generative AI, and our own under ``ekiden``; only those that have a value."""
-    sampling = detail.sampling
+    sampling, pooled = detail.sampling, detail.reading is not None and detail.reading.pooling is not None
     attributes = {
-        "gen_ai.operation.name": "text_completion",
+        "gen_ai.operation.name": "embeddings" if pooled else "text_completion",
         "gen_ai.provider.name": "ekiden",
         "gen_ai.request.model": reader.header.model_id,
         "gen_ai.response.model": reader.header.model_id,

@@ -14,8 +14,8 @@ from ekiden.engine.driver import NO_LIMITS, run_batch
 from ekiden.engine.engine_core import EngineCore
 from ekiden.evidence.reader import LedgerReader, end_detail_of, request_detail_of
 from ekiden.evidence.recorded_requests import kept_request_of
-from ekiden.ledger.details import digest
-from ekiden.ledger.records import REFUSED, EndRow
+from ekiden.ledger.details import digest, reading_digest
+from ekiden.ledger.records import REFUSED, EndRow, RequestDetail
 from ekiden.state.request import FinishReason, Request
 
 
@@ -33,7 +33,7 @@ def replay_tokens(
 ) -> TokenReplay:
     """Answer the recorded requests again, or the first ``limit`` of them, and compare.
 
-    An answer that was cut short is compared as far as it went.
+    An answer that was cut short is compared as far as it went; of a prompt that was only read, what was read.
     """
     result = TokenReplay()
     engine = replace(config.engine, seed=reader.header.seed)
@@ -43,9 +43,10 @@ def replay_tokens(
     ends = {end.request: end for end in reader.all_ends()}
     for row in reader.all_requests()[:limit]:
         end = ends.get(row.request)
-        if end is None or end.reason == REFUSED or end.output_tokens == 0:
+        detail = request_detail_of(row)
+        if end is None or end.reason == REFUSED or not (end.output_tokens or _was_read(detail, end)):
             continue
-        request = kept_request_of(row, request_detail_of(row))
+        request = kept_request_of(row, detail)
         if request is None or request.request_id in expected:
             result.not_kept += 1
             continue
@@ -55,8 +56,16 @@ def replay_tokens(
     for answer, (name, end) in zip(run_batch(core, requests), expected.items(), strict=True):
         whole = end.reason in (FinishReason.STOP, FinishReason.LENGTH)
         made = answer.token_ids if whole else answer.token_ids[: end.output_tokens]
-        if digest(made) == end_detail_of(end).output_digest:
+        found = digest(made)
+        if answer.request.reading is not None:
+            found = reading_digest(answer.pooled, answer.prompt_logprobs or ())
+        if found == end_detail_of(end).output_digest:
             result.same += 1
         else:
             result.different.append(name)
     return result
+
+
+def _was_read(detail: RequestDetail, end: EndRow) -> bool:
+    """Whether a prompt that was only to be read was read to its end."""
+    return detail.reading is not None and end.reason == FinishReason.STOP

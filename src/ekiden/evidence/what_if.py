@@ -132,13 +132,15 @@ class _Load:
         numbers = {row.request for row in told}
         ends = {end.request: end for end in reader.all_ends() if end.request in numbers}
         lengths = {end.request: end.output_tokens for end in ends.values() if end.reason in _WHOLE}
-        typical = int(median(list(lengths.values()))) if lengths else 1
+        read = {row.request for row, detail in told.items() if detail.reading is not None}
+        answers = [length for number, length in lengths.items() if number not in read]
+        typical = int(median(answers)) if answers else 1
         self.unknown_lengths = len(numbers - lengths.keys())
         self.leaves = [(e.at / 1e6, str(e.request)) for e in ends.values() if e.reason == FinishReason.ABORT]
         self.requests: list[Request] = []
         for row, detail in told.items():
             room = row.max_tokens or header.max_model_len - row.prompt_tokens
-            if row.prompt_tokens and room > 0 and detail.bad_token is None:
+            if row.prompt_tokens and (room > 0 or row.request in read) and detail.bad_token is None:
                 length = max(1, min(lengths.get(row.request, typical), room))
                 offered = msgspec.structs.replace(
                     request_of(row, detail, prompts.prompt(row, detail)),

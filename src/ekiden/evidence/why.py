@@ -11,7 +11,7 @@ import msgspec
 from ekiden.evidence.explain import explain
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
 from ekiden.evidence.words import seconds
-from ekiden.ledger.records import ENGINE_ENDED, EventKind, RequestRow
+from ekiden.ledger.records import ENGINE_ENDED, EventKind, RequestDetail, RequestRow
 from ekiden.state.request import FinishReason, RefusalReason
 
 WordsAndFacts = tuple[str, dict[str, Any]]
@@ -89,6 +89,8 @@ def _truncated(reader: LedgerReader, request: RequestRow) -> WordsAndFacts:
     end, detail = reader.end(request.request), request_detail_of(request)
     if end is None or request.refusal is not None:
         return "It was not cut short: it has no answer that ended.", {}
+    if detail.reading is not None and end.reason == FinishReason.STOP:
+        return "It was not cut short: its prompt was only read, and it was read to its end.", {}
     own, made = detail.sampling.get("max_tokens"), end.output_tokens
     facts = {"reason": end.reason, "output_tokens": made, "max_tokens": own, "room": request.max_tokens}
     if end.reason == ENGINE_ENDED:
@@ -156,11 +158,11 @@ def _different(reader: LedgerReader, request: RequestRow, other: RequestRow | No
     other = other or reader.same_prompt(detail.prompt_digest, request.request)
     if other is None:
         return "No other request of this run has the same prompt.", {}
-    theirs = request_detail_of(other)
-    pairs = {name: [detail.sampling.get(name), theirs.sampling.get(name)] for name in detail.sampling | theirs.sampling}
+    own, its = _asked(detail), _asked(request_detail_of(other))
+    pairs = {name: [own.get(name), its.get(name)] for name in own | its}
     facts: dict[str, Any] = {
         "other": other.request_id,
-        "same_prompt": detail.prompt_digest == theirs.prompt_digest,
+        "same_prompt": detail.prompt_digest == request_detail_of(other).prompt_digest,
         "sampling_differs": {name: pair for name, pair in sorted(pairs.items()) if pair[0] != pair[1]},
     }
     ends = [end for end in (reader.end(request.request), reader.end(other.request)) if end is not None]
@@ -169,6 +171,12 @@ def _different(reader: LedgerReader, request: RequestRow, other: RequestRow | No
         facts["reasons"] = [end.reason for end in ends]
         facts["output_tokens"] = [end.output_tokens for end in ends]
     return _difference_words(facts, detail.sampling), facts
+
+
+def _asked(detail: RequestDetail) -> dict[str, Any]:
+    """What was asked of a prompt: how to answer it, or what to read of it."""
+    read = {} if detail.reading is None else {"reading": msgspec.to_builtins(detail.reading)}
+    return {**detail.sampling, **read}
 
 
 def _difference_words(facts: dict[str, Any], sampling: dict[str, Any]) -> str:

@@ -70,16 +70,14 @@ class KVCacheManager:
 
     def _shared_prefix(self, sequence: Sequence) -> list[int]:
         """The blocks in the pool that already hold the start of this sequence's prompt."""
-        if not self._takes_shared(sequence) or sequence.swapped_blocks:
+        if not self.prefix_caching or sequence.swapped_blocks:
             return []
         return self.pool.lookup(prompt_keys(sequence, self.block_size)[: self._reusable_blocks(sequence)])
 
     def _reusable_blocks(self, sequence: Sequence) -> int:
-        return reusable_blocks(sequence.num_prompt_tokens, self.block_size, self._least_chunk)
-
-    def _takes_shared(self, sequence: Sequence) -> bool:
-        """Whether it may use shared blocks. To report log-probabilities of its prompt it must compute that itself."""
-        return self.prefix_caching and sequence.request.sampling.prompt_logprobs is None
+        """How many leading blocks it may share: those before the first position that it must compute itself."""
+        reusable = reusable_blocks(sequence.num_prompt_tokens, self.block_size, self._least_chunk)
+        return min(reusable, sequence.request.first_needed // self.block_size)
 
     def note_computed(self, sequence: Sequence, start: int, end: int) -> None:
         """Prefill has written ``[start, end)``: give the full prompt blocks among it their keys."""
@@ -91,7 +89,7 @@ class KVCacheManager:
 
     def keys_to_compute(self, sequence: Sequence, count: int) -> list[bytes]:
         """The keys of the shareable blocks that the sequence's next ``count`` prefill tokens would fill."""
-        if not self._takes_shared(sequence):
+        if not self.prefix_caching:
             return []
         first = sequence.num_computed_tokens // self.block_size
         last = min(first + self.blocks_for(count), self._reusable_blocks(sequence))

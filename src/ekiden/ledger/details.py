@@ -11,7 +11,7 @@ import msgspec
 
 from ekiden.kv_cache.prefix_cache import prompt_keys
 from ekiden.ledger.records import CarriedDetail, EndDetail, RequestDetail
-from ekiden.state.request import Carried, Finish, FinishReason, Refusal, RefusalReason
+from ekiden.state.request import Carried, Finish, FinishReason, Refusal, RefusalReason, TokenLogprobs
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import Sequence
 from ekiden.state.turn import Arrival
@@ -30,6 +30,12 @@ def digest(token_ids: Tokens[int]) -> bytes:
     except OverflowError:  # a refused request may hold anything
         content = repr(token_ids).encode()
     return blake2b(content, digest_size=16).digest()
+
+
+def reading_digest(pooled: bytes | None, scores: Tokens[TokenLogprobs]) -> bytes:
+    """BLAKE2b over what was read of a prompt, 16 bytes: the vector, and the log-probabilities."""
+    content = array("d", [score.logprob for score in scores]).tobytes()
+    return blake2b((pooled or b"") + content, digest_size=16).digest()
 
 
 def pack_tokens(token_ids: Tokens[int]) -> bytes | None:
@@ -76,6 +82,7 @@ def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep
         traceparent=request.traceparent,
         by_door=refusal is not None and refusal.by_door,
         carried=_carried_detail(request.carried),
+        reading=request.reading,
     )
 
 
@@ -86,8 +93,9 @@ def _carried_detail(carried: Carried | None) -> CarriedDetail | None:
 def end_detail(sequence: Sequence, finish: Finish, keep_prompts: bool) -> EndDetail:
     """How a request ended."""
     output = sequence.token_ids[sequence.num_prompt_tokens :]
+    read = sequence.request.reading is not None
     return EndDetail(
-        output_digest=digest(output),
+        output_digest=reading_digest(sequence.pooled, sequence.prompt_logprobs) if read else digest(output),
         stop_reason=STOP_STRING if isinstance(finish.stop_reason, str) else finish.stop_reason,
         message=finish.message,
         output=pack_tokens(output) if keep_prompts else None,

@@ -17,6 +17,7 @@ import msgspec
 
 from ekiden.state.controls import ControlChange
 from ekiden.state.lineage import Lineage
+from ekiden.state.request import Reading
 from ekiden.state.runner import ChunkRules
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import LeftOutReason, WaitReason
@@ -242,10 +243,13 @@ class RequestDetail(msgspec.Struct, frozen=True, array_like=True):
     by_door: bool = False
     """The HTTP layer refused it, and the engine only recorded that."""
     carried: CarriedDetail | None = None
+    reading: Reading | None = None
+    """What was wanted of a prompt that was only read; None for a request that generates."""
 
 
 class EndDetail(msgspec.Struct, frozen=True, array_like=True):
     output_digest: bytes
+    """Of the answer's tokens; of what was read where the prompt was only read."""
     stop_reason: str | int | None = None
     """A token, or the kind ``"string"`` where a stop string ended it."""
     message: str | None = None
@@ -337,6 +341,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     """:class:`~ekiden.state.runner.ChunkRules`; None: the block size."""
     least_chunk: int = 2
     max_drafts: int = 0
+    hidden_size: int | None = None
     vocab_size: int
     max_model_len: int
     block_size: int

@@ -58,6 +58,8 @@ class Intake:
     seed: int
     make_stop_text: StopTextFactory
     make_rules: RulesFactory | None = None
+    gives_states: bool = False
+    """Whether the model's hidden states can be had."""
     buckets: dict[str, TokenBucket] = field(default_factory=dict)
     """The token bucket of each tenant that has a rate."""
 
@@ -73,6 +75,8 @@ class Intake:
         # Without max_tokens an answer may fill the context, or the whole KV pool if that is smaller.
         room = min(self.max_model_len, self.kv.max_tokens)
         total = room if sampling.max_tokens is None else num_prompt + sampling.max_tokens
+        if request.reading is not None:
+            total = num_prompt
         stops = frozenset(sampling.stop_token_ids)
         sequence = Sequence(
             request=request,
@@ -133,13 +137,17 @@ class Intake:
         if request.request_id in self.population.by_id:
             message = f"a request with the id {request.request_id!r} is still in the engine"
             return Refusal(reason=RefusalReason.DUPLICATE_ID, message=message)
-        if refusal := check_prompt(prompt, vocab_size=self.vocab_size, max_model_len=self.max_model_len):
+        answered, context = request.reading is None, self.max_model_len
+        refusal = check_prompt(prompt, vocab_size=self.vocab_size, max_model_len=context, answered=answered)
+        if refusal := refusal or self._unreadable(request):
             return refusal
         try:
             validate(sampling, vocab_size=self.vocab_size, eos_token_ids=self.eos_token_ids)
         except InvalidSamplingParams as error:
             return Refusal(reason=RefusalReason.INVALID, message=str(error), param=error.param)
-        wanted = num_prompt + (sampling.max_tokens if sampling.max_tokens is not None else 1)
+        wanted = num_prompt
+        if answered:
+            wanted += sampling.max_tokens if sampling.max_tokens is not None else 1
         if wanted > self.max_model_len:
             return Refusal(
                 reason=RefusalReason.CONTEXT_LENGTH_EXCEEDED,
@@ -154,6 +162,20 @@ class Intake:
                 f"{self.kv.max_tokens}. Shorten the prompt, lower max_tokens, or start with a larger --kv-cache-size",
                 param="max_tokens" if num_prompt < self.kv.max_tokens else "prompt",
             )
+        return None
+
+    def _unreadable(self, request: Request) -> Refusal | None:
+        """The refusal of a reading that asks for what cannot be had."""
+        reading, num_prompt = request.reading, len(request.prompt_token_ids)
+        if reading is None:
+            return None
+        if reading.pooling is not None and not self.gives_states:
+            message = "the hidden states of this model cannot be had, so nothing can be pooled; serve another export"
+            return Refusal(reason=RefusalReason.INVALID, message=message, param="pooling")
+        if reading.scored_from is not None and not 1 <= reading.scored_from < num_prompt:
+            allowed = f"between 1 and {num_prompt - 1}" if num_prompt > 1 else "left out, for a prompt of one token"
+            message = f"scored_from is {reading.scored_from}; it must be {allowed}"
+            return Refusal(reason=RefusalReason.INVALID, message=message, param="scored_from")
         return None
 
     def _no_room(self, request: Request, now: float) -> Refusal | None:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.padding import PaddingRows
+from ekiden.sampling.pooling import mean_state
 from ekiden.state.containment import contained
 from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
-from ekiden.state.request import Finish, FinishReason, RequestUpdate
+from ekiden.state.request import Finish, FinishReason, Pooling, Reading, RequestUpdate
 from ekiden.state.sequence import Fault, Sequence, Stage, Status
 from ekiden.state.turn import FormationOutcome
 
@@ -47,6 +48,11 @@ class Retirement:
                 self.kv.note_computed(sequence, row.start, row.end)
                 sequence.prompt_logprobs += result.prompt_logprobs
                 sequence.num_computed_tokens = row.end
+                sequence.state_sum = result.state_sum
+                reading = sequence.request.reading
+                if reading is not None and not sequence.is_prefilling:
+                    updates.append(self._read(sequence, reading, now))
+                    continue
             else:
                 sequence.num_computed_tokens += 1
             tokens = result.tokens
@@ -73,6 +79,16 @@ class Retirement:
         updates += [self._end_failed(sequence, now) for sequence in formed.failed]
         self.padding.end_with_batch()
         return updates
+
+    def _read(self, sequence: Sequence, reading: Reading, now: float) -> RequestUpdate:
+        """End a prompt that was only read, now that it is computed."""
+        sequence.finish_reason = FinishReason.STOP
+        if reading.pooling is not None:
+            count = sequence.num_prompt_tokens if reading.pooling is Pooling.MEAN else 1
+            sequence.pooled = mean_state(sequence.state_sum, count)
+        likely = tuple(sequence.prompt_logprobs) if reading.scored_from is not None else None
+        finish = self._retire(sequence, now, None)
+        return RequestUpdate(sequence.request.request_id, (), finish, None, None, likely, sequence.pooled)
 
     def _end_failed(self, sequence: Sequence, now: float) -> RequestUpdate:
         cause = None if sequence.fault is None else sequence.fault.cause
@@ -139,10 +155,12 @@ class Retirement:
         population.remove(sequence)
         del population.by_id[sequence.request_id]
         sequence.move_to(Status.FINISHED)
-        if was is not Status.RUNNING or sequence.fault is not None or not self.padding.take(sequence):
+        answered = sequence.request.reading is None
+        kept = answered and was is Status.RUNNING and sequence.fault is None
+        if not (kept and self.padding.take(sequence)):
             self._give_back(sequence)
         assert sequence.finish_reason is not None
-        if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+        if answered and sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.signals.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
         return Finish(
             reason=sequence.finish_reason,

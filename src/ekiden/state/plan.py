@@ -47,6 +47,17 @@ class PromptLogits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_top: int
 
 
+class StateSum(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Asks for the sum of the hidden states that the head reads, at the row's positions from ``first`` on.
+
+    ``before`` is the sum over the sequence's earlier positions, to which these are added one by one in order. So the
+    sum has the same bits however the prompt was cut. Sums are 64-bit floats as bytes; empty is nothing.
+    """
+
+    first: int
+    before: bytes = b""
+
+
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The part of a step that belongs to one sequence.
 
@@ -60,11 +71,13 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token_ids: tuple[int, ...]
     blocks: tuple[int, ...]
     sampling: RowSampling | None
-    """None for a chunk that does not reach the end of its prompt: no token is chosen."""
+    """None where no token is chosen: for a chunk that does not reach the end of its prompt, and for a prompt that is
+    only read."""
     prefill: bool = False
     num_drafts: int = 0
     """How many of the last ``token_ids`` are drafts."""
     prompt_logits: PromptLogits | None = None
+    state_sum: StateSum | None = None
 
     @property
     def end(self) -> int:
@@ -106,6 +119,8 @@ class RowResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     error: str | None = None
+    state_sum: bytes = b""
+    """The row's :class:`StateSum`, ``before`` included."""
 
 
 NO_TOKENS: Final = RowResult()

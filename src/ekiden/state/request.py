@@ -28,8 +28,26 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run_id: str | None = None
 
 
+class Pooling(StrEnum):
+    """How the hidden states of a prompt become one vector."""
+
+    MEAN = "mean"
+    LAST = "last"
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is wanted of a prompt that is only read. Such a request ends when its prompt is computed.
+
+    ``pooling``: one vector of its hidden states. ``scored_from``: how likely its tokens were, from the one with this
+    index on; the first token has nothing before it and cannot be scored.
+    """
+
+    pooling: Pooling | None = None
+    scored_from: int | None = None
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One prompt for one answer. A call with ``n`` answers is ``n`` requests.
+    """One prompt for one answer, or a prompt that is only read. A call with ``n`` answers is ``n`` requests.
 
     ``arrival_time`` and ``deadline`` are seconds on the engine's monotonic clock, which all processes of one
     machine share. ``priority``: lower runs first.
@@ -48,6 +66,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The W3C trace context of the call; the request's span becomes its child."""
     carried: Carried | None = None
     """Present when an engine has ended while it was in flight."""
+    reading: Reading | None = None
+    """None for a request that generates tokens."""
+
+    @property
+    def first_needed(self) -> int:
+        """The first position of the prompt whose hidden state or logits are wanted, beside its last one: of the
+        positions before it, keys and values are enough, whoever computed them."""
+        reading, length = self.reading, len(self.prompt_token_ids)
+        if reading is None:
+            return length if self.sampling.prompt_logprobs is None else 0
+        if reading.pooling is Pooling.MEAN:
+            return 0
+        return length if reading.scored_from is None else reading.scored_from - 1
 
 
 class FinishReason(StrEnum):
@@ -109,16 +140,19 @@ class RefusedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def check_prompt(
-    token_ids: Sequence[int], *, vocab_size: int, max_model_len: int, param: str = "prompt"
+    token_ids: Sequence[int], *, vocab_size: int, max_model_len: int, param: str = "prompt", answered: bool = True
 ) -> Refusal | None:
-    """Why a prompt can never be answered; None for one that can. ``param`` is the field that holds it."""
+    """Why a prompt can never be answered; None for one that can. ``param`` is the field that holds it.
+
+    ``answered``: the context must have room for a token after it.
+    """
     if not token_ids:
         message = f"{param} has no tokens; it must have at least one"
         return Refusal(reason=RefusalReason.PROMPT_EMPTY, message=message, param=param)
     if refusal := check_vocabulary(token_ids, vocab_size=vocab_size, param=param):
         return refusal
-    if len(token_ids) >= max_model_len:
-        return prompt_too_long(param, str(len(token_ids)), max_model_len)
+    if len(token_ids) + answered > max_model_len:
+        return prompt_too_long(param, str(len(token_ids)), max_model_len, answered=answered)
     return None
 
 
@@ -131,11 +165,13 @@ def check_vocabulary(token_ids: Sequence[int], *, vocab_size: int, param: str = 
     return Refusal(reason=RefusalReason.TOKEN_OUT_OF_VOCABULARY, message=message, param=param)
 
 
-def prompt_too_long(param: str, num_tokens: str, max_model_len: int) -> Refusal:
+def prompt_too_long(param: str, num_tokens: str, max_model_len: int, *, answered: bool = True) -> Refusal:
+    """The refusal of a prompt that fills the context; ``answered`` as for :func:`check_prompt`."""
+    both = f", prompt and answer together, so a prompt may have at most {max_model_len - 1}. Shorten the prompt"
+    context = f"the context of this model is {max_model_len} tokens"
     return Refusal(
         reason=RefusalReason.CONTEXT_LENGTH_EXCEEDED,
-        message=f"{param} has {num_tokens} tokens; the context of this model is {max_model_len} tokens, prompt and "
-        f"answer together, so a prompt may have at most {max_model_len - 1}. Shorten the prompt",
+        message=f"{param} has {num_tokens} tokens; {context}{both if answered else '. Shorten it'}",
         param=param,
     )
 
@@ -183,7 +219,10 @@ class RequestUpdate(msgspec.Struct, frozen=True, gc=False):
     refusal: Refusal | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
-    """Comes with the first token when the client asked for it: one entry for each prompt token but the first."""
+    """Comes with the first token when the client asked for it: one entry for each prompt token but the first.
+    Of a reading: one for each scored token, with its end."""
+    pooled: bytes | None = None
+    """The vector of a reading that asked for one, with its end: 32-bit floats, lowest byte first."""
 
     @property
     def terminal(self) -> bool:

@@ -41,6 +41,8 @@ class RunnerInfo:
     """The most drafts that a row may hold; 0 for a backend that takes none."""
     most_tokens: int | None = None
     """The most tokens in a step that it was prepared for; None: any number."""
+    hidden_size: int | None = None
+    """Floats in a hidden state; None for a model that cannot give them (:class:`ekiden.state.plan.StateSum`)."""
     most_rows: int | None = None
     """The most rows that get a token that it was prepared for; None: any number."""
     details: dict[str, str] = field(default_factory=dict)

@@ -13,8 +13,8 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple, Protocol
 
 from ekiden.state.invariants import Invariant, InvariantBreach
-from ekiden.state.plan import PromptLogits, Row, RowSampling
-from ekiden.state.request import FinishReason, Request, TokenLogprobs
+from ekiden.state.plan import PromptLogits, Row, RowSampling, StateSum
+from ekiden.state.request import FinishReason, Pooling, Request, TokenLogprobs
 
 
 class Status(StrEnum):
@@ -123,6 +123,10 @@ class Sequence:
     """True for a finished row that a naive padded batch keeps computing (``static-padded``)."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Of the prompt tokens computed so far, where the client asked for them: entry ``i`` is about token ``i + 1``."""
+    state_sum: bytes = b""
+    """The sum of the hidden states that a reading asked for, over what is computed (:class:`StateSum`)."""
+    pooled: bytes | None = None
+    """The vector that was made of it, once the prompt is computed."""
     plain_sampling: RowSampling | None = None
     """The sampling inputs of its rows where they are the same for each; made when they are first needed."""
     prefix_keys: list[bytes] | None = None
@@ -152,10 +156,12 @@ class Sequence:
         assert self.slot is not None
         start, end = self.num_computed_tokens, self.num_computed_tokens + num_tokens
         tokens = (self.token_ids[start],) if num_tokens == 1 else tuple(self.token_ids[start:end])
-        sampling = self._row_sampling(masks) if end == len(self.token_ids) else None
+        reading = self.request.reading
+        sampling = self._row_sampling(masks) if end == len(self.token_ids) and reading is None else None
         prefill = self.is_prefilling
         asked = self._prompt_logits(end) if prefill else None
-        return Row(self.slot, start, tokens + drafts, self.block_table, sampling, prefill, len(drafts), asked)
+        states = None if reading is None or reading.pooling is None else self._state_sum(reading.pooling, end)
+        return Row(self.slot, start, tokens + drafts, self.block_table, sampling, prefill, len(drafts), asked, states)
 
     def plain_row(self) -> Row | None:
         """A row of its newest token, from which the model makes the next one; None when its sampling inputs are not
@@ -183,14 +189,24 @@ class Sequence:
 
     def _prompt_logits(self, end: int) -> PromptLogits | None:
         """The prompt log-probabilities up to position ``end`` that have not been reported yet."""
-        num_top = self.request.sampling.prompt_logprobs
+        reading, num_top, begin = self.request.reading, self.request.sampling.prompt_logprobs, 0
+        if reading is not None:
+            num_top = None if reading.scored_from is None else 0
+            begin = (reading.scored_from or 1) - 1
         if num_top is not None and self.num_output_tokens:
             return None  # they were reported with the first token, by an earlier engine perhaps
-        first = max(self.num_computed_tokens, len(self.prompt_logprobs))
+        first = max(self.num_computed_tokens, begin + len(self.prompt_logprobs))
         last = min(end, self.num_prompt_tokens - 1)
         if num_top is None or first >= last:
             return None
         return PromptLogits(first, tuple(self.token_ids[first + 1 : last + 1]), num_top)
+
+    def _state_sum(self, pooling: Pooling, end: int) -> StateSum | None:
+        """The hidden states to be summed up to position ``end``; the mean starts again where the prompt does."""
+        start = self.num_computed_tokens
+        if pooling is Pooling.MEAN:
+            return StateSum(start, self.state_sum if start else b"")
+        return StateSum(end - 1) if end == self.num_prompt_tokens else None
 
     def move_to(self, status: Status) -> None:
         if status not in TRANSITIONS[self.status]:

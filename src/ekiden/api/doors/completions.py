@@ -8,11 +8,10 @@ from ekiden.api.aligned import TokenEntry
 from ekiden.api.call import Call, Texts
 from ekiden.api.doors.chunks import ChunkedWriter
 from ekiden.api.doors.door import Door, Job
-from ekiden.api.errors import invalid, shown
+from ekiden.api.doors.texts import TEXTS_SCHEMA, read_texts
+from ekiden.api.errors import invalid
 from ekiden.api.fields import Choices, GenerationFields, check_streaming, generation_sampling
 from ekiden.api.generation import Child
-from ekiden.api.hand_checks import rule
-from ekiden.api.json_schema import TEXT, any_of, array
 from ekiden.api.schema_base import ReadBy, Within
 from ekiden.api.shape import Fate, refused
 from ekiden.api.structured import format_asked
@@ -24,43 +23,12 @@ MAX_REQUESTS: Final = 2048
 """Most answers of one call: prompts times ``n``."""
 
 
-def _check_each(entries: list[Any], kind: type, words: str, at: str = "") -> None:
-    wrong = next((index for index, entry in enumerate(entries) if type(entry) is not kind), None)
-    if wrong is not None:
-        raise rule(f"is {shown(entries[wrong])}; it must be {words}", f"{at}[{wrong}]")
-
-
-def _read_prompt(value: Any) -> Texts:
-    if isinstance(value, str):
-        return Texts(texts=[value])
-    if not isinstance(value, list):
-        raise rule(f"is {shown(value)}; it must be a string, a list of strings, token ids, or a list of token-id lists")
-    if not value:
-        raise rule("is empty; it must hold at least one token or text")
-    if isinstance(value[0], str):
-        _check_each(value, str, "a string")
-        return Texts(texts=value, single=False)
-    if not isinstance(value[0], list):
-        _check_each(value, int, "a token id")
-        return Texts(token_lists=[value])
-    _check_each(value, list, "a list of token ids")
-    for index, tokens in enumerate(value):
-        if not tokens:
-            raise rule("is empty; it must hold at least one token", f"[{index}]")
-        _check_each(tokens, int, "a token id", f"[{index}]")
-    return Texts(token_lists=value, single=False)
-
-
-_TOKENS_SCHEMA: Final = array({"type": "integer", "minimum": 0})
-_PROMPT_SCHEMA: Final = any_of(TEXT, array(TEXT), _TOKENS_SCHEMA, array(_TOKENS_SCHEMA))
-
-
 class CompletionRequest(GenerationFields):
     fates: ClassVar[Mapping[str, Fate]] = {
         "suffix": refused("the model cannot fill in between a prompt and a suffix", fine=("",)),
     }
 
-    prompt: Annotated[Texts, ReadBy(_read_prompt, _PROMPT_SCHEMA)]
+    prompt: Annotated[Texts, ReadBy(read_texts, TEXTS_SCHEMA)]
     max_tokens: Annotated[int, Within(Bound(0, MOST_64, f"between 0 and {MOST_64}"))] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Within(Bound(0, 5, "between 0 and 5"))] | None = None

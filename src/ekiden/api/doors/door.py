@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from starlette.requests import Request as HttpRequest
@@ -19,11 +19,11 @@ from starlette.types import Receive, Send
 from ekiden.api.asgi import DirectResponse, JsonBytes
 from ekiden.api.auth import tenant_of
 from ekiden.api.body_limit import read_json_body
-from ekiden.api.call import Call, Conversation, Origin
-from ekiden.api.errors import ApiError, invalid, model_not_found, refusal_of
-from ekiden.api.generation import AnswerWriter, Child, Generation, usage_of
+from ekiden.api.call import Call, Conversation, Embedding, Origin, Pairs
+from ekiden.api.errors import ApiError, invalid, model_not_found, no_embeddings, refusal_of
+from ekiden.api.generation import AnswerWriter, Child, Generation, WholeWriter, usage_of
 from ekiden.api.ignored import IgnoredFields
-from ekiden.api.prompts import Prompt, chat_prompt, text_prompts, without_effect
+from ekiden.api.prompts import Prompt, chat_prompt, pair_prompts, text_prompts, without_effect
 from ekiden.api.schema_base import Strict, parse
 from ekiden.api.sse import SseWriter
 from ekiden.api.structured import check_grammar
@@ -32,10 +32,11 @@ from ekiden.api.tools.plan import ToolPlan, plan_tools
 from ekiden.config import LimitsConfig
 from ekiden.engine.interface import ModelCard
 from ekiden.models.tokenizer import Tokenizer
-from ekiden.state.request import Finish, FinishReason, RefusedCall
+from ekiden.state.request import Finish, FinishReason, Reading, RefusedCall
 from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
 
 Fields = TypeVar("Fields", bound=Strict)
+Writer = TypeVar("Writer", bound=WholeWriter, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +52,16 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door(Generic[Fields]):
-    """``call`` raises :class:`ApiError` 400 for what cannot work, in the door's own field names.
+class Door(Generic[Fields, Writer]):
+    """``call`` raises :class:`ApiError` 400 for what cannot work, in the door's own field names. The ``writer`` of a
+    door that streams is an :class:`AnswerWriter`.
 
     ``extended_finish_reasons``: the protocol has a place for the reasons of answers that were cut short.
     """
 
     fields: type[Fields]
     call: Callable[[Fields, SamplingParams], Call]
-    writer: Callable[[Fields, Job], AnswerWriter]
+    writer: Callable[[Fields, Job], Writer]
     extended_finish_reasons: bool = False
 
 
@@ -75,7 +77,7 @@ class Doors:
     ignored: IgnoredFields
     refuse_unknown: bool
 
-    async def answer(self, door: Door[Fields], request: HttpRequest) -> Response:
+    async def answer(self, door: Door[Fields, AnswerWriter], request: HttpRequest) -> Response:
         """Answers a call, whole or streamed. Raises :class:`ApiError` before the first byte."""
         fields, job = await self.ready(door, request)
         writer, children, generation = door.writer(fields, job), job.children, self.generation
@@ -90,7 +92,14 @@ class Doors:
         thought = sum(answer.reasoning_tokens for answer in answers)
         return JsonBytes(writer.whole(answers, usage_of(children, [answer.finish for answer in answers], thought)))
 
-    async def ready(self, door: Door[Fields], request: HttpRequest) -> tuple[Fields, Job]:
+    async def answer_whole(self, door: Door[Fields, WholeWriter], request: HttpRequest) -> Response:
+        """Answers a call of a door that never streams. Raises :class:`ApiError`."""
+        fields, job = await self.ready(door, request)
+        answers = await self.generation.collect(job.origin, job.children, request.receive)
+        usage = usage_of(job.children, [answer.finish for answer in answers])
+        return JsonBytes(door.writer(fields, job).whole(answers, usage))
+
+    async def ready(self, door: Door[Fields, Any], request: HttpRequest) -> tuple[Fields, Job]:
         """Read, parse and prepare a call; a refusal is noted with the engine."""
         scope = request.scope
         origin = Origin.of(scope)
@@ -142,6 +151,7 @@ class Doors:
     async def prepare(self, origin: Origin, call: Call) -> Job:
         """Compile the grammar, check sampling and encode the prompts. Raises :class:`ApiError` 400."""
         text, card = self.generation.text, self.generation.engine.card
+        _check_embedding(call.embedding, card)
         wanted, plan = call.answer_format, None
         if wanted is not None:
             await check_grammar(text, wanted.grammar, wanted.param)
@@ -162,8 +172,10 @@ class Doors:
                     grammar = msgspec.structs.replace(grammar, thinking=thinking)
                     await check_grammar(text, grammar, "tools" if wanted is None else wanted.param)
                 sampling = msgspec.structs.replace(sampling, grammar=grammar, reasoning_marks=thinking)
+        elif isinstance(call.prompt, Pairs):
+            prompts = await pair_prompts(text, call.prompt)
         else:
-            prompts = await text_prompts(text, call.prompt)
+            prompts = await text_prompts(text, call.prompt, answered=call.answered)
         children = _children(origin, call, prompts, sampling, plan, text.max_model_len)
         return Job(origin=origin, call=call, children=children, plan=plan, card=card, tokenizer=text.tokenizer)
 
@@ -177,6 +189,17 @@ class Doors:
             Piece(finish=_no_tokens(child, job.origin.arrival_time), prompt_logprobs=answer.prompt_logprobs)
             for child, answer in zip(job.children, answers, strict=True)
         ]
+
+
+def _check_embedding(wanted: Embedding | None, card: ModelCard) -> None:
+    """Raise :class:`ApiError` 400 for a vector that this model does not have."""
+    if wanted is None:
+        return
+    if card.hidden_size is None:
+        raise no_embeddings(card.model_id)
+    if wanted.dimensions is not None and wanted.dimensions > card.hidden_size:
+        allowed = f"the vectors of {card.model_id} have {card.hidden_size} numbers, so it must be at most that"
+        raise invalid("dimensions", f"dimensions is {wanted.dimensions}; {allowed}.")
 
 
 def _children(
@@ -193,6 +216,7 @@ def _children(
             sampling=_sampling_of_choice(sampling, context - len(prompt.token_ids), j),
             priority=call.priority,
             deadline=origin.deadline,
+            reading=_reading(call, prompt),
         )
         shown = frozenset[int]() if plan is None else plan.shown
         children.append(
@@ -206,6 +230,13 @@ def _children(
             )
         )
     return children
+
+
+def _reading(call: Call, prompt: Prompt) -> Reading | None:
+    if call.answered:
+        return None
+    pooling = None if call.embedding is None else call.embedding.pooling
+    return Reading(pooling=pooling, scored_from=prompt.scored_from)
 
 
 def _sampling_of_choice(params: SamplingParams, room: int, offset: int) -> SamplingParams:

@@ -80,6 +80,7 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
         num_swap_blocks=pool.num_swap_blocks,
         bytes_per_block=pool.bytes_per_block,
         chunks=CHUNK_RULES,
+        hidden_size=model.hidden_size,
         most_tokens=most["most_tokens"] if strict else None,
         most_rows=most_logits if strict else None,
         details={

@@ -2,10 +2,11 @@
 
 After :func:`to_paged` the graph has the inputs that OpenVINO's paged attention needs (``input_ids [tokens]``,
 ``position_ids [tokens]``, ``past_lens [rows]``, ``subsequence_begins [rows + 1]``, ``block_indices``,
-``block_indices_begins [rows + 1]``, ``max_context_len`` and the caches) and one that we add: ``logit_rows [n]``, the
-positions in the flat token axis whose logits are wanted. A gather selects them as early as the graph allows: after the
-last attention, so that the rest of the last layer and the head compute only ``n`` tokens; otherwise before the head;
-otherwise after it.
+``block_indices_begins [rows + 1]``, ``max_context_len`` and the caches) and two that we add: ``state_rows [n]``, the
+positions in the flat token axis whose last hidden states are wanted, and ``logit_rows [m]``, which of those ``n`` want
+logits too. A gather selects the first as early as the graph allows: after the last attention, so that the rest of the
+last layer computes only ``n`` tokens; otherwise before the head; otherwise after it. A second one, before the head,
+selects those that it computes. What the head reads is the output ``states [n, hidden]``, if the head is found.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,9 @@ from openvino._offline_transformations import paged_attention_transformation
 from ekiden.backends.openvino.constants import share_small_constants
 from ekiden.models.errors import ModelError
 
+STATE_ROWS = "state_rows"
 LOGIT_ROWS = "logit_rows"
+STATES = "states"
 
 _PASSED_THROUGH = frozenset({"Convert", "Add", "Multiply", "Divide", "Tanh", "Subtract", "Clamp"})
 """Operations that may lie between the head and the result: element-wise, so rows may be selected before them."""
@@ -53,14 +56,13 @@ def to_paged(model: ov.Model, sliding_window: int | None = None) -> None:
     if sliding_window is not None:
         for node in attentions:
             node.input(_SLIDING_WINDOW_PORT).replace_source_output(op.constant(sliding_window, Type.i32).output(0))
-    _gather_logit_rows(model)
+    _gather_wanted_rows(model)
     share_small_constants(model)
     model.validate_nodes_and_infer_types()
 
 
-def _gather_logit_rows(model: ov.Model) -> None:
-    rows = op.parameter([-1], Type.i32, name=LOGIT_ROWS)
-    rows.output(0).set_names({LOGIT_ROWS})
+def _gather_wanted_rows(model: ov.Model) -> None:
+    state_rows, logit_rows = _rows_input(STATE_ROWS), _rows_input(LOGIT_ROWS)
     result = _logits_result(model)
     weights = _weights(model)
     head = _find_head(result, weights)
@@ -71,9 +73,21 @@ def _gather_logit_rows(model: ov.Model) -> None:
         source = entry.get_source_output()
         key = (source.get_node().get_friendly_name(), source.get_index())
         if key not in gathered:
-            gathered[key] = op.gather(source, rows, op.constant(_token_axis(source))).output(0)
+            gathered[key] = op.gather(source, state_rows, op.constant(_token_axis(source))).output(0)
         entry.replace_source_output(gathered[key])
-    model.add_parameters([rows])
+    states = target.get_source_output()
+    target.replace_source_output(op.gather(states, logit_rows, op.constant(_token_axis(states))).output(0))
+    model.add_parameters([state_rows, logit_rows])
+    if head is not None:
+        given = op.result(states)
+        given.output(0).set_names({STATES})
+        model.add_results([given])
+
+
+def _rows_input(name: str) -> Node:
+    rows = op.parameter([-1], Type.i32, name=name)
+    rows.output(0).set_names({name})
+    return rows
 
 
 def _entries_of_the_tail(model: ov.Model, head_input: Input, weights: set[str]) -> list[Input]:

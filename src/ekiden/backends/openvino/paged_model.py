@@ -1,7 +1,8 @@
 """A compiled model with its KV pool, which computes one pass at a time. Inputs are flat arrays that it does not copy.
 
-The head runs only for the tokens named in ``logit_rows``, and always for at least two (a single one is named twice),
-because another kernel, which rounds differently, computes a single row.
+The last layer's end runs only for the tokens named in ``state_rows``, and the head for those of them that
+``logit_rows`` names: always for at least two (a single one is named twice), because another kernel, which rounds
+differently, computes a single row.
 """
 
 import time
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from ekiden.backends.openvino.kv_pool import KVPool
+from ekiden.backends.openvino.paged import LOGIT_ROWS, STATE_ROWS, STATES
 from ekiden.sampling.reduction import FloatMatrix
 from ekiden.state.runner import RunnerError
 
@@ -34,6 +36,10 @@ class PagedModel(Protocol):
         """Compute one pass: its logits ``[logit rows, vocab]``, valid until the next pass, and the seconds it took."""
         ...
 
+    def states(self) -> FloatMatrix:
+        """The last hidden states ``[state rows, hidden]`` of the pass just computed, valid until the next one."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -44,6 +50,7 @@ class CompiledPagedModel:
         self.pool = pool
         self._request = compiled.create_infer_request()
         self._indices = {port.any_name: index for index, port in enumerate(compiled.inputs)}
+        self._states = next((port for port in compiled.outputs if STATES in port.get_names()), None)
         for name, tensor in pool.tensors.items():
             self._request.set_input_tensor(self._indices[name], tensor)
         self._bound: list[ov.Tensor] = []
@@ -64,17 +71,30 @@ class CompiledPagedModel:
         logits = request.get_output_tensor(0).data
         return logits.reshape(-1, logits.shape[-1]), seconds
 
+    @property
+    def hidden_size(self) -> int | None:
+        """Floats in a hidden state; None if the graph's states were not found."""
+        return None if self._states is None else int(self._states.get_partial_shape()[-1].get_length())
+
+    def states(self) -> FloatMatrix:
+        """See :class:`PagedModel`; only where :attr:`hidden_size` is known."""
+        states: FloatMatrix = self._request.get_tensor(self._states).data
+        return states.reshape(-1, states.shape[-1])
+
     def close(self) -> None:
         del self._request
         self._bound.clear()
         self.pool.tensors.clear()
 
 
-def flat_inputs(rows: Sequence[InputRow], wanted: list[int], places: Sequence[int] = ()) -> Inputs:
+def flat_inputs(
+    rows: Sequence[InputRow], wanted: list[int], places: Sequence[int] = (), state_places: Sequence[int] = ()
+) -> Inputs:
     """The inputs of one pass.
 
     ``wanted`` are the rows whose last token needs logits; ``places`` are the indices, among the tokens of all rows, of
-    further tokens that need them.
+    further tokens that need them, and ``state_places`` of tokens whose hidden states are wanted. These come last among
+    the states.
     """
     tokens, starts, tables = zip(*rows, strict=True)
     token_ids, counts = list(chain(*tokens)), list(map(len, tokens))
@@ -85,11 +105,13 @@ def flat_inputs(rows: Sequence[InputRow], wanted: list[int], places: Sequence[in
     else:
         positions = np.arange(len(token_ids), dtype=np.int64) + np.repeat(past - begins[:-1], counts)
     last = begins[1:] - 1
-    logit_rows = last
-    if places or len(wanted) < len(rows) or len(rows) == 1:
+    state_rows, num_logits = last, len(last)
+    if places or state_places or len(wanted) < len(rows) or len(rows) == 1:
         # If one token wants logits it is named twice (see above); if none does, the head must still run for one.
         chosen = [*last[wanted].tolist(), *places]
-        logit_rows = np.array(chosen * 2 if len(chosen) == 1 else chosen or last[:1], np.int32)
+        chosen = chosen * 2 if len(chosen) == 1 else chosen or last[:1].tolist()
+        num_logits = len(chosen)
+        state_rows = np.array([*chosen, *state_places], np.int32)
     return {
         "input_ids": np.array(token_ids, np.int64),
         "position_ids": positions,
@@ -98,7 +120,8 @@ def flat_inputs(rows: Sequence[InputRow], wanted: list[int], places: Sequence[in
         "block_indices": np.array(list(chain(*tables)), np.int32),
         "block_indices_begins": _begins(list(map(len, tables))),
         "max_context_len": np.array(max(map(int.__add__, starts, counts)), np.int32),
-        "logit_rows": logit_rows,
+        STATE_ROWS: state_rows,
+        LOGIT_ROWS: np.arange(num_logits, dtype=np.int32),
     }
 
 

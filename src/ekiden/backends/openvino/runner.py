@@ -7,10 +7,12 @@ tokens are chosen before the next pass overwrites them.
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import chain
 
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE
 from ekiden.backends.openvino.paged_model import InputRow, Inputs, PagedModel, flat_inputs
 from ekiden.backends.openvino.passes import DUMMY, NO_LIMITS, Pass, PassLimits, split
+from ekiden.sampling.pooling import add_states, with_state_sum
 from ekiden.sampling.sampler import Sampler, with_prompt_logprobs
 from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, StepOutput, StepTiming
 from ekiden.state.request import TokenLogprobs
@@ -48,11 +50,12 @@ class OpenVINORunner:
             return StepOutput(rows=[], passes=0)
         results = [NO_TOKENS] * len(rows)
         prompts: dict[int, list[TokenLogprobs | str]] = defaultdict(list)
+        sums: dict[int, bytes] = {}
         model_seconds = sampling_seconds = 0.0
         passes = self._passes(rows)
         for piece in passes:
-            asked = list(_prompt_logits_of(piece, rows))
-            inputs = _inputs_of(piece, rows, pool.scratch_block, [place for _, place, *_ in asked])
+            asked, summed = list(_prompt_logits_of(piece, rows)), _states_of(piece, rows)
+            inputs = _inputs_of(piece, rows, pool.scratch_block, [place for _, place, *_ in asked], summed)
             logits, seconds = self.model.compute(inputs)
             model_seconds += seconds
             began = time.perf_counter()
@@ -62,12 +65,26 @@ class OpenVINORunner:
                 results[row] = result
             for (row, _, target, num_top), line in zip(asked, logits[len(chosen) :], strict=False):
                 prompts[row].append(self._sampler.prompt_logprobs(line, target, num_top))
+            if summed:
+                self._add_states(sums, summed, rows)
             sampling_seconds += time.perf_counter() - began
         for row, found in prompts.items():
             results[row] = with_prompt_logprobs(results[row], found)
+        for row, total in sums.items():
+            results[row] = with_state_sum(results[row], total)
         timing = StepTiming(model=model_seconds, sampling=sampling_seconds)
         padding_rows = sum(piece.rows.count(DUMMY) for piece in passes)
         return StepOutput(rows=results, timing=timing, padding_rows=padding_rows, passes=len(passes))
+
+    def _add_states(self, sums: dict[int, bytes], summed: dict[int, range], rows: list[Row]) -> None:
+        """Add a pass's hidden states to the sums of their rows. A row's passes come in the order of its tokens."""
+        states = self.model.states()
+        at = len(states) - sum(map(len, summed.values()))
+        for row, places in summed.items():
+            asked = rows[row].state_sum
+            assert asked is not None
+            sums[row] = add_states(sums.get(row, asked.before), states[at : at + len(places)])
+            at += len(places)
 
     def check(self) -> None:
         """Compute a pass of padding tokens."""
@@ -95,7 +112,18 @@ def _prompt_logits_of(piece: Pass, rows: list[Row]) -> Iterator[tuple[int, int, 
         begin += count
 
 
-def _inputs_of(piece: Pass, rows: list[Row], scratch_block: int, places: list[int]) -> Inputs:
+def _states_of(piece: Pass, rows: list[Row]) -> dict[int, range]:
+    """The tokens of a pass whose hidden states are to be summed, for each row that has some."""
+    found: dict[int, range] = {}
+    begin = 0
+    for row, start, count in zip(piece.rows, piece.starts, piece.counts, strict=True):
+        if row != DUMMY and (asked := rows[row].state_sum) is not None and asked.first < start + count:
+            found[row] = range(begin + max(0, asked.first - start), begin + count)
+        begin += count
+    return found
+
+
+def _inputs_of(piece: Pass, rows: list[Row], scratch_block: int, places: list[int], summed: dict[int, range]) -> Inputs:
     parts: list[InputRow] = []
     for index, start, count in zip(piece.rows, piece.starts, piece.counts, strict=True):
         if index == DUMMY:
@@ -104,4 +132,4 @@ def _inputs_of(piece: Pass, rows: list[Row], scratch_block: int, places: list[in
         row = rows[index]
         first, needed = start - row.start, -(-(start + count) // BLOCK_SIZE)
         parts.append((row.token_ids[first : first + count], start, row.blocks[:needed]))
-    return flat_inputs(parts, piece.wanted, places)
+    return flat_inputs(parts, piece.wanted, places, list(chain.from_iterable(summed.values())))
