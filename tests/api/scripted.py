@@ -112,8 +112,9 @@ class ScriptedEngine:
         refused = Counter(each.refusal.reason.value for each in self.noted)
         return msgspec.structs.replace(self.snapshot, refused_by_door_total=dict(refused))
 
-    def note_refusal(self, refused: RefusedCall) -> None:
+    def note_refusal(self, refused: RefusedCall) -> bool:
         self.noted.append(refused)
+        return True
 
     def generate(self, request: Request) -> "ScriptedStream":
         self.requests.append(request)
@@ -182,6 +183,11 @@ class ScriptedStream:
 
     def _next_token(self) -> RequestUpdate:
         request, sampling = self._request, self._request.sampling
+        if sampling.max_tokens == 0:
+            ended = msgspec.structs.replace(
+                self._finish((), FinishReason.LENGTH, None), prompt_logprobs=self._of_prompt()
+            )
+            return self._terminal(ended)
         token = self._tokens[self._given]
         self._given += 1
         reason: FinishReason | None = None
@@ -202,12 +208,15 @@ class ScriptedStream:
         if sampling.logprobs is not None:
             top = tuple(((token + rank) % VOCAB_SIZE, -0.5 - rank) for rank in range(sampling.logprobs))
             logprobs = (TokenLogprobs(logprob=-0.5, top=top),)
-        prompt = None
-        if sampling.prompt_logprobs is not None and self._given == 1:
-            prompt = tuple(TokenLogprobs(logprob=-0.25, rank=1) for _ in request.prompt_token_ids[1:])
+        prompt = self._of_prompt() if self._given == 1 else None
         finish = None if reason is None else self._finish((token,), reason, stop_reason).finish
         update = RequestUpdate(request.request_id, (token,), finish, None, logprobs, prompt)
         return update if finish is None else self._terminal(update)
+
+    def _of_prompt(self) -> tuple[TokenLogprobs, ...] | None:
+        if self._request.sampling.prompt_logprobs is None:
+            return None
+        return tuple(TokenLogprobs(logprob=-0.25, rank=1) for _ in self._request.prompt_token_ids[1:])
 
     def _finish(
         self,

@@ -99,7 +99,7 @@ async def test_echo(memory: Memory):
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "hi ok"
 
 
-async def test_echo_only_computes_nothing(memory: Memory):
+async def test_echo_only_asks_for_no_tokens(memory: Memory):
     body = (await memory.complete(["a", "bc"], echo=True, max_tokens=0)).json()
     assert [(choice["text"], choice["finish_reason"]) for choice in body["choices"]] == [
         ("a", "length"), ("bc", "length")
@@ -110,7 +110,7 @@ async def test_echo_only_computes_nothing(memory: Memory):
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks[:-1]) == "hi"
     assert chunks[-2]["choices"][0]["finish_reason"] == "length"
     assert chunks[-1]["usage"]["completion_tokens"] == 0
-    assert memory.engine.requests == []
+    assert [request.sampling.max_tokens for request in memory.engine.requests] == [0, 0, 0]
 
 
 async def test_logprobs(memory: Memory):

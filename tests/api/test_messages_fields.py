@@ -103,6 +103,25 @@ async def test_an_answer_without_text_is_no_mistake(memory: Memory) -> None:
     assert prompt_of(memory).endswith("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
 
 
+@pytest.mark.parametrize("listed", [True, False])
+async def test_a_line_for_billing_does_not_keep_prefixes_from_being_found(memory: Memory, listed: bool) -> None:
+    """Claude Code begins its system prompt with one that differs from call to call."""
+    prompts = set()
+    for mark in ("36ee5", "0aaa9", None):
+        line = [] if mark is None else [f"x-anthropic-billing-header: cc_version=2.1; cc_entrypoint=cli; cch={mark};"]
+        lines = [*line, "You are a coding agent."]
+        system = [{"type": "text", "text": text} for text in lines] if listed else "\n".join(lines)
+        _, ignored = await message(memory, system=system)
+        prompts.add(prompt_of(memory))
+        assert ignored == ["system[x-anthropic-billing-header]" if line else ""]
+    (prompt,) = prompts
+    assert prompt.startswith("<|im_start|>system\nYou are a coding agent.<|im_end|>")
+    await message(memory, system="Say: x-anthropic-billing-header: 5")
+    assert "x-anthropic-billing-header: 5" in prompt_of(memory), "only a line at the beginning is meant"
+    await message(memory, system=[{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}])
+    assert prompt_of(memory).startswith("<|im_start|>user")
+
+
 async def test_documents_and_search_results_of_text_are_read(memory: Memory) -> None:
     plain = {"type": "text", "media_type": "text/plain", "data": "It rains."}
     found = {

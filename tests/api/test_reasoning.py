@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ekiden.config import Config, ModelConfig
+from ekiden.config import Config, ConfigError, ModelConfig
 from ekiden.state.sampling_params import Thinking
 from tests.api.conftest import Memory, assert_error, events
 from tests.api.scripted import END, LONG, TEMPLATE, say
@@ -202,6 +202,12 @@ async def test_the_servers_own_variables_come_under_a_requests() -> None:
         assert memory.engine.requests[-1].prompt_token_ids.count(END) == 1
 
 
+@pytest.mark.parametrize("value", ["x", "[]", "1", "null", "{", '"x"', "[" * 100_000])
+def test_the_servers_own_variables_are_an_object(value: str) -> None:
+    with pytest.raises(ConfigError, match="default_chat_template_kwargs .* must be a JSON object"):
+        ModelConfig(default_chat_template_kwargs=value)
+
+
 async def test_effort_is_a_variable_of_templates_that_read_it() -> None:
     async with thinking("{{ reasoning_effort }}|{{ messages[0].content }}", "Hi") as memory:
         await memory.chat(reasoning_effort="high")
@@ -230,6 +236,29 @@ async def test_tokenize_takes_variables_too() -> None:
         body = {"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"enable_thinking": False}}
         tokens = (await memory.http.post("/tokenize", json=body)).json()["tokens"]
         assert memory.engine.tokenizer.decode(tokens).endswith("assistant\n<think>\n\n</think>\n\n")
+
+
+NAMES = ["self", "protect", "variables", "source", "loop", "range", "namespace", "a-b", "a b", "", "1", "__class__"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/tokenize"])
+async def test_no_name_or_value_of_a_variable_breaks_anything(path: str) -> None:
+    deep: Any = {"x": 10**300}
+    for _ in range(90):
+        deep = {"x": [deep]}
+    values = dict.fromkeys(NAMES, deep) | {f"k{number}": None for number in range(1000)}
+    async with thinking(SWITCHED, "Hi") as memory:
+        messages = [{"role": "user", "content": "hi"}]
+        own = {"input": "hi"} if path == "/v1/responses" else {"messages": messages, "max_tokens": 5}
+        if path == "/tokenize":
+            own.pop("max_tokens")
+        body = {"model": "toy/model", **own, "chat_template_kwargs": values}
+        response = await memory.http.post(path, json=body)
+        assert response.status_code == 200, response.text
+        if path != "/tokenize":
+            named = response.headers["x-ekiden-ignored-fields"].split(", ")
+            assert named[:2] == ["chat_template_kwargs.self", "chat_template_kwargs.protect"]
+            assert len(named) == 33
 
 
 async def test_earlier_reasoning_reaches_the_template() -> None:

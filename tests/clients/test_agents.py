@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import anthropic.types
-import httpx
+import msgspec
 import openai.types.chat
 import openai.types.responses
 import pytest
 from pydantic import TypeAdapter
 
 from ekiden.api.ignored import HEADER
+from tests.api.conftest import Memory, memory
 from tests.api.scripted import END, say
-from tests.clients.conftest import Live
+
+__all__ = ["memory"]
 
 AGENTS = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))
@@ -84,30 +86,36 @@ def of_messages(data: list[str]) -> Told:
 READERS = {"chat": of_chat, "responses": of_responses, "messages": of_messages}
 
 
+@pytest.fixture
+def wide(memory: Memory) -> Memory:
+    """A context that is long enough for instructions and tools."""
+    memory.engine.card = msgspec.structs.replace(memory.engine.card, max_model_len=20_000)
+    memory.app.state.doors.generation.text.max_model_len = 20_000
+    return memory
+
+
 @pytest.mark.parametrize(("name", "turn"), TURNS)
-async def test_a_turn_of_an_agent(url: str, live: Live, wide: None, name: str, turn: dict[str, Any]) -> None:
+async def test_a_turn_of_an_agent(wide: Memory, name: str, turn: dict[str, Any]) -> None:
     agent = AGENTS[name]
-    live.engine.script = lambda request: [*say(turn["answer"]), END]
-    body, path = {**agent["base"], **turn["body"]}, agent["path"]
-    async with httpx.AsyncClient() as http:
-        response = await http.post(url.removesuffix("/v1") + path, json=body, headers=agent["headers"])
+    wide.engine.script = lambda request: [*say(turn["answer"]), END]
+    path = agent["path"]
+    response = await wide.http.post(path, json={**agent["base"], **turn["body"]}, headers=agent["headers"])
     assert response.status_code == 200, response.text
     assert sorted(response.headers[HEADER.decode()].split(", ")) == sorted(turn["ignored"])
     data = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
     door = path.removeprefix("/v1/").split("/")[0].split("?")[0]
     assert READERS[door](data) == (turn["text"], turn["calls"])
-    prompt = live.engine.tokenizer.decode(live.engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
+    prompt = wide.engine.tokenizer.decode(wide.engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
     for part in turn["prompt_holds"]:
         assert part in prompt
     assert "web_search" not in prompt, "the model is not offered what nobody can run"
 
 
-async def test_claude_code_counts_what_it_would_ask(url: str, live: Live, wide: None) -> None:
+async def test_claude_code_counts_what_it_would_ask(wide: Memory) -> None:
     agent = AGENTS["claude_code"]
     body = {key: value for key, value in agent["base"].items() if key in ("model", "system", "tools", "thinking")}
     messages = agent["turns"][1]["body"]["messages"]
-    async with httpx.AsyncClient() as http:
-        path = f"{url}/messages/count_tokens?beta=true"
-        counted = await http.post(path, json={**body, "messages": messages}, headers=agent["headers"])
-        await http.post(f"{url}/messages", json={**agent["base"], "messages": messages})
-    assert counted.json() == {"input_tokens": len(live.engine.requests[-1].prompt_token_ids)}
+    path = "/v1/messages/count_tokens?beta=true"
+    counted = await wide.http.post(path, json={**body, "messages": messages}, headers=agent["headers"])
+    await wide.http.post("/v1/messages", json={**agent["base"], "messages": messages})
+    assert counted.json() == {"input_tokens": len(wide.engine.requests[-1].prompt_token_ids)}

@@ -14,7 +14,7 @@ from tests.endtoend.killed import CLEAR, bodies, killed_server, moments
 
 KILLS = int(os.environ.get("SOAK_KILLS", "1"))
 STREAMS = 32 if KILLS > 1 else 8
-TOKENS = 60 if KILLS > 1 else 24
+TOKENS = 48 if KILLS > 1 else 24
 
 
 async def test_clients_get_the_answers_of_an_undisturbed_run(smollm2_files: ModelFiles, tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ async def test_clients_get_the_answers_of_an_undisturbed_run(smollm2_files: Mode
         wanted = await asyncio.gather(*(server.ask(*each) for each in asked))
         assert all("error" not in answer for answer in wanted), wanted
         pieces, server.seen = server.seen, 0
-        killing = asyncio.create_task(server.kill_at(moments(KILLS, pieces * 3 // 4, random.Random(KILLS))))
+        killing = asyncio.create_task(server.kill_at(moments(KILLS, pieces * 2 // 3, random.Random(KILLS))))
         answers = await asyncio.gather(*(server.ask(*each) for each in asked))
         killing.cancel()
         await asyncio.wait([killing])

@@ -154,15 +154,23 @@ async def test_own_24_a_server_on_this_machine_is_asked_directly(
 
 @pytest.mark.parametrize("command", [["lineage", "show"], ["chat", "--url"], ["top", "--once", "--url"]])
 def test_own_24_the_message_names_the_proxy_without_its_password(
-    command: list[str], proxy: Proxy, capsys: pytest.CaptureFixture[str]
+    command: list[str], proxy: Proxy, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody answers behind this proxy: it is no more there when it is asked."""
-    proxy.socket.close()
-    assert main([*command, "http://server.invalid:8000"]) == 2
-    error = capsys.readouterr().err
-    assert f"through the proxy http://127.0.0.1:{proxy.server_port}: " in error
+    def told() -> str:
+        assert main([*command, "http://server.invalid:8000"]) == 2
+        error = capsys.readouterr().err
+        assert "secret" not in error
+        assert error.count("\n") == 1
+        return error
+
+    place = f"127.0.0.1:{proxy.server_port}"
+    assert f"answered through the proxy http://{place}" in told()  # with 502
+    monkeypatch.setenv("http_proxy", f"socks9://someone:secret@{place}")
+    assert f"through the proxy socks9://{place}: " in told()
+    monkeypatch.setenv("http_proxy", "http://someone:secret@127.0.0.1:1")  # where nobody listens
+    error = told()
+    assert "through the proxy http://127.0.0.1:1: " in error
     assert "NO_PROXY=server.invalid asks it without the proxy" in error
-    assert "secret" not in error
 
 
 def test_own_24_what_no_proxy_excepts_is_asked_directly(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 import tracemalloc
 from pathlib import Path
@@ -68,6 +69,25 @@ def test_own_30_a_worker_that_does_not_answer_is_replaced(monkeypatch: pytest.Mo
         ChatTemplate(ENDLESS).render(USER)
     monkeypatch.undo()
     assert ChatTemplate("{{ messages[0].content }}").render(USER) == "hi"
+
+
+def test_own_30_a_worker_is_given_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EKIDEN_API_KEY", "a secret")
+    template_worker.end_workers()
+    before = set(os.listdir("/proc"))
+    assert ChatTemplate("{{ messages[0].content }}").render(USER) == "hi"
+    own = [each for each in set(os.listdir("/proc")) - before if each.isdecimal() and is_worker(each)]
+    assert own
+    assert all(b"a secret" not in Path("/proc", each, "environ").read_bytes() for each in own)
+
+
+def is_worker(process: str) -> bool:
+    """Whether a process renders templates for this one."""
+    try:
+        parent = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[1]
+        return int(parent) == os.getpid() and b"template_worker" in Path("/proc", process, "cmdline").read_bytes()
+    except OSError:
+        return False  # it has ended
 
 
 @pytest.mark.parametrize("source", ["{{ 'x' * 10**8 }}", "{{ 'x'|center(10**8) }}", "{{ 'x'|center(10**8)|length }}"])

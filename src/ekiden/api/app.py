@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from ekiden.api import evidence_routes, status_routes
 from ekiden.api.admin import AdminRoutes, DrainAction, PolicyAction, RequestAction
@@ -22,7 +23,7 @@ from ekiden.api.asgi import ErrorResponse, Handler
 from ekiden.api.auth import ApiKeyMiddleware
 from ekiden.api.doors import chat, chat_messages, completions, embeddings, messages, responses, scores
 from ekiden.api.doors.door import Door, Doors
-from ekiden.api.errors import ApiError, not_found, speaks_messages
+from ekiden.api.errors import ApiError, not_found, refusal_of, speaks_messages
 from ekiden.api.flight import Flight
 from ekiden.api.generation import AnswerWriter, Generation
 from ekiden.api.identity import IdentityMiddleware
@@ -119,14 +120,20 @@ def create_app(
     evidence_routes.add_routes(app, generation, config)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
-    _add_middleware(app, server, keys)
+    _add_middleware(app, server, keys, metrics)
     app.openapi = lambda: _openapi(app, models)  # type: ignore[method-assign]  # the way FastAPI documents
     return app
 
 
-def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore) -> None:
+def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore, metrics: ApiMetrics) -> None:
+    counted = {path for path, _, _ in (*_DOORS, *_READING_DOORS)}
+
+    def refused(scope: Scope, error: ApiError) -> None:
+        if scope["path"] in counted:
+            metrics.count_unrecorded(refusal_of(error).reason)
+
     if keys.required:
-        app.add_middleware(ApiKeyMiddleware, store=keys)
+        app.add_middleware(ApiKeyMiddleware, store=keys, refused=refused)
     if server.cors_origin_list:
         app.add_middleware(
             CORSMiddleware,

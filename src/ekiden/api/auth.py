@@ -5,6 +5,7 @@ stored, everything but ``/admin`` is open (and the address is a loopback one: :f
 scope ``admin`` there is nothing at ``/admin`` at all. Reading needs any key; what computes needs scope ``inference``.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -26,11 +27,15 @@ _NOBODY: Final = Principal(name=None)
 
 
 class ApiKeyMiddleware:
-    """Answers 401 to a request without a stored key, and 403 to one whose key lacks the scope that its path needs."""
+    """Answers 401 to a request without a stored key, and 403 to one whose key lacks the scope that its path needs.
 
-    def __init__(self, app: ASGIApp, store: KeyStore) -> None:
+    ``refused`` is told of each.
+    """
+
+    def __init__(self, app: ASGIApp, store: KeyStore, refused: Callable[[Scope, ApiError], None]) -> None:
         self._app = app
         self._store = store
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
@@ -40,6 +45,7 @@ class ApiKeyMiddleware:
         try:
             scope[PRINCIPAL] = self._admitted(scope)
         except ApiError as error:
+            self._refused(scope, error)
             await ErrorResponse(scope["path"], error)(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -212,8 +212,6 @@ class Call:
     differ. ``n`` answers are made for each prompt.
 
     ``shows_reasoning``: the client is given the model's reasoning, if there is any.
-
-    ``prompt_only``: nothing is generated; the engine is asked only where log-probabilities of the prompt are wanted.
     ``embedding`` and :class:`Pairs`: prompts are only read.
     """
 
@@ -227,7 +225,6 @@ class Call:
     stream: bool = False
     include_usage: bool = False
     shows_reasoning: bool = True
-    prompt_only: bool = False
     ignored: list[Ignored] = field(default_factory=list)
     """What the client is told was taken without effect. Whoever prepares the call may add to it."""
     embedding: Embedding | None = None

@@ -144,6 +144,11 @@ def shutting_down() -> ApiError:
     return _unavailable("draining", "The server is shutting down; send the request again.")
 
 
+def client_left() -> ApiError:
+    """For the ledger alone: nobody is left to be told."""
+    return ApiError(400, "The client left before its request was whole.", code="client_left")
+
+
 def closed_to_newcomers() -> ApiError:
     message = "An operator has closed the server to new requests; send the request again later, or to another server."
     return _unavailable("draining", message, 10.0)
@@ -181,6 +186,7 @@ def refused(refusal: Refusal, retry_seconds: float) -> ApiError:
 
 
 _REASONS: Final = {reason.value: reason for reason in RefusalReason} | {
+    "internal": RefusalReason.INTERNAL_ERROR,
     "unsupported_parameter": RefusalReason.UNSUPPORTED,
     "headers_too_large": RefusalReason.INVALID_HTTP,
     "headers_timeout": RefusalReason.INVALID_HTTP,

@@ -71,14 +71,18 @@ def _all_tokens(value: Any) -> Any:
     return 0 if type(value) is int and value == -1 else value
 
 
+ANSWER_LENGTH: Final = BOUNDS["max_tokens"]._replace(least=1, words=f"between 1 and {BOUNDS['max_tokens'].most}")
+"""Of ``max_tokens`` and its other names: an answer of no tokens comes only with ``echo``."""
+
+
 def _read_num_predict(value: Any) -> int | None:
     """llama.cpp and Ollama write -1 for "no limit", and -2 for "until the context is full", which is the same here."""
     if type(value) is not int:
         raise rule(f"is {shown(value)}; it must be a whole number")
     if value in (-1, -2):
         return None
-    if not BOUNDS["max_tokens"].allows(value):
-        raise rule(f"is {shown(value)}; it must be -1 (no limit), or {BOUNDS['max_tokens'].words}")
+    if not ANSWER_LENGTH.allows(value):
+        raise rule(f"is {shown(value)}; it must be -1 (no limit), or {ANSWER_LENGTH.words}")
     return value
 
 
@@ -106,7 +110,7 @@ TopK = Annotated[
     BeforeValidator(_all_tokens),
     WithJsonSchema({"type": "integer", "minimum": -1, "maximum": BOUNDS["top_k"].most}),
 ]
-MaxTokens = Annotated[int, Within(BOUNDS["max_tokens"])]
+MaxTokens = Annotated[int, Within(ANSWER_LENGTH)]
 RepetitionPenalty = Annotated[float, Within(BOUNDS["repetition_penalty"])]
 NumPredict = Annotated[int, ReadBy(_read_num_predict, {"type": "integer", "minimum": -2})]
 Choices = Annotated[int, Within(Bound(1, MAX_CHOICES, f"between 1 and {MAX_CHOICES}"))]

@@ -25,7 +25,7 @@ from ekiden.api.text import ModelText
 from ekiden.api.text_output import PLAIN_REASONS, Answer, Piece, joined
 from ekiden.engine.interface import EndsEngine, Engine, EngineDied
 from ekiden.state.containment import NOT_OF_ONE_REQUEST
-from ekiden.state.request import Finish, Request
+from ekiden.state.request import Finish, RefusalReason, Request
 
 T = TypeVar("T")
 
@@ -87,9 +87,14 @@ class Generation:
         answer = Answer(self.text.tokenizer, child.request.sampling, child.shown, shows_reasoning=child.shows_reasoning)
         last = 0.0
         request_id = child.request.request_id
+        try:
+            begun = self.engine.generate(child.request)
+        except EngineDied as error:
+            self.metrics.count_unrecorded(RefusalReason.ENGINE_UNAVAILABLE)
+            raise engine_unavailable(str(error)) from None
         self.flight.begin(origin.request_id, request_id)
         try:
-            async with aclosing(self.engine.generate(child.request)) as updates:
+            async with aclosing(begun) as updates:
                 async for update in updates:
                     if update.refusal is not None:
                         raise refused(update.refusal, self._retry_seconds())
@@ -173,7 +178,7 @@ class Generation:
 
         try:
             async with self.flight.watch(receive):
-                silence = asyncio.create_task(_break_silence(events, self.keep_alive_seconds, writer.keep_alive))
+                silence = asyncio.create_task(events.break_silence(self.keep_alive_seconds, writer.keep_alive))
                 try:
                     last = await _all([pump(child) for child in children])
                 finally:
@@ -204,15 +209,6 @@ async def _all(works: list[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
-
-
-async def _break_silence(events: SseWriter, seconds: float, keep_alive: bytes) -> None:
-    """Sends ``keep_alive`` whenever nothing was written for a while, so that no proxy closes the connection."""
-    while True:
-        events.wrote = False
-        await asyncio.sleep(seconds)
-        if not events.wrote:
-            await events.write(keep_alive)
 
 
 def usage_of(children: Sequence[Child], finishes: Sequence[Finish | None], thought: int = 0) -> dict[str, Any]:

@@ -7,6 +7,7 @@
 - Counters never fall: the snapshot's totals are those of all engines that the server has had.
 """
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
@@ -33,8 +34,15 @@ ENGINE: Final = "0"
 
 API: Final = "api"
 INTAKE: Final = "intake"
-"""Where a request was refused: by the HTTP layer, or by the engine's first stage."""
+UNRECORDED: Final = "unrecorded"
+"""Where a request was refused: by the HTTP layer, by the engine's first stage, or by the HTTP layer where no ledger has
+it: for its key, or because no engine ran."""
 
+_UNRECORDED: Final = (
+    RefusalReason.INVALID_API_KEY,
+    RefusalReason.INSUFFICIENT_SCOPE,
+    RefusalReason.ENGINE_UNAVAILABLE,
+)
 _GAUGES: Final = (
     ("num_requests_running", "Requests in the running batch.", "num_running"),
     ("num_requests_waiting", "Requests that wait for a place.", "num_waiting"),
@@ -82,6 +90,7 @@ class EngineCollector(Collector):
     """The engine's snapshot as metric families."""
 
     def __init__(self, stats: Callable[[], EngineStats], healthy: Callable[[], bool], model_name: str) -> None:
+        self.unrecorded = Counts(dict.fromkeys(_UNRECORDED, 0))
         self._stats = stats
         self._healthy = healthy
         self._labels = [model_name, ENGINE]
@@ -107,6 +116,7 @@ class EngineCollector(Collector):
         finished |= {(reason,): count for reason, count in stats.finished_total.items()}
         yield self._counter("request_success", "Finished requests.", finished, "finished_reason")
         refused: Labelled = {(at, reason.value): 0 for at in (API, INTAKE) for reason in RefusalReason}
+        refused |= {(UNRECORDED, reason.value): count for reason, count in self.unrecorded.items()}
         refused |= {(INTAKE, reason): count for reason, count in stats.refused_total.items()}
         refused |= {(API, reason): count for reason, count in stats.refused_by_door_total.items()}
         yield self._counter("admission_rejections", "Requests that were not admitted.", refused, "at", "reason")
@@ -144,7 +154,8 @@ class ApiMetrics:
         # No dashboard reads the extra "_created" series.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the package leaves it untyped
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(EngineCollector(stats, healthy, model_name))
+        self._engine = EngineCollector(stats, healthy, model_name)
+        self.registry.register(self._engine)
         gap = Histogram(
             "ekiden:inter_token_latency_seconds",
             "Between two tokens of a request, as its stream got them.",
@@ -163,6 +174,10 @@ class ApiMetrics:
         ignored.labels(model_name, ENGINE, OTHER)
         self.count_ignored: Callable[[str], None] = lambda name: ignored.labels(model_name, ENGINE, name).inc()
         """Called with a field's path from a table of ours, or ``other``."""
+
+    def count_unrecorded(self, reason: RefusalReason) -> None:
+        """Count a request that was refused and that no engine is told of."""
+        self._engine.unrecorded[reason] += 1
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

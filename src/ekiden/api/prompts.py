@@ -7,11 +7,12 @@ is encoded without special tokens and BOS is put in front only when the tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from ekiden.api.call import Conversation, Pairs, Texts
 from ekiden.api.errors import ApiError, invalid, unsupported
-from ekiden.api.ignored import Ignored, cleaned
+from ekiden.api.ignored import MAX_NAMES, Ignored, cleaned
 from ekiden.api.reasoning import THOUGHT, thinking_after
 from ekiden.api.strict_templates import rendered_whole
 from ekiden.api.text import ModelText
@@ -63,7 +64,8 @@ def without_effect(text: ModelText, talk: Conversation) -> list[Ignored]:
     template = text.chat_template
     if template is None:
         return []
-    names = [name for name in talk.template_kwargs if name not in template.variables]
+    unread = (name for name in talk.template_kwargs if name not in template.variables)
+    names = islice(unread, MAX_NAMES + 1)
     found = [Ignored(f"chat_template_kwargs.{cleaned(name)}", known=False) for name in names]
     found += map(Ignored, talk.wish.neglected(text.reasoning, template))
     if THOUGHT not in template.tool_source and any(THOUGHT in message for message in talk.messages):
@@ -174,7 +176,7 @@ async def chat_prompt(text: ModelText, talk: Conversation, *, tools: list[dict[s
             tools=offered,
             add_generation_prompt=talk.add_generation_prompt,
             protect=protect,
-            **variables,
+            variables=variables,
         )
         return rendered_whole(write, written, protect)
 

@@ -35,7 +35,7 @@ def marks_of(parser: str, template: ChatTemplate | None, tokenizer: Tokenizer) -
         return _PARSERS[parser]
     source = "" if template is None else template.source + template.tool_source
     for marks in (THINK, MISTRAL):
-        if marks.closing in source or marks.closing in tokenizer.added.values():
+        if any(mark in source or mark in tokenizer.added.values() for mark in marks):
             return marks
     return THINK if template is not None and not template.variables.isdisjoint(SWITCHES) else None
 

@@ -24,27 +24,40 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class SseWriter:
-    """The events of one response; the protocol's ``end`` comes after the last one. ``wrote`` is set by each write, so
-    that silence can be noticed."""
+    """The events of one response; the protocol's ``end`` comes after the last one. ``written_at`` is the loop's time of
+    the last write, or of the beginning."""
 
-    __slots__ = ("_end", "_send", "_starting", "started", "wrote")
+    __slots__ = ("_end", "_now", "_send", "_starting", "started", "written_at")
 
     def __init__(self, send: Send, end: bytes) -> None:
         self._send = send
         self._end = end
         self._starting = asyncio.Lock()
         self.started = False
-        self.wrote = False
+        self._now = asyncio.get_running_loop().time
+        self.written_at = self._now()
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         if not self.started:
             await self._start()
-        self.wrote = True
+        self.written_at = self._now()
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def close(self, data: bytes) -> None:
         """Send the last events and end the response."""
         await self.write(data + self._end, more=False)
+
+    async def break_silence(self, seconds: float, keep_alive: bytes) -> None:
+        """Send ``keep_alive`` whenever nothing was written for so long, so that nobody takes the connection for dead.
+
+        It never ends by itself.
+        """
+        while True:
+            silent = self._now() - self.written_at
+            if silent < seconds:
+                await asyncio.sleep(seconds - silent)
+            else:
+                await self.write(keep_alive)
 
     async def _start(self) -> None:
         async with self._starting:

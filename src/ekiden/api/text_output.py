@@ -93,11 +93,11 @@ class Answer:
                 break
             delta = self._text.feed(token)
             piece.text += delta.text
-            piece.reasoning += delta.reasoning
             self._stopped = bool(delta.stopped)
             if self._thinks:
+                piece.reasoning += delta.reasoning
                 self._place(piece, token, logprobs)
-            else:
+            elif logprobs is not None:
                 self._align(token, logprobs)
         if finish is not None and not self._stopped:
             self._end(piece)

@@ -106,7 +106,7 @@ def command(
             find_model(resolved.config)  # here, where a fetch shows its progress
             unrecorded = replace(resolved.config, ledger=LedgerConfig(ledger=False))
             url, key = stack.enter_context(own_server(unrecorded)), None
-        answer = stack.enter_context(remote_answers(url, key, options))
+        answer = stack.enter_context(remote_answers(url, key, options, partial(note, nl=False)))
         if watched:
             import readline  # noqa: F401 - gives input() its line editing
 

@@ -95,7 +95,7 @@ def _remote_view(client: httpx.Client, target: Target, window: float) -> LiveVie
     except httpx.HTTPError as error:
         raise UserError(target.no_answer(url, error)) from error
     if answer.status_code != 200:
-        raise UserError(f"{url} answered {answer.status_code}: {_told(answer)}")
+        raise UserError(f"{url} answered{target.through} {answer.status_code}: {_told(answer)}")
     try:
         return msgspec.json.decode(answer.content, type=LiveView)
     except msgspec.DecodeError as error:

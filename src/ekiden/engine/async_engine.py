@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 from ekiden.engine.interface import EngineDied, Health
-from ekiden.engine.loop import Command, EngineLoop, Stop
+from ekiden.engine.loop import MAX_QUEUED_NOTES, Command, EngineLoop, Stop
 from ekiden.engine.parts import BuiltEngine
 from ekiden.engine.streaming import StreamingEngine
+from ekiden.state.request import RefusedCall
 
 
 class AsyncEngine(StreamingEngine):
@@ -57,6 +58,10 @@ class AsyncEngine(StreamingEngine):
     def _check_running(self) -> None:
         if self._error is not None or self._thread is None:
             raise EngineDied(self._error or "the engine is not running")
+
+    def note_refusal(self, refused: RefusedCall) -> bool:
+        may = self.health is Health.OK and self._loop.inbox.qsize() < MAX_QUEUED_NOTES
+        return may and super().note_refusal(refused)
 
     def _send(self, command: Command) -> None:
         self._loop.send(command)

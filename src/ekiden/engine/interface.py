@@ -178,10 +178,10 @@ class Engine(Protocol):
     def generate(self, request: Request) -> UpdateIterator:
         """Submit the request now and stream what comes of it. Raises :class:`EngineDied` when there is no engine."""
 
-    def note_refusal(self, refused: RefusedCall) -> None:
+    def note_refusal(self, refused: RefusedCall) -> bool:
         """Have a refusal of the HTTP layer recorded and counted at the next step boundary; returns at once.
 
-        The note is dropped when there is no engine, or when very many commands wait for it already.
+        False when nothing will come of it, because there is no engine or very many commands wait for it already.
         """
 
     async def abort(self, request_id: str) -> None:

@@ -120,12 +120,12 @@ class EngineClient(LastingStreams):
         if not self._has_work:
             self._last_report = time.monotonic()  # an idle engine sends nothing, so its silence is counted from now on
 
-    def note_refusal(self, refused: RefusedCall) -> None:
+    def note_refusal(self, refused: RefusedCall) -> bool:
         child = self._child
-        if child is None or not child.ready:
-            self._totals.count_refusal(refused)
-        elif child.outbox.qsize() < MAX_QUEUED_NOTES:
-            super().note_refusal(refused)
+        if child is not None and child.ready and child.outbox.qsize() < MAX_QUEUED_NOTES:
+            return super().note_refusal(refused)
+        self._totals.count_refusal(refused)
+        return True
 
     async def set_controls(self, change: ControlChange) -> ControlState:
         if self.health is Health.DEAD:  # the next engine is told

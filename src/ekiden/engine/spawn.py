@@ -18,8 +18,6 @@ from multiprocessing.process import BaseProcess
 from typing import Final, NamedTuple
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 _loaded = threading.Event()
 
 Words = Array[c_uint64]

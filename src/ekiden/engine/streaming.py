@@ -47,8 +47,9 @@ class StreamingEngine(ABC):
     def _send(self, command: Command) -> None:
         """Puts a command into the inbox of the engine's loop."""
 
-    def note_refusal(self, refused: RefusedCall) -> None:
+    def note_refusal(self, refused: RefusedCall) -> bool:
         self._send(NoteRefusal(refused))
+        return True
 
     async def abort(self, request_id: str) -> None:
         self._send(Abort(request_id))

@@ -75,4 +75,4 @@ def get_json(target: Target, route: str) -> Any:
     except (httpx.HTTPError, ValueError) as error:
         raise TargetError(target.no_answer(url, error)) from error
     hint = "; give its key with --api-key" if answer.status_code == httpx.codes.UNAUTHORIZED else ""
-    raise TargetError(f"{url} answered {answer.status_code} {answer.reason_phrase}{hint}")
+    raise TargetError(f"{url} answered{target.through} {answer.status_code} {answer.reason_phrase}{hint}")

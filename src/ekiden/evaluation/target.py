@@ -61,23 +61,30 @@ class Target:
         proxies = getproxies()
         return proxies.get(self.base.scheme) or proxies.get("all")
 
+    @property
+    def through(self) -> str:
+        """How messages name the proxy, without the password that its address may hold; empty where none is asked."""
+        if (proxy := self.proxy) is None:
+            return ""
+        try:
+            named = httpx.URL(proxy if "://" in proxy else f"http://{proxy}").copy_with(username=None, password=None)
+        except httpx.InvalidURL:
+            return " through a proxy whose address cannot be read"
+        return f" through the proxy {named}"
+
     def client(self, **options: Any) -> httpx.Client:
-        """For questions to this server, with its key."""
+        """For questions to this server, with its key. Raises :class:`TargetError` for a proxy that cannot be used."""
         # A transport of our own keeps httpx from asking the environment for a proxy.
         direct = None if self.proxy is not None else httpx.HTTPTransport(uds=self.socket)
-        return httpx.Client(headers=self.auth_headers, transport=direct, **options)
+        try:
+            return httpx.Client(headers=self.auth_headers, transport=direct, **options)
+        except (ImportError, ValueError, httpx.InvalidURL) as error:  # a scheme that httpx has no client for
+            raise TargetError(self.no_answer(self.url, error)) from error
 
     def no_answer(self, url: str, error: Exception) -> str:
         """The message for a server that did not answer; it names the proxy that was asked in its place."""
-        said = f"no usable answer from {url}"
-        if self.proxy is None:
-            return f"{said}: {error}; is the server running?"
-        proxy = httpx.URL(self.proxy if "://" in self.proxy else f"http://{self.proxy}")
-        named = str(proxy.copy_with(username=None, password=None))
-        return (
-            f"{said} through the proxy {named}: {error}; is the server running? NO_PROXY={self.base.host} asks it "
-            "without the proxy"
-        )
+        told = f"no usable answer from {url}{self.through}: {error}; is the server running?"
+        return f"{told} NO_PROXY={self.base.host} asks it without the proxy" if self.through else told
 
     @property
     def auth_headers(self) -> dict[str, str]:

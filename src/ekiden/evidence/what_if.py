@@ -141,7 +141,8 @@ class _Load:
         for row, detail in told.items():
             room = row.max_tokens or header.max_model_len - row.prompt_tokens
             if row.prompt_tokens and (room > 0 or row.request in read) and detail.bad_token is None:
-                length = max(1, min(lengths.get(row.request, typical), room))
+                least = 0 if lengths.get(row.request) == 0 else 1
+                length = max(least, min(lengths.get(row.request, typical), room))
                 offered = msgspec.structs.replace(
                     request_of(row, detail, prompts.prompt(row, detail)),
                     request_id=str(row.request),

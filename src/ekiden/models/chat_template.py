@@ -72,7 +72,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         protect: Callable[[str], str] | None = None,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt as text, special tokens included.
 
@@ -94,7 +94,7 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             **self._tokens,
-            **_mapped(variables, change),
+            **_mapped(variables or {}, change),
         }
         try:
             return render_apart(self.tool_source if tools else self.source, written, self._now())

@@ -57,7 +57,7 @@ class _Worker:
                 process = subprocess.Popen(  # noqa: S603 (the program is our own)
                     [sys.executable, "-P", "-c", _MAIN.format(__name__, theirs.fileno())],
                     pass_fds=(theirs.fileno(),),
-                    env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    env=_environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                 )
@@ -89,6 +89,13 @@ class _Worker:
             process.wait(0.5)
         process.kill()
         return process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """What a worker needs to run and to tell the local time, and no secrets."""
+    names = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_TIME", "TZ")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 _idle: Final = queue.LifoQueue[_Worker]()

@@ -29,8 +29,12 @@ class PaddingRows:
         return (sequence for sequence in self.population.padding if sequence.block_table)
 
     def take(self, finished: Sequence) -> bool:
-        """Keep the row of a sequence that has just ended; False where the policy in force keeps none."""
-        if not self._kept:
+        """Keep the row of a sequence that has just ended; False where the policy in force keeps none.
+
+        One that has computed all its tokens and made none has no token that could be computed again: the last one of
+        its prompt may lie in a block that others share.
+        """
+        if not self._kept or finished.num_computed_tokens == finished.num_prompt_tokens == len(finished.token_ids):
             return False
         finished.padding = True
         last = len(finished.block_table) * self.kv.block_size - 1

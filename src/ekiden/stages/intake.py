@@ -147,7 +147,7 @@ class Intake:
             return Refusal(reason=RefusalReason.INVALID, message=str(error), param=error.param)
         wanted = num_prompt
         if answered:
-            wanted += sampling.max_tokens if sampling.max_tokens is not None else 1
+            wanted += 1 if sampling.max_tokens is None else sampling.max_tokens
         if wanted > self.max_model_len:
             return Refusal(
                 reason=RefusalReason.CONTEXT_LENGTH_EXCEEDED,

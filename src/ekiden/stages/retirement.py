@@ -33,7 +33,10 @@ class Retirement:
     signals: Signals
 
     def apply(self, formed: FormationOutcome, output: StepOutput, now: float) -> list[RequestUpdate]:
-        """Append the step's tokens and retire the sequences that ended. Each row that got a token has an update."""
+        """Append the step's tokens and retire the sequences that ended. Each row that got a token has an update.
+
+        A sequence of which only the prompt is wanted ends without a token.
+        """
         self.kv.plan_executed()
         updates: list[RequestUpdate] = []
         charge = self.population.waiting.charge
@@ -62,7 +65,8 @@ class Retirement:
             if kept is None:
                 updates.append(self._end_failed(sequence, now))
                 continue
-            if first := sequence.first_token_time is None:
+            first = sequence.first_token_time is None
+            if first and kept:
                 sequence.first_token_time = now
             charge(sequence, output=len(kept))
             if row.num_drafts:
@@ -97,6 +101,9 @@ class Retirement:
 
     def _append(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
         """Append tokens up to the one that ends the sequence; returns those that were kept; None after a fault."""
+        if sequence.max_total_tokens == sequence.num_prompt_tokens:  # only its prompt was asked for
+            sequence.finish_reason = FinishReason.LENGTH
+            return ()
         before = len(sequence.token_ids)
         for count, token in enumerate(tokens, 1):
             sequence.token_ids.append(token)
@@ -160,7 +167,8 @@ class Retirement:
         if not (kept and self.padding.take(sequence)):
             self._give_back(sequence)
         assert sequence.finish_reason is not None
-        if answered and sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+        whole = sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+        if whole and sequence.num_output_tokens:
             self.signals.output_lengths.observe(sequence.request.tenant, sequence.num_output_tokens)
         return Finish(
             reason=sequence.finish_reason,

@@ -116,6 +116,11 @@ class RefusalReason(StrEnum):
     MODEL_NOT_FOUND = "model_not_found"
     BODY_TOO_LARGE = "body_too_large"
     BODY_TIMEOUT = "body_timeout"
+    CLIENT_LEFT = "client_left"
+    """The client left before its request was whole."""
+    INVALID_API_KEY = "invalid_api_key"
+    INSUFFICIENT_SCOPE = "insufficient_scope"
+    ENGINE_UNAVAILABLE = "engine_unavailable"
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -46,7 +46,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How to choose each token and when to stop.
 
     ``temperature`` 0 is greedy. ``top_p`` in (0, 1], ``min_p`` in [0, 1], ``top_k`` 0 means all.
-    ``seed`` None draws one at intake. ``max_tokens`` None means what is left of the context.
+    ``seed`` None draws one at intake. ``max_tokens`` None means what is left of the context, and 0 that
+    only the prompt is computed.
     ``stop`` holds strings that end the text and are cut from it.
     """
 
@@ -121,7 +122,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "top_k": Bound(0, MOST_32, f"0 (all tokens) or a whole number up to {MOST_32}"),
     "min_p": Bound(0, 1, "between 0 and 1"),
     "seed": Bound(-(2**63), 2**63 - 1, "a whole number of at most 64 bits"),
-    "max_tokens": Bound(1, MOST_64, f"between 1 and {MOST_64}"),
+    "max_tokens": Bound(0, MOST_64, f"between 0 and {MOST_64}"),
     "min_tokens": Bound(0, MOST_64, f"between 0 and {MOST_64}"),
     "presence_penalty": Bound(-2, 2, "between -2 and 2"),
     "frequency_penalty": Bound(-2, 2, "between -2 and 2"),

@@ -159,6 +159,15 @@ def test_remote_answers_stream_from_the_first_model_listed(server):
     }
 
 
+def test_what_the_model_thinks_is_told_apart(server):
+    deltas = [{"role": "assistant", "content": ""}, {"reasoning_content": "Hm"}, {"reasoning": "m."}, {"content": "Hi"}]
+    url, _ = server(MODELS, (200, chunks(*({"choices": [{"delta": delta}]} for delta in deltas), "[DONE]")))
+    thoughts: list[str] = []
+    with remote_answers(url, None, {}, thoughts.append) as answer:
+        assert list(answer([{"role": "user", "content": "hi"}])) == ["Hi"]
+    assert thoughts == ["Hm", "m.", "\n"]
+
+
 @pytest.mark.parametrize(
     ("models", "chat", "message"),
     [

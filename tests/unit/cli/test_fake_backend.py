@@ -130,3 +130,9 @@ def test_a_command_that_is_told_to_end_ends_its_server_too(config: Config, tmp_p
         assert command.wait(60) == 1
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/health")
+
+
+def test_the_servers_own_template_variables_cannot_be_those_it_sets(config: Config) -> None:
+    wrong = replace(config, model=replace(config.model, default_chat_template_kwargs='{"messages": []}'))
+    with pytest.raises(ConfigError, match="default_chat_template_kwargs has 'messages'"):
+        load_model(wrong)

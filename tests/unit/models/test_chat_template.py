@@ -34,7 +34,7 @@ def test_tokens_tools_and_variables_reach_the_template():
         "{{ bos_token }}|{{ eos_token }}|{{ tools | tojson }}|{{ enable_thinking }}|{{ tools[0].x | tojson(indent=1) }}"
     )
     rendered = ChatTemplate(source, bos_token="<s>", eos_token="</s>").render(
-        user("x"), tools=[{"x": {"é": "<&>"}}], enable_thinking=False
+        user("x"), tools=[{"x": {"é": "<&>"}}], variables={"enable_thinking": False}
     )
     assert rendered == '<s>|</s>|[{"x": {"é": "<&>"}}]|False|{\n "é": "<&>"\n}'
 

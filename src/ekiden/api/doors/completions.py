@@ -17,7 +17,7 @@ from ekiden.api.shape import Fate, refused
 from ekiden.api.structured import format_asked
 from ekiden.api.text_output import CompletionLogprobs, Piece, finish_fields, prompt_logprobs
 from ekiden.state.request import TokenLogprobs
-from ekiden.state.sampling_params import MOST_64, Bound, SamplingParams
+from ekiden.state.sampling_params import BOUNDS, Bound, SamplingParams
 
 MAX_REQUESTS: Final = 2048
 """Most answers of one call: prompts times ``n``."""
@@ -29,7 +29,7 @@ class CompletionRequest(GenerationFields):
     }
 
     prompt: Annotated[Texts, ReadBy(read_texts, TEXTS_SCHEMA)]
-    max_tokens: Annotated[int, Within(Bound(0, MOST_64, f"between 0 and {MOST_64}"))] | None = None
+    max_tokens: Annotated[int, Within(BOUNDS["max_tokens"])] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Within(Bound(0, 5, "between 0 and 5"))] | None = None
     best_of: Choices | None = None
@@ -39,8 +39,7 @@ class CompletionRequest(GenerationFields):
 def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call:
     include_usage = check_streaming(fields)
     echo, n, best_of = bool(fields.echo), fields.n or 1, fields.best_of
-    prompt_only = fields.max_tokens == 0
-    if prompt_only and not echo:
+    if fields.max_tokens == 0 and not echo:
         raise invalid("max_tokens", "max_tokens is 0; it must be at least 1, or come with echo: true.")
     if best_of is not None and best_of < n:
         raise invalid("best_of", f"best_of is {best_of}; it must be at least n, which is {n}.")
@@ -61,7 +60,7 @@ def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call
         sampling=generation_sampling(
             fields,
             defaults,
-            1 if prompt_only else fields.max_tokens,
+            fields.max_tokens,
             logprobs=0 if picks and fields.logprobs is None else fields.logprobs,
             prompt_logprobs=max(asked, default=None),
         ),
@@ -70,7 +69,6 @@ def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call
         priority=fields.priority or 0,
         stream=bool(fields.stream),
         include_usage=include_usage,
-        prompt_only=prompt_only,
     )
 
 

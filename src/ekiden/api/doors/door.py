@@ -12,27 +12,33 @@ from itertools import product
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.types import Receive, Send
 
 from ekiden.api.asgi import DirectResponse, JsonBytes
 from ekiden.api.auth import tenant_of
 from ekiden.api.body_limit import read_json_body
 from ekiden.api.call import Call, Conversation, Embedding, Origin, Pairs
-from ekiden.api.errors import ApiError, invalid, model_not_found, no_embeddings, refusal_of
+from ekiden.api.errors import (
+    ApiError,
+    client_left,
+    internal,
+    invalid,
+    model_not_found,
+    no_embeddings,
+    refusal_of,
+)
 from ekiden.api.generation import AnswerWriter, Child, Generation, WholeWriter, usage_of
 from ekiden.api.ignored import IgnoredFields
 from ekiden.api.prompts import Prompt, chat_prompt, pair_prompts, text_prompts, without_effect
 from ekiden.api.schema_base import Strict, parse
-from ekiden.api.sse import SseWriter
 from ekiden.api.structured import check_grammar
-from ekiden.api.text_output import Piece
 from ekiden.api.tools.plan import ToolPlan, plan_tools
 from ekiden.config import LimitsConfig
 from ekiden.engine.interface import ModelCard
 from ekiden.models.tokenizer import Tokenizer
-from ekiden.state.request import Finish, FinishReason, Reading, RefusedCall
+from ekiden.state.request import Reading, RefusedCall
 from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
 
 Fields = TypeVar("Fields", bound=Strict)
@@ -81,14 +87,9 @@ class Doors:
         """Answers a call, whole or streamed. Raises :class:`ApiError` before the first byte."""
         fields, job = await self.ready(door, request)
         writer, children, generation = door.writer(fields, job), job.children, self.generation
-        if job.call.prompt_only:
-            answers = await self._prompts_alone(job, request.receive)
-            if job.call.stream:
-                return DirectResponse(partial(_stream_whole, children, answers, writer))
-        elif job.call.stream:
+        if job.call.stream:
             return DirectResponse(partial(generation.stream, job.origin, children, writer, request.receive))
-        else:
-            answers = await generation.collect(job.origin, children, request.receive)
+        answers = await generation.collect(job.origin, children, request.receive)
         thought = sum(answer.reasoning_tokens for answer in answers)
         return JsonBytes(writer.whole(answers, usage_of(children, [answer.finish for answer in answers], thought)))
 
@@ -122,6 +123,12 @@ class Doors:
         except ApiError as error:
             self.note_refusal(origin, error)
             raise
+        except ClientDisconnect:
+            self.note_refusal(origin, client_left())
+            raise
+        except Exception:
+            self.note_refusal(origin, internal(origin.request_id))
+            raise
 
     async def read(self, model: type[Fields], request: HttpRequest, *, own: bool = False) -> Fields:
         """A request's body as ``model``. ``own``: of a route that only this server has, where an unknown field is a
@@ -144,9 +151,11 @@ class Doors:
             raise model_not_found(name, served)
 
     def note_refusal(self, origin: Origin, error: ApiError) -> None:
-        """Have the engine record that the HTTP layer refused a call."""
+        """Have the engine record that the HTTP layer refused a call; without one the metrics alone count it."""
         request = origin.request(request_id=origin.request_id, prompt_token_ids=(), sampling=SamplingParams())
-        self.generation.engine.note_refusal(RefusedCall(request=request, refusal=refusal_of(error)))
+        refusal = refusal_of(error)
+        if not self.generation.engine.note_refusal(RefusedCall(request=request, refusal=refusal)):
+            self.generation.metrics.count_unrecorded(refusal.reason)
 
     async def prepare(self, origin: Origin, call: Call) -> Job:
         """Compile the grammar, check sampling and encode the prompts. Raises :class:`ApiError` 400."""
@@ -178,17 +187,6 @@ class Doors:
             prompts = await text_prompts(text, call.prompt, answered=call.answered)
         children = _children(origin, call, prompts, sampling, plan, text.max_model_len)
         return Job(origin=origin, call=call, children=children, plan=plan, card=card, tokenizer=text.tokenizer)
-
-    async def _prompts_alone(self, job: Job, receive: Receive) -> list[Piece]:
-        """The answers of a call that generates nothing: its prompts, with their log-probabilities if asked for."""
-        if job.call.sampling.prompt_logprobs is None:
-            answers = [Piece() for _ in job.children]
-        else:
-            answers = await self.generation.collect(job.origin, job.children, receive)
-        return [
-            Piece(finish=_no_tokens(child, job.origin.arrival_time), prompt_logprobs=answer.prompt_logprobs)
-            for child, answer in zip(job.children, answers, strict=True)
-        ]
 
 
 def _check_embedding(wanted: Embedding | None, card: ModelCard) -> None:
@@ -250,26 +248,3 @@ def _sampling_of_choice(params: SamplingParams, room: int, offset: int) -> Sampl
         # Seeds are signed 64-bit numbers and wrap around.
         changed["seed"] = (params.seed + offset + 2**63) % 2**64 - 2**63
     return msgspec.structs.replace(params, **changed)
-
-
-def _no_tokens(child: Child, now: float) -> Finish:
-    """The finish of an answer without generated tokens."""
-    return Finish(
-        reason=FinishReason.LENGTH,
-        stop_reason=None,
-        num_prompt_tokens=len(child.prompt.token_ids),
-        num_output_tokens=0,
-        num_cached_tokens=0,
-        arrival_time=now,
-        admitted_time=None,
-        first_token_time=None,
-        finish_time=now,
-    )
-
-
-async def _stream_whole(children: list[Child], answers: list[Piece], writer: AnswerWriter, send: Send) -> None:
-    """Stream answers that are already complete."""
-    events = SseWriter(send, writer.end)
-    for child, answer in zip(children, answers, strict=True):
-        await events.write(writer.opening(child, answer) + writer.piece(child, answer))
-    await events.close(writer.usage(usage_of(children, [answer.finish for answer in answers])))

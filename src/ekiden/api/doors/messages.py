@@ -18,8 +18,9 @@ from ekiden.api.doors.messages_input import (
     MESSAGES_SCHEMA,
     MESSAGES_SHAPE,
     SYSTEM_SHAPE,
+    System,
     read_messages,
-    read_text,
+    read_system,
 )
 from ekiden.api.errors import invalid
 from ekiden.api.fields import (
@@ -37,10 +38,12 @@ from ekiden.api.fields import (
     TopP,
     sampling_of,
 )
+from ekiden.api.ignored import Ignored
 from ekiden.api.reasoning import Wish
 from ekiden.api.schema_base import ReadBy, Strict, Within
 from ekiden.api.shape import Fate, ignored, refused
 from ekiden.api.structured import json_format
+from ekiden.api.template_fields import TemplateKwargs
 from ekiden.api.tool_fields import FunctionName, LeftOut, OfTypes, Tools, kept
 from ekiden.state.sampling_params import Bound, SamplingParams
 
@@ -108,10 +111,11 @@ class CountRequest(Strict):
 
     model: str
     messages: Annotated[list[Message], ReadBy(read_messages, MESSAGES_SCHEMA, MESSAGES_SHAPE)]
-    system: Annotated[str, ReadBy(read_text, BLOCKS_SCHEMA, SYSTEM_SHAPE)] | None = None
+    system: Annotated[System, ReadBy(read_system, BLOCKS_SCHEMA, SYSTEM_SHAPE)] | None = None
     tools: MessagesTools | None = None
     tool_choice: MessagesChoice | None = None
     thinking: Thinking | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
 
@@ -153,8 +157,9 @@ def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
             raise invalid(
                 "messages", "messages ends with a beginning of the answer that ends with white space; leave that out."
             )
-    if fields.system is not None:
-        messages = [{"role": "system", "content": fields.system}, *messages]
+    system = fields.system or System("", False)
+    if system.text:
+        messages = [{"role": "system", "content": system.text}, *messages]
     choice, stops = fields.tool_choice, getattr(fields, "stop_sequences", None)
     return Call(
         model=fields.model,
@@ -165,6 +170,7 @@ def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             beginning=beginning,
             counted=counted,
+            template_kwargs=fields.chat_template_kwargs or {},
             wish=_wish(fields),
             thought_param="messages[].content[type=thinking]",
         ),
@@ -174,6 +180,7 @@ def messages_call(fields: CountRequest, defaults: SamplingParams) -> Call:
         priority=getattr(fields, "priority", None) or 0,
         stream=not counted and bool(getattr(fields, "stream", None)),
         shows_reasoning=_shows_reasoning(fields.thinking),
+        ignored=[Ignored("system[x-anthropic-billing-header]")] if system.billed else [],
     )
 
 

@@ -1,7 +1,7 @@
 """How ``/v1/messages`` reads a conversation: Anthropic's blocks become messages as chat templates expect them."""
 
 import json
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ekiden.api.call import EarlierCall, Message, earlier_call
 from ekiden.api.errors import shown
@@ -15,6 +15,7 @@ _TAKEN: Final = {
     "user": "'text', 'tool_result', and 'document' and 'search_result' of text are taken",
     "assistant": "'text', 'thinking' and 'tool_use' are taken",
 }
+_BILLING: Final = "x-anthropic-billing-header:"
 _UNREAD: Final = ("redacted_thinking", "fallback", "mcp_tool_listing")
 
 BLOCKS_SCHEMA: Final = any_of(TEXT, array({"type": "object", "properties": {"type": TEXT}}))
@@ -70,6 +71,29 @@ def read_text(value: Any, where: str = "") -> str:
     if not isinstance(value, list):
         raise rule(f"is {shown(value)}; it must be a string or a list of text blocks", where)
     return "\n".join(_block_text(block, at, "only blocks of text are taken") for at, block in objects(value, where))
+
+
+class System(NamedTuple):
+    """``billed``: a line for the billing of another server was left out."""
+
+    text: str
+    billed: bool
+
+
+def read_system(value: Any) -> System:
+    """The system prompt, without Claude Code's line for billing.
+
+    It is no instruction, and differs from call to call, so nothing behind it would be found in the prefix cache.
+    """
+    whole = read_text(value)
+    texts = [whole] if isinstance(value, str) else [read_text([block]) for block in value]
+    kept = [text for text in map(_unbilled, texts) if text is not None]
+    return System("\n".join(kept), kept != texts)
+
+
+def _unbilled(text: str) -> str | None:
+    """A text of the system prompt without its line for billing; None where nothing is left."""
+    return text if not text.startswith(_BILLING) else text.partition("\n")[2] or None
 
 
 def read_messages(value: Any) -> list[Message]:
