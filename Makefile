@@ -47,7 +47,8 @@ SEEDS ?= 50000
 soak: setup-test
 	SIMULATION_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/simulation/test_simulation.py $(ARGS)
 	SOAK_REQUESTS=500 SOAK_MARKERS=200 SOAK_KILLS=20 $(BIN)/python -m pytest -q \
-	  tests/endtoend/test_ledger.py tests/endtoend/test_structured_output.py tests/endtoend/test_engine_ends.py $(ARGS)
+	  tests/endtoend/test_ledger.py tests/endtoend/test_structured_output.py tests/endtoend/test_engine_ends.py \
+	  tests/unit/engine/test_after_an_end.py $(ARGS)
 
 # Ten minutes of attacks on the real server; ARGS="--seconds 60" for fewer.
 fuzz: setup-test

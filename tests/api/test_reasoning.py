@@ -124,6 +124,13 @@ async def test_log_probabilities_are_those_of_the_answer() -> None:
     assert len(choice["logprobs"]["content"]) == len("Hello!") + 2
 
 
+async def test_a_second_mark_is_text_with_its_log_probability() -> None:
+    async with thinking(SWITCHED, "<think>a</think>b</think>c", special=True) as memory:
+        choice = await both_ways(memory, logprobs=True)
+    assert said(choice) == ("a", "b</think>c")
+    assert len(choice["logprobs"]["content"]) == 3
+
+
 @pytest.mark.parametrize("answer", ["\n\n\N{GRINNING FACE}!", "\N{GRINNING FACE}\n", "\n é", "<x"])
 @pytest.mark.parametrize("before", ["<think>a</think>", "<think></think>", ""])
 async def test_log_probabilities_of_an_answer_that_begins_inside_a_character(before: str, answer: str) -> None:

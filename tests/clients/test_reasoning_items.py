@@ -161,6 +161,29 @@ class TestMessages:
         assert refused.headers["x-ekiden-ignored-fields"] == "thinking"
         assert [block["type"] for block in asked.json()["content"]] == ["thinking", "text"]
 
+    @pytest.mark.parametrize(
+        ("template", "beginning", "end", "reasoning"),
+        [
+            (SWITCHED, "It is", "assistant\nIt is", None),
+            (OPENED, "It is", "assistant\n<think>\n\n</think>\n\nIt is", None),
+            (SWITCHED, "<think>Hm", "assistant\n<think>Hm", "so"),
+            (SWITCHED, "<think>Hm</think>It", "assistant\n<think>Hm</think>It", None),
+        ],
+    )
+    async def test_an_answer_that_the_client_has_begun(
+        self, template: str, beginning: str, end: str, reasoning: str | None
+    ) -> None:
+        script = "so</think>Hi" if reasoning else " 5."
+        async with thinking(template, script) as memory:
+            messages = [USER, {"role": "assistant", "content": beginning}]
+            response = await post(memory, "/v1/messages", messages=messages, thinking={"type": "adaptive"})
+            assert prompt_of(memory).endswith(end)
+        content = response.json()["content"]
+        assert [block.get("thinking") for block in content if block["type"] == "thinking"] == [reasoning] * bool(
+            reasoning
+        )
+        assert content[-1]["text"] == ("Hi" if reasoning else " 5.")
+
     async def test_earlier_thinking_reaches_the_template(self) -> None:
         earlier = {
             "role": "assistant",

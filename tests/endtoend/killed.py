@@ -145,7 +145,7 @@ async def killed_server(files: ModelFiles, ledger: str) -> AsyncIterator[KilledS
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         limits = httpx.Limits(max_connections=200)
-        async with httpx.AsyncClient(base_url=url_of(listener), timeout=600, limits=limits, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url_of(listener), timeout=None, limits=limits, trust_env=False) as http:
             yield KilledServer(engine, http)
     finally:
         server.ask_to_stop()

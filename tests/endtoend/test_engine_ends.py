@@ -14,7 +14,7 @@ from tests.endtoend.killed import CLEAR, bodies, killed_server, moments
 
 KILLS = int(os.environ.get("SOAK_KILLS", "1"))
 STREAMS = 32 if KILLS > 1 else 8
-TOKENS = 48 if KILLS > 1 else 24
+TOKENS = 24
 
 
 async def test_clients_get_the_answers_of_an_undisturbed_run(smollm2_files: ModelFiles, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ekiden.api import prompts
 from ekiden.api.app import create_app
 from ekiden.build.engines import build_engine
 from ekiden.engine.async_engine import AsyncEngine
-from ekiden.engine.interface import EngineDied
+from ekiden.engine.interface import EngineDied, Health
 from ekiden.engine.process import EngineClient
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.state.request import Request
@@ -91,7 +91,10 @@ async def test_pb_35_an_engine_that_died_is_told_and_replaced(supervised: Superv
         os.kill(first, signal.SIGKILL)
     else:
         supervised.fault.touch()
-    await supervised.until(503)
+    async with asyncio.timeout(20):
+        while supervised.engine.health is not Health.DEAD:
+            await asyncio.sleep(0.002)
+    assert (await supervised.http.get("/health")).status_code == 503
     refused = await supervised.http.post(TEXT, json=request_of(TEXT))
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "engine_unavailable"

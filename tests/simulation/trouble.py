@@ -72,7 +72,7 @@ class Troubles:
             raise (PlantedPanic if self._rng.random() < 0.5 else ZeroDivisionError)(PLANTED)
 
     def loses_copies(self) -> bool:
-        return self.rate > 0 and self._rng.random() < 0.1
+        return self.rate > 0 and self._rng.random() < 0.5
 
     def make_rules(self, grammar: Grammar) -> TokenRules:
         self.fail(grammar.source, Kind.INTAKE, 0)

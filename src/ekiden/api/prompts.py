@@ -184,8 +184,8 @@ async def chat_prompt(text: ModelText, talk: Conversation, *, tools: list[dict[s
         rendered = await text.rendered(render)
     except ChatTemplateError as error:
         raise invalid(talk.param, f"{talk.param} cannot be used: {error}.") from None
-    thinking = thinking_after(text.reasoning, rendered, talk.beginning)
-    rendered += text.tokenizer.protect(talk.beginning)
+    close, thinking = thinking_after(text.reasoning, rendered, talk.beginning)
+    rendered += close + text.tokenizer.protect(talk.beginning)
     (tokens,) = await encode_texts(text, [rendered], talk.param, add_special=False)
     bos = text.tokenizer.bos_token_id
     if text.tokenizer.adds_bos and bos is not None and tokens[:1] != [bos]:

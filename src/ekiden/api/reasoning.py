@@ -40,23 +40,22 @@ def marks_of(parser: str, template: ChatTemplate | None, tokenizer: Tokenizer) -
     return THINK if template is not None and not template.variables.isdisjoint(SWITCHES) else None
 
 
-def thinking_after(marks: Marks | None, prompt: str, beginning: str) -> Thinking | None:
-    """The reasoning that may come first in what is generated after a prompt; None when none can come.
+def thinking_after(marks: Marks | None, prompt: str, beginning: str) -> tuple[str, Thinking | None]:
+    """The reasoning that may come first in what is generated after a prompt, None when none can come.
 
-    ``beginning`` is the start of the answer that the client wrote; ``prompt`` ends before it.
+    ``beginning`` is the start of the answer that the client wrote; ``prompt`` ends before it. The text before it is
+    given back with it: reasoning that the template has opened is closed before an answer that has begun.
     """
     if marks is None:
-        return None
+        return "", None
     written = prompt.rstrip()
-    begun = written.endswith(marks.opening)
-    if written.endswith(marks.closing) or (beginning.strip() and not begun and marks.opening not in beginning):
-        return None
-    if beginning:
-        opened, closed = beginning.rfind(marks.opening), beginning.rfind(marks.closing)
-        if closed > opened:
-            return None
-        begun = begun or opened >= 0
-    return Thinking(opening=marks.opening, closing=marks.closing, begun=begun)
+    begun, closed = written.endswith(marks.opening), written.endswith(marks.closing)
+    if beginning.strip():
+        opened, ended = beginning.rfind(marks.opening), beginning.rfind(marks.closing)
+        if opened < 0 and ended < 0:
+            return (f"\n{marks.closing}\n\n" if begun else ""), None
+        begun, closed = opened > ended, ended > opened
+    return "", None if closed else Thinking(opening=marks.opening, closing=marks.closing, begun=begun)
 
 
 class Wish(NamedTuple):

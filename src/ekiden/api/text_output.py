@@ -80,7 +80,7 @@ class Answer:
         """The answer has not begun yet."""
         self._has_thought = False
         wanted = sampling.logprobs is not None
-        self._aligned = AlignedText(tokenizer, tokenizer.special_ids - shown) if wanted else None
+        self._aligned = AlignedText(tokenizer, self._text.skipped) if wanted else None
 
     def take(self, update: RequestUpdate) -> Piece:
         tokens, finish = update.token_ids, update.finish

@@ -1,8 +1,8 @@
 """What becomes of the requests in flight when an engine ends: each is run again, given up, or refused.
 
 - A request goes on in the next engine with the tokens that its reader has (:class:`~ekiden.state.request.Carried`). It
-  is given up when :data:`MAX_FRUITLESS` engines in a row ended without giving it a token, although they were at work
-  on it or gave nobody one: that it waits its turn is not held against it.
+  is given up when :data:`MAX_FRUITLESS` engines in a row ended without giving it a token. Not counted are those that
+  gave others one while it waited its turn, or while what it had was computed again.
 - Which request ends engines is seen from the *places* (:mod:`ekiden.engine.marks`) at which they end. Requests are
   deterministic, so one that ends an engine has computed everything before its place and will end the next one at the
   same place. An end at what an engine has computed before accuses nobody. A request is refused when an engine ends
@@ -67,18 +67,19 @@ class InFlight:
         """An engine that had it has ended; True when it is the second to end at the place that the request has come
         to."""
         self.ends += 1
-        if self.has_moved:
-            self.fruitless, self.watched = 0, False
-        elif place is not None or not others_moved:
-            self.fruitless += 1
-        self._counted, self.run_id = len(self.token_ids), run_id
+        moved, self._counted, self.run_id = self.has_moved, len(self.token_ids), run_id
         if self.token_ids:
             self.passed = max(self.passed, len(self.request.prompt_token_ids) + len(self.token_ids) - 1)
-        if place is None or place[1] <= self.passed:
+        came_to = place if place is not None and place[1] > self.passed else None
+        if moved:
+            self.fruitless, self.watched = 0, False
+        elif came_to is not None or not others_moved:
+            self.fruitless += 1
+        if came_to is None:
             return False
-        before, self.place = self.place, place
-        self.passed = max(self.passed, place[0])
-        return before is not None and overlap(before, place)
+        before, self.place = self.place, came_to
+        self.passed = max(self.passed, came_to[0])
+        return before is not None and overlap(before, came_to)
 
     def carried(self) -> Request:
         """The request for the next engine."""

@@ -300,8 +300,8 @@ class Recorder:
 
     def _victims(self, formed: FormationOutcome) -> list[tuple[int, int]]:
         number = self._number
-        for sequence in formed.preempted:
-            self._event(number[sequence], EventKind.PREEMPTED, sequence.swapped_blocks)
+        for sequence, kept in zip(formed.preempted, formed.kept_blocks, strict=True):
+            self._event(number[sequence], EventKind.PREEMPTED, kept)
         pairs = zip(formed.preempted, formed.runners_up, strict=True)
         return [(number[victim], number[other] if other else 0) for victim, other in pairs]
 

@@ -67,7 +67,8 @@ class IncrementalText:
             shown |= {mark for mark in marks if mark is not None}
         self._newest = ""
         self._splitter = None if thinking is None else ThinkingSplitter(thinking)
-        self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset[int]()
+        self.skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset[int]()
+        """Tokens that are no part of the text."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = stop
         self._beginnings = frozenset(text[0] for text in stop)
@@ -80,7 +81,7 @@ class IncrementalText:
         """The text that may be sent after the next token; none once a stop string was found."""
         may_stop = self._tokens_without_stop == 0
         self._tokens_without_stop -= not may_stop
-        data = b"" if token_id in self._skipped else self._tokenizer.token_bytes(token_id)
+        data = b"" if token_id in self.skipped else self._tokenizer.token_bytes(token_id)
         text = self._decoder.decode(data)
         if self._splitter is None:
             return self._add(text, may_stop)

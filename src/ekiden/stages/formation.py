@@ -138,6 +138,7 @@ class Formation:
         victim.num_preemptions += 1
         step.outcome.plan.swap_out.extend(self.kv.swap_out(victim))
         step.outcome.preempted.append(victim)
+        step.outcome.kept_blocks.append(victim.swapped_blocks)
         step.outcome.runners_up.append(runner_up)
 
     def _add_prefills(self, step: "_Forming") -> None:

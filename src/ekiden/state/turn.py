@@ -41,7 +41,8 @@ class FormationOutcome:
     """What formation decided: the plan, the sequence of each of its rows, and who got no row and why.
 
     ``failed`` could get no row, because the work for them failed. ``preempted`` are the victims; for each,
-    ``runners_up`` has who would have been chosen next. ``proposed`` counts the drafts offered for a row by its index,
+    ``kept_blocks`` has how many blocks it keeps in the swap space, from where it may come back in the same turn, and
+    ``runners_up`` who would have been chosen next. ``proposed`` counts the drafts offered for a row by its index,
     where any were; the plan's row says how many of them it took.
     """
 
@@ -50,6 +51,7 @@ class FormationOutcome:
     load: StepLoad = field(default_factory=StepLoad)
     sequences: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    kept_blocks: list[int] = field(default_factory=list)
     runners_up: list[Sequence | None] = field(default_factory=list)
     left_out: list[tuple[Sequence, LeftOutReason]] = field(default_factory=list)
     failed: list[Sequence] = field(default_factory=list)

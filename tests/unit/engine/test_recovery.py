@@ -99,6 +99,14 @@ def test_a_request_that_waits_while_others_get_tokens_is_never_given_up() -> Non
         assert end(group, a=(place, place + 1)) == Verdict()
 
 
+def test_a_request_that_catches_up_while_others_get_tokens_is_never_given_up() -> None:
+    group = flights("long", "short")
+    group[0].token_ids += [1] * 500
+    for place in range(3 * MAX_FRUITLESS):
+        group[1].token_ids.append(1)
+        assert end(group, long=(50, 51), short=(3 + place, 4 + place)) == Verdict()
+
+
 def test_a_request_that_gets_nothing_is_given_up() -> None:
     group = flights("a")
     group[0].token_ids.append(1)
