@@ -63,7 +63,12 @@ class KilledServer:
         self.kills = 0
 
     async def ask(self, path: str, body: dict[str, Any]) -> Answer:
-        """The whole answer, with a stream's pieces put together; or the error's code."""
+        """The whole answer, or the error. One that comes while an engine restarts is sent again, as clients do."""
+        while "being restarted" in (answer := await self._ask(path, body)).get("error", {}).get("message", ""):
+            await asyncio.sleep(0.2)
+        return answer
+
+    async def _ask(self, path: str, body: dict[str, Any]) -> Answer:
         body = {"model": self.engine.card.model_id, **body}
         if not body.get("stream"):
             answer = (await self.http.post(path, json=body)).json()

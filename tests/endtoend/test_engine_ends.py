@@ -22,21 +22,21 @@ async def test_clients_get_the_answers_of_an_undisturbed_run(smollm2_files: Mode
     async with killed_server(smollm2_files, str(tmp_path)) as server:
         wanted = await asyncio.gather(*(server.ask(*each) for each in asked))
         assert all("error" not in answer for answer in wanted), wanted
-        pieces, server.seen = server.seen, 0
-        killing = asyncio.create_task(server.kill_at(moments(KILLS, pieces * 2 // 3, random.Random(KILLS))))
-        answers = await asyncio.gather(*(server.ask(*each) for each in asked))
-        killing.cancel()
-        await asyncio.wait([killing])
-        assert killing.cancelled() or killing.exception() is None
+        killing = asyncio.create_task(server.kill_at(moments(KILLS, server.seen // 2, random.Random(KILLS))))
+        rounds = []
+        while not killing.done():  # streams may end before all kills have come
+            rounds.append(await asyncio.gather(*(server.ask(*each) for each in asked)))
+            assert len(rounds) < 10
+        await killing
         assert server.kills == server.engine.restarts == KILLS
         stats = server.engine.stats()
         assert stats.num_running == stats.kv_blocks_used == 0
-    same = sum(answer == right for answer, right in zip(answers, wanted, strict=True))
-    errors = [answer["error"]["code"] for answer in answers if "error" in answer]
-    print(f"{server.kills} kills: {same} of {STREAMS} answers are the same, {len(errors)} are errors {errors}")
-    for answer, right, each in zip(answers, wanted, asked, strict=True):
-        assert answer == right or answer["error"]["code"] in CLEAR, each
-    assert same >= STREAMS - STREAMS // 8
+    told = [(answer, right) for answers in rounds for answer, right in zip(answers, wanted, strict=True)]
+    same = sum(answer == right for answer, right in told)
+    errors = [answer["error"]["code"] for answer, _ in told if "error" in answer]
+    print(f"{server.kills} kills: {same} of {len(told)} answers are the same, {len(errors)} are errors {errors}")
+    assert all(answer == right or answer["error"]["code"] in CLEAR for answer, right in told)
+    assert same >= len(told) * 7 // 8
     for path in runs_in(tmp_path):
         with LedgerReader(path) as reader:
             assert reader.live_requests() == []

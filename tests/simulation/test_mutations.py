@@ -27,7 +27,7 @@ from ekiden.state.sequence import Sequence
 from tests.simulation.simulator import shrink, simulate
 from tests.simulation.trouble import PLANTED
 
-SEEDS = 400
+SEEDS = 1200
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
 MUTATIONS: dict[str, tuple[Invariant, Mutation]] = {}
