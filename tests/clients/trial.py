@@ -87,7 +87,7 @@ CLIENTS = [
     Client("llm", "llm_python.py", title="`llm`, the command"),
     Client("llama-index-llms-openai-like", "llama_index_python.py", "frameworks", title="LlamaIndex (`OpenAILike`)"),
     Client("dspy", "dspy_python.py", "frameworks", title="DSPy"),
-    Client("lm_eval", "lm_eval_python.py", "evaluation", title="lm-evaluation-harness"),
+    Client("lm-eval", "lm_eval_python.py", "evaluation", title="lm-evaluation-harness"),
     Client("guidellm", "guidellm_python.py", "evaluation", title="GuideLLM"),
     Client("@qwen-code/qwen-code", "agents.py", "agents", "Qwen Code (`qwen`)", ("qwen",)),
     Client("@continuedev/cli", "agents.py", "agents", "Continue (`cn`)", ("continue",)),
