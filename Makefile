@@ -113,7 +113,7 @@ $(CLIENTS)/programs/%/node_modules/.ready: $(CLIENTS)/programs/%/package-lock.js
 	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(<D) --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# For maintainers, after a change of dependencies; needs uv.
+# For maintainers, after a change of dependencies; needs uv and npm.
 PINNED = --python-platform x86_64-manylinux_2_28 --python-version 3.11 --no-header --no-annotate --no-emit-index-url --quiet
 COMPILE = uv pip compile pyproject.toml $(PINNED)
 lock:
