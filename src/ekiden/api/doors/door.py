@@ -185,7 +185,7 @@ class Doors:
             prompts = await pair_prompts(text, call.prompt)
         else:
             prompts = await text_prompts(text, call.prompt, answered=call.answered)
-        children = _children(origin, call, prompts, sampling, plan, text.max_model_len)
+        children = _children(origin, call, prompts, sampling, _shown(call, plan, text.tokenizer), text.max_model_len)
         return Job(origin=origin, call=call, children=children, plan=plan, card=card, tokenizer=text.tokenizer)
 
 
@@ -200,8 +200,15 @@ def _check_embedding(wanted: Embedding | None, card: ModelCard) -> None:
         raise invalid("dimensions", f"dimensions is {wanted.dimensions}; {allowed}.")
 
 
+def _shown(call: Call, plan: ToolPlan | None, tokenizer: Tokenizer) -> frozenset[int]:
+    """The special tokens that belong to the text of the answers."""
+    if call.shows_special_tokens:
+        return tokenizer.special_ids
+    return frozenset() if plan is None else plan.shown
+
+
 def _children(
-    origin: Origin, call: Call, prompts: list[Prompt], sampling: SamplingParams, plan: ToolPlan | None, context: int
+    origin: Origin, call: Call, prompts: list[Prompt], sampling: SamplingParams, shown: frozenset[int], context: int
 ) -> list[Child]:
     """Prompt i's answer j is choice ``i * n + j``, seeded with ``seed + j``."""
     alone = len(prompts) * call.n == 1
@@ -216,7 +223,6 @@ def _children(
             deadline=origin.deadline,
             reading=_reading(call, prompt),
         )
-        shown = frozenset[int]() if plan is None else plan.shown
         children.append(
             Child(
                 index=index,
