@@ -56,6 +56,8 @@ def _check_logit_bias(value: Any) -> dict[int, float]:
         return {}
     if not isinstance(value, dict):
         raise rule(f"is {shown(value)}; it must be an object from token ids to numbers")
+    if len(value) > MAX_ENTRIES:
+        raise rule(f"has {len(value)} entries; at most {MAX_ENTRIES} are allowed")
     biases: dict[int, float] = {}
     for key, bias in value.items():
         if not isinstance(key, str) or not key.isascii() or not key.removeprefix("-").isdecimal() or len(key) > 20:
