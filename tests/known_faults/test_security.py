@@ -107,6 +107,8 @@ OTHER_DOORS: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [1]},
     "/v1/embeddings": {"input": "x"},
+    "/v1/score": {"text_1": "x", "text_2": "y"},
+    "/v1/rerank": {"query": "x", "documents": ["y"]},
 }
 
 

@@ -129,6 +129,8 @@ class Simulation(StepWatcher):
         self.outcome = Outcome(self.world)
         self.requests: dict[str, Request] = {}
         self.tokens: dict[str, list[int]] = {}
+        self.brought: dict[str, int] = {}
+        """How many tokens each got from an engine that has ended."""
         self.expected: dict[str, list[int]] = {}
         """What the fake model says to each prompt, further than any request may go."""
         self.ended: set[str] = set()
@@ -218,7 +220,7 @@ class Simulation(StepWatcher):
             prompt_token_ids=tuple(prompt),
             sampling=SamplingParams(
                 temperature=0.0,
-                max_tokens=rng.choice([None, 1, 2, 5, 20, 60]) if number % 9 else 0,
+                max_tokens=rng.choice([None, 1, 2, 5, 20, 60]) if number % 30 != 7 else 0,
                 ignore_eos=rng.random() < 0.5,
                 stop_token_ids=(rng.randrange(VOCAB),) if rng.random() < 0.2 else (),
             ),
@@ -240,7 +242,8 @@ class Simulation(StepWatcher):
         return Carried(token_ids=tokens, first_token_time=self.started if brought else None)
 
     def _length_of_answer(self, request: Request) -> int:
-        """How many tokens the request gets if nothing ends it but its tokens; 0 when it can never run."""
+        """How many tokens the request gets if nothing ends it but its tokens; 0 when it can never run, or is only
+        read."""
         sampling, room = request.sampling, self._room_after(request)
         wanted = room if sampling.max_tokens is None else sampling.max_tokens
         if request.reading is not None or room < max(1, wanted):
@@ -297,6 +300,7 @@ class Simulation(StepWatcher):
             self.expected[request.request_id] = answer_to(request.prompt_token_ids, VOCAB, MAX_MODEL_LEN)
             carried = self._draw_carried(request)
             self.tokens[request.request_id] = [] if carried is None else list(carried.token_ids)
+            self.brought[request.request_id] = len(self.tokens[request.request_id])
             self.core.add_request(msgspec.structs.replace(request, carried=carried))
             while self.rng.random() >= self.world.burst and self.core.has_work:
                 yield from self._one_step()
@@ -440,7 +444,7 @@ class Simulation(StepWatcher):
     def _check_end(self, request: Request, update: RequestUpdate) -> None:
         tokens = self.tokens[request.request_id]
         if update.finish is None:
-            assert not tokens, "a refused request has tokens"
+            assert len(tokens) == self.brought[request.request_id], "a refused request got tokens"
             return
         finish, sampling = update.finish, request.sampling
         assert finish.num_output_tokens == len(tokens)

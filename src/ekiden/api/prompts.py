@@ -41,16 +41,24 @@ class Prompt:
 
 
 async def encode_texts(
-    text: ModelText, texts: list[str], param: str, *, add_special: bool, cut: bool = False, special: bool = True
+    text: ModelText,
+    texts: list[str],
+    param: str,
+    *,
+    add_special: bool,
+    special: bool = True,
+    answered: bool = True,
+    cut: bool = False,
 ) -> list[list[int]]:
     """Token ids of each text. Raises ``context_length_exceeded`` without encoding what is certainly too long, unless
-    it will be ``cut``. ``special``: special tokens written in a text are taken as such."""
+    it will be ``cut``. ``special``: special tokens written in a text are taken as such. ``answered``: the context must
+    have room for a token after it."""
     limit = text.max_model_len
     for each in [] if cut else texts:
         if len(each) >= limit * SHRINK:
             least = len(each) // (await text.max_token_bytes() * SHRINK)
-            if least >= limit:
-                raise _refused(prompt_too_long(param, f"at least {least}", limit))
+            if least + answered > limit:
+                raise _refused(prompt_too_long(param, f"at least {least}", limit, answered=answered))
     tokenizer = text.tokenizer
 
     def encode() -> list[list[int]]:
@@ -104,7 +112,9 @@ async def text_prompts(text: ModelText, asked: Texts, *, answered: bool = True) 
     """The prompts to continue, in order; not ``answered``: to read."""
     texts, kept = asked.texts, asked.keep_last
     if texts is not None:
-        encoded = await encode_texts(text, texts, asked.param, add_special=asked.add_special, cut=kept is not None)
+        encoded = await encode_texts(
+            text, texts, asked.param, add_special=asked.add_special, answered=answered, cut=kept is not None
+        )
     else:
         encoded = asked.token_lists
         decode = partial(text.tokenizer.decode, skip_special_tokens=False)
@@ -129,11 +139,9 @@ async def pair_prompts(text: ModelText, asked: Pairs) -> list[Prompt]:
     The parts are encoded one by one, so that a query has the same tokens after every document, and clients' texts
     without special tokens, since they must not end the frame around them.
     """
-    queries = await encode_texts(
-        text, [OF_QUERY + query for query in asked.queries], asked.names[0], add_special=False, special=False
-    )
-    cut = asked.keep_first is not None
-    documents = await encode_texts(text, asked.documents, asked.names[1], add_special=False, special=False, cut=cut)
+    encode = partial(encode_texts, text, add_special=False, special=False, answered=False)
+    queries = await encode([OF_QUERY + query for query in asked.queries], asked.names[0])
+    documents = await encode(asked.documents, asked.names[1], cut=asked.keep_first is not None)
     opening, bridge = (
         text.tokenizer.encode(part, add_special_tokens=special)
         for part, special in ((BEFORE_DOCUMENT, True), (BEFORE_QUERY, False))

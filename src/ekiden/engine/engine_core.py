@@ -322,14 +322,17 @@ class EngineCore:
 
     def _fail_step(self, turn: Turn, formed: FormationOutcome, message: str) -> list[RequestUpdate]:
         """The step's copies of blocks are lost: every sequence of the plan, and every one whose blocks were to move,
-        ends with an error, and the others go on."""
+        ends with an error, as does one that was to have a row and has a fault of its own; the others go on."""
         turn.failure = message
         now = turn.end = self._clock()
         self.kv.plan_executed()
-        lost = [*formed.sequences, *formed.preempted, *self._refilled.resumed, *self._just_paused]
+        lost = [*formed.sequences, *formed.failed, *formed.preempted, *self._refilled.resumed, *self._just_paused]
         self._swap_out, self._just_paused = [], []
         live = {s.request_id: s for s in lost if self.population.by_id.get(s.request_id) is s}
-        turn.updates = [self.retirement.end(s, FinishReason.ERROR, now, message) for s in live.values()]
+        turn.updates = [
+            self.retirement.end(s, FinishReason.ERROR, now, message if s.fault is None else s.fault.cause)
+            for s in live.values()
+        ]
         self._totals.count_step(turn)
         self._refilled = turn.refilled = self.refill.admit(now)
         return turn.updates

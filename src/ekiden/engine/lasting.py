@@ -118,7 +118,7 @@ class LastingStreams(StreamingEngine):
         verdict = judge(flights, marked(words, [flight.request_id for flight in flights]), run_id)
         self._totals.condemned += len(verdict.refused)
         self._fail(verdict.refused, EndsEngine("the engine has ended each time it was at this request"), failure)
-        text = f"{MAX_FRUITLESS} engines in a row ended before they gave this request a token"
+        text = "engine after engine has ended before it gave this request a token"
         self._fail(verdict.given_up, EngineDied(text), failure)
         waiting = self._in_flight()
         logger.warning(

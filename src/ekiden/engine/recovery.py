@@ -1,8 +1,8 @@
 """What becomes of the requests in flight when an engine ends: each is run again, given up, or refused.
 
 - A request goes on in the next engine with the tokens that its reader has (:class:`~ekiden.state.request.Carried`). It
-  is given up when :data:`MAX_FRUITLESS` engines in a row ended without giving it a token. Not counted are those that
-  gave others one while it waited its turn, or while what it had was computed again.
+  is given up when :data:`MAX_FRUITLESS` engines in a row ended without giving anybody a token, or :data:`MAX_TRIES`
+  without giving one to this request.
 - Which request ends engines is seen from the *places* (:mod:`ekiden.engine.marks`) at which they end. Requests are
   deterministic, so one that ends an engine has computed everything before its place and will end the next one at the
   same place. An end at what an engine has computed before accuses nobody. A request is refused when an engine ends
@@ -25,7 +25,7 @@ from ekiden.state.request import Carried, Finish, FinishReason, Request
 from ekiden.state.sequence import PauseReason
 
 MAX_FRUITLESS: Final = 5
-"""So many engines may end one after another without giving a request a token; then it is given up."""
+MAX_TRIES: Final = 20
 
 
 @dataclass(slots=True)
@@ -43,8 +43,10 @@ class InFlight:
     submitted: bool = False
     """The engine has it. It is held back while another one is watched."""
     ends: int = 0
-    """Engines that have ended while they had it; ``fruitless`` of them gave it nothing, after its newest token."""
+    """Engines that have ended while they had it."""
     fruitless: int = 0
+    """The newest of them that gave nobody a token; ``tries``: that gave it none."""
+    tries: int = 0
     watched: bool = False
     passed: int = -1
     """Engines have computed all its tokens before this position."""
@@ -63,7 +65,7 @@ class InFlight:
         """Whether the newest engine has given it a token."""
         return len(self.token_ids) > self._counted
 
-    def end(self, run_id: str | None, place: Place | None, *, others_moved: bool) -> bool:
+    def end(self, run_id: str | None, place: Place | None, *, any_moved: bool) -> bool:
         """An engine that had it has ended; True when it is the second to end at the place that the request has come
         to."""
         self.ends += 1
@@ -71,10 +73,9 @@ class InFlight:
         if self.token_ids:
             self.passed = max(self.passed, len(self.request.prompt_token_ids) + len(self.token_ids) - 1)
         came_to = place if place is not None and place[1] > self.passed else None
-        if moved:
-            self.fruitless, self.watched = 0, False
-        elif came_to is not None or not others_moved:
-            self.fruitless += 1
+        self.tries = 0 if moved else self.tries + 1
+        self.fruitless = 0 if any_moved else self.fruitless + 1
+        self.watched = self.watched and not moved
         if came_to is None:
             return False
         before, self.place = self.place, came_to
@@ -122,11 +123,11 @@ def judge(flights: Iterable[InFlight], marks: Mapping[str, Place], run_id: str |
     moved = any(flight.has_moved for flight in ran)
     for flight in ran:
         watched = flight.watched and not flight.has_moved
-        again = flight.end(run_id, marks.get(flight.request_id), others_moved=moved)
+        again = flight.end(run_id, marks.get(flight.request_id), any_moved=moved)
         flight.submitted = False
         if again and (watched or len(marks) == 1):
             verdict.refused.append(flight)
-        elif flight.fruitless >= MAX_FRUITLESS:
+        elif flight.fruitless >= MAX_FRUITLESS or flight.tries >= MAX_TRIES:
             verdict.given_up.append(flight)
         else:
             flight.watched = flight.watched or again

@@ -3,10 +3,10 @@
 The runner computes the rows and chooses their tokens; time is read from the injected clock.
 
 A step that fails is run again, once, without its copies of blocks, which have been made. If it fails again its rows are
-halved until those that cause it are alone; they end with the error, and all others have the very tokens that they would
-have had, because a row depends on no other (:class:`~ekiden.state.runner.ModelRunner`). When no row at all can be
-computed, the runner is asked to compute something of its own: if it cannot do that either, it is broken, and so is the
-process.
+halved until those that cause it are alone, and fail alone twice; they end with the error, and all others have the very
+tokens that they would have had, because a row depends on no other (:class:`~ekiden.state.runner.ModelRunner`). When no
+row at all can be computed, the runner is asked to compute something of its own: if it cannot do that either, it is
+broken, and so is the process.
 """
 
 import logging
@@ -53,8 +53,12 @@ class Advance:
         attempts, pending = 1, [range(len(rows))]
         while pending:
             part = pending.pop()
-            output = self._try(BatchPlan([rows[index] for index in part]))
+            tried = BatchPlan([rows[index] for index in part])
+            output = self._try(tried)
             attempts += 1
+            if not isinstance(output, StepOutput) and len(part) == 1 < len(rows):
+                output = self._try(tried)  # alone for the first time, so that it may have failed by chance
+                attempts += 1
             if isinstance(output, StepOutput):
                 outputs.append(output)
                 for index, result in zip(part, output.rows, strict=True):

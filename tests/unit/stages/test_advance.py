@@ -95,9 +95,23 @@ def test_the_rows_that_fail_are_found_and_the_others_have_their_results(
             assert f"{error.__name__}: planted in [{slot}]" in (result.error or "")
         else:
             assert result == RowResult((slot,))
-    assert output.attempts == len(runner.plans) <= 2 + 2 * 4 * len(culprits)
+    assert output.attempts == len(runner.plans) <= 2 + (2 * 4 + 1) * len(culprits)
     assert runner.checks == 0, "a row was computed, so the runner works"
     assert all(not plan.swap_out and not plan.swap_in for plan in runner.plans[1:])
+
+
+def test_a_row_that_fails_by_chance_beside_one_that_always_does_is_not_blamed() -> None:
+    chance = [RunnerError("by chance")]
+
+    def judge(slots: list[int]) -> None:
+        if 1 in slots:
+            raise RunnerError("planted")
+        if slots == [0] and chance:
+            raise chance.pop()
+
+    output = run(Runner(judge), 2)
+    assert output.rows[0] == RowResult((0,))
+    assert "planted" in (output.rows[1].error or "")
 
 
 def test_rows_that_fail_only_together_all_go_on() -> None:
