@@ -14,7 +14,8 @@ from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.engine_core import MAX_NOTED_REFUSALS
 from ekiden.engine.loop import MAX_QUEUED_NOTES
 from ekiden.evidence.decision_replay import replay
-from ekiden.evidence.reader import LedgerReader, find_request, request_detail_of
+from ekiden.evidence.reader import LedgerReader, request_detail_of
+from ekiden.evidence.runs import find_request
 from ekiden.evidence.why import Question, why
 from ekiden.state.request import Refusal, RefusalReason, RefusedCall, Request
 from ekiden.state.sampling_params import SamplingParams
