@@ -49,6 +49,8 @@ SCHEMAS: Final[tuple[Any, ...]] = (
     {"allOf": [{"type": "string"}, {"type": "integer"}]}, {"not": {}}, {"type": ["string", "null"], "format": "date"},
     {"type": "object", "additionalProperties": {"type": "array", "items": {"$ref": "#"}}},
 )  # fmt: skip
+MOST_BYTES: Final = 12 * 2**20
+"""Over the server's limit, and little enough that it reads all of it before it closes the connection."""
 LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 DEADLINE: Final = "x-request-deadline-ms"
 USUAL_DEADLINE: Final = "4000"
@@ -90,6 +92,11 @@ class Bodies:
 
     def draw(self) -> tuple[str, bytes, dict[str, str]]:
         """A path, a body and headers."""
+        while len((drawn := self._draw())[1]) > MOST_BYTES:
+            pass
+        return drawn
+
+    def _draw(self) -> tuple[str, bytes, dict[str, str]]:
         path = self._rng.choices(list(self.fields), [len(fields) for fields in self.fields.values()])[0]
         first, second = next(self._pairs[path])
         self.pairs_sent[f"{path} {first} {second}"] += 1

@@ -23,7 +23,7 @@ from tests.fuzz.attacks import ATTACKS
 from tests.fuzz.counted_server import TASKS_FILE
 from tests.fuzz.target import Target
 
-EXAMPLES = {"bodies": 60, "doors": 40, "leavers": 60, "http": 60, "schema": 5, "extremes": 600}
+EXAMPLES = {"bodies": 60, "doors": 40, "leavers": 60, "http": 60, "schema": 5, "extremes": 300}
 SETTINGS = ["--max-model-len", "512", "--max-num-seqs", "16", "--swap-size", "16MiB"]
 POOLS = {"room": "64MiB", "tiny": "6MiB"}
 """Sizes of the KV pool; a tiny one has as few blocks as a pool may have."""

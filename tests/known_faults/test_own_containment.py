@@ -213,14 +213,14 @@ def in_the_step_of_its_grammar(patch: Patch) -> dict[str, Any]:
     return _matcher(patch, "advance", Panic)
 
 
-def _detokenizer(patch: Patch, module: str) -> dict[str, Any]:
+def _detokenizer(patch: Patch, module: str, error: type[BaseException] = Planted) -> dict[str, Any]:
     class Failing(IncrementalText):
         fed = 0
 
         def feed(self, token_id: int) -> TextDelta:
             self.fed += 1
             if self.fed == 4 and MARK in self._stop:
-                _raise(Planted)
+                _raise(error)
             return super().feed(token_id)
 
     patch.setattr(f"{module}.IncrementalText", Failing)
@@ -231,8 +231,8 @@ def in_the_engines_detokenizer(patch: Patch) -> dict[str, Any]:
     return _detokenizer(patch, "ekiden.build.core")
 
 
-def in_the_answers_detokenizer(patch: Patch) -> dict[str, Any]:
-    return _detokenizer(patch, "ekiden.api.text_output")
+def in_the_answers_detokenizer(patch: Patch, error: type[BaseException] = Planted) -> dict[str, Any]:
+    return _detokenizer(patch, "ekiden.api.text_output", error)
 
 
 IN_THE_ENGINE: tuple[Callable[[Patch], dict[str, Any]], ...] = (
@@ -288,13 +288,16 @@ async def test_own_01_a_stream_that_had_begun_tells_the_fault_and_ends(core: Rea
     assert failed.text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.parametrize("error", [Planted, Panic])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_own_01_a_fault_in_the_answers_text(core: RealCore, monkeypatch: Patch, stream: bool) -> None:
+async def test_own_01_a_fault_in_the_answers_text(
+    core: RealCore, monkeypatch: Patch, stream: bool, error: type[BaseException]
+) -> None:
     """The HTTP process fails on one answer: that call is told so with its id, and what it had running ends."""
     with monkeypatch.context() as trial:
         fields = in_the_answers_detokenizer(trial) | {"stream": stream}
     _, usual = await company(core, fields)
-    in_the_answers_detokenizer(monkeypatch)
+    in_the_answers_detokenizer(monkeypatch, error)
     failed, found = await company(core, fields)
     request_id = failed.headers["x-ekiden-request-id"]
     assert failed.status_code == (200 if stream else 500)

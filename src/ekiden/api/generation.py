@@ -24,6 +24,7 @@ from ekiden.api.sse import SseWriter
 from ekiden.api.text import ModelText
 from ekiden.api.text_output import PLAIN_REASONS, Answer, Piece, joined
 from ekiden.engine.interface import EndsEngine, Engine, EngineDied
+from ekiden.state.containment import NOT_OF_ONE_REQUEST
 from ekiden.state.request import Finish, RefusalReason, Request
 
 T = TypeVar("T")
@@ -188,9 +189,9 @@ class Generation:
             if not events.started:
                 raise
             await events.close(writer.error(error))
-        except ClientDisconnect:
+        except (ClientDisconnect, asyncio.CancelledError, *NOT_OF_ONE_REQUEST):
             raise
-        except Exception:
+        except BaseException:  # a panic of a library in Rust is no Exception
             if not events.started:
                 raise
             # A fault of the server after the first byte becomes an event of the stream; details are logged.

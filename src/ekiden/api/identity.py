@@ -4,6 +4,7 @@
 as a key.
 """
 
+import asyncio
 import logging
 import re
 import uuid
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ekiden.api.asgi import ErrorResponse
 from ekiden.api.errors import internal
+from ekiden.state.containment import NOT_OF_ONE_REQUEST
 
 REQUEST_ID: Final = "ekiden.request_id"
 """Key of the request's id in the ASGI scope."""
@@ -68,7 +70,9 @@ class IdentityMiddleware:
 
         try:
             await self._app(scope, receive, send_with_ids)
-        except Exception:
+        except (asyncio.CancelledError, *NOT_OF_ONE_REQUEST):
+            raise
+        except BaseException:  # a panic of a library in Rust is no Exception
             # A fault of the server that nothing else handled. The client gets an error in its protocol.
             logger.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
             if started:

@@ -34,7 +34,10 @@ class Preparing:
         grammar = request.sampling.grammar
         if grammar is None or self._grammars is None:
             return False
-        compiling = self._grammars.submit(grammar)
+        try:
+            compiling = self._grammars.submit(grammar)
+        except Exception:  # noqa: BLE001 - intake meets the same error, where it ends this request alone
+            return False
         if compiling.done():
             return False
         self._held[request.request_id] = request

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from ekiden.build.engines import build_engine
@@ -148,3 +149,26 @@ async def test_a_model_without_text_refuses_grammars() -> None:
         _, _, refusal = await end_of(engine, constrained("r"))
     assert refusal.reason is RefusalReason.INVALID
     assert "writes no text" in refusal.message
+
+
+class BrokenCompiler(SlowCompiler):
+    def submit(self, grammar: Grammar) -> "Future[Any]":
+        raise RuntimeError("can't start new thread")
+
+    def compile(self, grammar: Grammar) -> Any:
+        return self.submit(grammar).result()
+
+
+async def test_a_compiler_that_cannot_even_begin_ends_its_request_alone() -> None:
+    parts = replace(make_fake_parts(make_config()), grammars=BrokenCompiler())  # type: ignore[arg-type]
+    async with AsyncEngine(build_engine(parts, make_config(), record=False)) as engine:
+        wanted = make_request("grammar", max_tokens=5)
+        sampling = msgspec.structs.replace(wanted.sampling, grammar=GRAMMAR)
+        failing = [update async for update in engine.generate(msgspec.structs.replace(wanted, sampling=sampling))]
+        plain = [update async for update in engine.generate(make_request("plain", max_tokens=5))]
+    refusal, finish = failing[-1].refusal, plain[-1].finish
+    assert refusal is not None
+    assert refusal.reason is RefusalReason.INTERNAL_ERROR
+    assert "can't start new thread" in refusal.message
+    assert finish is not None
+    assert finish.reason is FinishReason.LENGTH
