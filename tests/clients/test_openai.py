@@ -67,7 +67,7 @@ async def test_official_client_errors(live: Live, client):
         await client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=-1)
     assert wrong.value.param == "temperature"
     live.engine.dies_at = 1
-    with pytest.raises(openai.APIError, match="engine ended"):
+    with pytest.raises(openai.APIError, match="send the request again"):
         async for _ in await client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True):
             pass
 

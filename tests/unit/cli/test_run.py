@@ -68,7 +68,7 @@ def test_sampling_fields_go_over_the_models_defaults():
     assert params == SamplingParams(temperature=0.6, top_p=0.5, max_tokens=5, stop=("x",), stop_token_ids=(3,))
 
 
-@pytest.mark.parametrize("field", ['"temperature":-1', '"max_tokens":0', '"stop":""', '"stop_token_ids":[10]'])
+@pytest.mark.parametrize("field", ['"temperature":-1', '"max_tokens":-1', '"stop":""', '"stop_token_ids":[10]'])
 def test_sampling_that_cannot_work_names_its_field(field):
     line = read_line(b'{"prompt":"a",' + field.encode() + b"}")
     with pytest.raises(ValueError, match=field.split('"')[1]):

@@ -1,5 +1,6 @@
 """The live view agrees with the engine core whose turns it reads: slots, queue, memory, tokens, at any turn."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.store import LedgerWriter
 from ekiden.state.controls import ControlChange, ControlValue, SetBy, TenantLimits
 from ekiden.state.sequence import PauseReason, Sequence
+from tests.simulation.simulator import draw_world
 from tests.unit.evidence.directed import Directed
 from tests.unit.evidence.recorded import RecordedSimulation
 
@@ -116,7 +118,8 @@ def test_it_agrees_with_the_core(tmp_path: Path) -> None:
     """Over drawn worlds: small pools, pauses, failures, every batching policy and order."""
     states: set[SlotState] = set()
     looks = 0
-    for seed in range(SEEDS):
+    padded = (seed for seed in range(10 * SEEDS) if draw_world(random.Random(seed)).batching == "static-padded")
+    for seed in [*range(SEEDS), *padded]:  # a dummy row is seldom there when it is looked
         simulation = Checked(seed, tmp_path, every=EVERY)
         simulation.run()
         states |= simulation.states
