@@ -223,7 +223,9 @@ class ServerConfig(_Section):
         "or refuse the request with 400",
         choices=("ignore", "refuse"),
     )
-    stream_keep_alive: float = setting(15.0, "seconds without a token after which a stream gets a comment line", over=0)
+    stream_keep_alive: float = setting(
+        15.0, "seconds of silence after which a stream gets a comment line, or a ping", over=0
+    )
     shutdown_timeout: float = setting(30.0, "seconds that running requests get to finish at shutdown")
     log_level: str = setting("info", "debug, info, warning or error", choices=("debug", "info", "warning", "error"))
 

@@ -3,16 +3,18 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from msgspec.structs import replace
 
 from ekiden.api.binding import bind, url_of
 from ekiden.api.server import make_server
-from tests.api.scripted import QUICK, ScriptedEngine, make_app, make_tokenizer
+from tests.api.scripted import CONTEXT, QUICK, TEMPLATE, ScriptedEngine, make_app, make_tokenizer
 
 
 @dataclass
@@ -35,12 +37,27 @@ def memory_client(app: FastAPI) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
 
 
-@pytest.fixture
-async def memory() -> AsyncIterator[Memory]:
+@asynccontextmanager
+async def application(*, context: int = CONTEXT, template: str = TEMPLATE) -> AsyncIterator[Memory]:
+    """One of its own, whose model has a context of so many tokens."""
     engine = ScriptedEngine(make_tokenizer())
-    app = make_app(engine)
+    engine.card = replace(engine.card, max_model_len=context)
+    app = make_app(engine, template=template)
     async with memory_client(app) as http:
         yield Memory(engine, app, http)
+
+
+@pytest.fixture
+async def memory() -> AsyncIterator[Memory]:
+    async with application() as memory:
+        yield memory
+
+
+@pytest.fixture
+async def wide() -> AsyncIterator[Memory]:
+    """With room for instructions, tools and a history."""
+    async with application(context=20_000) as memory:
+        yield memory
 
 
 @dataclass

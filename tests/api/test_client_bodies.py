@@ -6,15 +6,12 @@ effect, sampling values that the engine is given, texts that the prompt holds, o
 """
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from tests.api.conftest import Memory, assert_error, events, memory_client
-from tests.api.scripted import ScriptedEngine, make_app, make_tokenizer
+from tests.api.conftest import Memory, assert_error, events
 
 BODIES = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))
@@ -22,20 +19,10 @@ BODIES = {
 }
 
 
-@pytest.fixture
-async def memory() -> AsyncIterator[Memory]:
-    """With room for a history."""
-    engine = ScriptedEngine(make_tokenizer())
-    engine.card = replace(engine.card, max_model_len=4000)
-    app = make_app(engine)
-    async with memory_client(app) as http:
-        yield Memory(engine, app, http)
-
-
 @pytest.mark.parametrize("name", BODIES)
-async def test_bodies_of_clients_are_answered(memory: Memory, name: str) -> None:
+async def test_bodies_of_clients_are_answered(wide: Memory, name: str) -> None:
     case: dict[str, Any] = BODIES[name]
-    response = await memory.http.post(case["path"], json=case["body"])
+    response = await wide.http.post(case["path"], json=case["body"])
     if "refused" in case:
         assert_error(response, 400, case["refused"])
         return
@@ -44,7 +31,7 @@ async def test_bodies_of_clients_are_answered(memory: Memory, name: str) -> None
     assert sorted(filter(None, told.split(", "))) == sorted(case["ignored"])
     answer = events(response.text)[1] if case["body"].get("stream") else response.json()
     assert answer["choices"]
-    (request,) = memory.engine.requests
+    (request,) = wide.engine.requests
     sampling = request.sampling
     given = {key: getattr(sampling, key) for key in case.get("sampling", {})}
     assert {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()} == case.get(
@@ -52,6 +39,6 @@ async def test_bodies_of_clients_are_answered(memory: Memory, name: str) -> None
     )
     constrained = ("structured_outputs", "grammar", "format", "extra_body")
     assert (sampling.grammar is not None) is any(key in case["body"] for key in constrained)
-    prompt = memory.engine.tokenizer.decode(request.prompt_token_ids, skip_special_tokens=False)
+    prompt = wide.engine.tokenizer.decode(request.prompt_token_ids, skip_special_tokens=False)
     for text in case.get("prompt", []):
         assert text in prompt

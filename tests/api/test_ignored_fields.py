@@ -2,12 +2,10 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-from msgspec.structs import replace
 
 from ekiden.api.ignored import MAX_KEY, MAX_NAMES
 from ekiden.config import Config, ServerConfig
@@ -16,13 +14,8 @@ from tests.api.scripted import MODEL, ScriptedEngine, make_app, make_tokenizer
 
 
 @pytest.fixture
-async def memory() -> AsyncIterator[Memory]:
-    """With room for tools and a history."""
-    engine = ScriptedEngine(make_tokenizer())
-    engine.card = replace(engine.card, max_model_len=4000)
-    app = make_app(engine)
-    async with memory_client(app) as http:
-        yield Memory(engine, app, http)
+def memory(wide: Memory) -> Memory:
+    return wide
 
 
 USER = {"role": "user", "content": "hi"}

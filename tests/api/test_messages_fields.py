@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
 from ekiden.api.ignored import HEADER
@@ -15,13 +14,6 @@ from tests.api.scripted import END, MODEL, say
 USER = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 CACHED = {"cache_control": {"type": "ephemeral"}}
-
-
-@pytest.fixture
-def wide(memory: Memory) -> Memory:
-    memory.engine.card = msgspec.structs.replace(memory.engine.card, max_model_len=20_000)
-    memory.app.state.doors.generation.text.max_model_len = 20_000
-    return memory
 
 
 async def message(

@@ -1,13 +1,11 @@
 """What this server has under its own names is done under the names that others give it, too."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from ekiden.state.sampling_params import GrammarKind, SamplingParams
-from tests.api.conftest import Memory, assert_error, events, memory_client
+from tests.api.conftest import Memory, application, assert_error, events, memory_client
 from tests.api.scripted import END, START, ScriptedEngine, make_app, make_tokenizer, say
 
 USER = {"role": "user", "content": "hi"}
@@ -15,30 +13,8 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 
 
 @pytest.fixture
-async def memory() -> AsyncIterator[Memory]:
-    async with client() as memory:
-        yield memory
-
-
-def client(template: str | None = None) -> "Client":
-    return Client(template)
-
-
-class Client:
-    """A server with room for a history, and maybe a template of its own."""
-
-    def __init__(self, template: str | None) -> None:
-        engine = ScriptedEngine(make_tokenizer())
-        engine.card = replace(engine.card, max_model_len=4000)
-        app = make_app(engine) if template is None else make_app(engine, template=template)
-        self.memory = Memory(engine, app, memory_client(app))
-
-    async def __aenter__(self) -> Memory:
-        await self.memory.http.__aenter__()
-        return self.memory
-
-    async def __aexit__(self, *failure: Any) -> None:
-        await self.memory.http.__aexit__(*failure)
+def memory(wide: Memory) -> Memory:
+    return wide
 
 
 async def sampling(memory: Memory, **fields: Any) -> SamplingParams:
@@ -218,7 +194,7 @@ async def test_no_system_message_is_lost(template: str, prompt: str) -> None:
         {"role": "developer", "content": "B"},
         {"role": "user", "content": "yo"},
     ]
-    async with client(template) as memory:
+    async with application(template=template, context=4000) as memory:
         response = await memory.chat(messages)
         assert response.status_code == 200, response.text
         assert prompt_of(memory) == prompt

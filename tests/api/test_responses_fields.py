@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
 from ekiden.api.ignored import HEADER
@@ -24,13 +23,6 @@ CRM = {
     "description": "About customers.",
     "tools": [{**GET, "description": "Finds one."}, {"type": "custom", "name": "note"}, {"type": "local_shell"}],
 }
-
-
-@pytest.fixture
-def wide(memory: Memory) -> Memory:
-    memory.engine.card = msgspec.structs.replace(memory.engine.card, max_model_len=20_000)
-    memory.app.state.doors.generation.text.max_model_len = 20_000
-    return memory
 
 
 async def respond(memory: Memory, **fields: Any) -> tuple[Any, list[str]]:

@@ -1,6 +1,7 @@
 """Whole conversations of agents, streamed: a tool call, its result, and the answer, as each agent puts them.
 
-The bodies in ``agents/`` were written by us from what the agents document and send; ``base`` is what all turns share.
+The bodies in ``tests/data/agents`` were written by us from what the agents document and send; ``base`` is what all
+turns share.
 """
 
 import json
@@ -8,21 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import anthropic.types
-import msgspec
 import openai.types.chat
 import openai.types.responses
 import pytest
 from pydantic import TypeAdapter
 
 from ekiden.api.ignored import HEADER
-from tests.api.conftest import Memory, memory
+from tests.api.conftest import Memory, wide
 from tests.api.scripted import END, say
 
-__all__ = ["memory"]
+__all__ = ["wide"]
 
 AGENTS = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))
-    for path in (Path(__file__).parent / "agents").glob("*.json")
+    for path in (Path(__file__).parents[1] / "data" / "agents").glob("*.json")
 }
 TURNS = [
     pytest.param(name, turn, id=f"{name}-{index + 1}")
@@ -84,14 +84,6 @@ def of_messages(data: list[str]) -> Told:
 
 
 READERS = {"chat": of_chat, "responses": of_responses, "messages": of_messages}
-
-
-@pytest.fixture
-def wide(memory: Memory) -> Memory:
-    """A context that is long enough for instructions and tools."""
-    memory.engine.card = msgspec.structs.replace(memory.engine.card, max_model_len=20_000)
-    memory.app.state.doors.generation.text.max_model_len = 20_000
-    return memory
 
 
 @pytest.mark.parametrize(("name", "turn"), TURNS)

@@ -18,7 +18,8 @@ from ekiden.config import LedgerConfig
 from ekiden.engine.process import EngineClient
 from ekiden.evidence.decision_replay import replay
 from ekiden.evidence.explain import explain
-from ekiden.evidence.reader import LedgerReader, find_request
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.runs import find_request
 from ekiden.ledger.records import ENGINE_ENDED
 from ekiden.ledger.retention import runs_in
 from ekiden.models.chat_template import ChatTemplate

@@ -21,7 +21,8 @@ from ekiden.api.errors import ApiError, ledger_off, shown
 from ekiden.api.generation import Generation
 from ekiden.config import Config
 from ekiden.evidence.explain import Explanation, explain
-from ekiden.evidence.reader import LedgerReadError, find_request
+from ekiden.evidence.reader import LedgerReadError
+from ekiden.evidence.runs import find_request
 from ekiden.ledger.records import RequestRow
 from ekiden.ledger.retention import ledger_folder
 

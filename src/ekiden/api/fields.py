@@ -116,7 +116,7 @@ MaxTokens = Annotated[int, Within(ANSWER_LENGTH)]
 RepetitionPenalty = Annotated[float, Within(BOUNDS["repetition_penalty"])]
 NumPredict = Annotated[int, ReadBy(_read_num_predict, {"type": "integer", "minimum": -2})]
 Choices = Annotated[int, Within(Bound(1, MAX_CHOICES, f"between 1 and {MAX_CHOICES}"))]
-Priority = Annotated[int, Within(Bound(-(2**31), 2**31 - 1, "a whole number of at most 32 bits"))]
+Priority = Annotated[int, Within(Bound(-MOST_32 - 1, MOST_32, "a whole number of at most 32 bits"))]
 Count = Annotated[int, Within(Bound(1, MOST_32, f"between 1 and {MOST_32}"))]
 Seed = Annotated[int, Within(BOUNDS["seed"])]
 MinP = Annotated[float, Within(BOUNDS["min_p"])]
@@ -155,7 +155,6 @@ class StreamOptions(Strict):
     continuous_usage_stats: bool | None = None
 
 
-MetadataStrings = Annotated[dict[str, str], Field(max_length=16)]
 NOT_STORED: Final = "answers are not stored"
 ONE_TIER: Final = "there is one tier"
 FOUND_BY_CONTENT: Final = "prefixes are found by their content"

@@ -1,6 +1,6 @@
 """Checks of values that are read by hand, because one field may hold several shapes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
@@ -33,19 +33,20 @@ def string_field(item: dict[str, Any], key: str, at: str) -> str:
     return value
 
 
-def joined_text(value: Any, at: str = "", *, kinds: Mapping[str, str], noun: str = "parts") -> str:
-    """A string, or a list of text parts, joined by line breaks. Other keys of a part are judged elsewhere.
+TEXT_PARTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""The types of parts that hold text, under the names of both of OpenAI's APIs, each with the key of the text."""
 
-    ``kinds``: the types of parts that hold text, with the key of it.
-    """
+
+def joined_text(value: Any, at: str = "") -> str:
+    """A string, or a list of text parts, joined by line breaks. Other keys of a part are judged elsewhere."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise rule(f"is {shown(value)}; it must be a string or a list of text {noun}", at)
+        raise rule(f"is {shown(value)}; it must be a string or a list of text parts", at)
     texts: list[str] = []
     for where, part in objects(value, at):
         kind = part.get("type")
-        if not isinstance(kind, str) or kind not in kinds:
-            raise rule(f"is {shown(kind)}; the model takes text {noun} only", f"{where}.type")
-        texts.append(string_field(part, kinds[kind], where))
+        if not isinstance(kind, str) or kind not in TEXT_PARTS:
+            raise rule(f"is {shown(kind)}; the model takes text parts only", f"{where}.type")
+        texts.append(string_field(part, TEXT_PARTS[kind], where))
     return "\n".join(texts)

@@ -38,7 +38,7 @@ UNRECORDED: Final = "unrecorded"
 """Where a request was refused: by the HTTP layer, by the engine's first stage, or by the HTTP layer where no ledger has
 it: for its key, or because no engine ran."""
 
-_UNRECORDED: Final = (
+_UNRECORDED_REASONS: Final = (
     RefusalReason.INVALID_API_KEY,
     RefusalReason.INSUFFICIENT_SCOPE,
     RefusalReason.ENGINE_UNAVAILABLE,
@@ -90,7 +90,7 @@ class EngineCollector(Collector):
     """The engine's snapshot as metric families."""
 
     def __init__(self, stats: Callable[[], EngineStats], healthy: Callable[[], bool], model_name: str) -> None:
-        self.unrecorded = Counts(dict.fromkeys(_UNRECORDED, 0))
+        self.unrecorded = Counts(dict.fromkeys(_UNRECORDED_REASONS, 0))
         self._stats = stats
         self._healthy = healthy
         self._labels = [model_name, ENGINE]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from ekiden.models.chat_template import ChatTemplate
+from ekiden.models.thinking import KNOWN_MARKS, MISTRAL, THINK, Marks
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.sampling_params import Thinking
 
@@ -19,13 +20,6 @@ THOUGHT: Final = "reasoning_content"
 """The key of an earlier message's reasoning, for templates."""
 
 
-class Marks(NamedTuple):
-    opening: str
-    closing: str
-
-
-THINK: Final = Marks("<think>", "</think>")
-MISTRAL: Final = Marks("[THINK]", "[/THINK]")
 _PARSERS: Final = {"think": THINK, "qwen3": THINK, "deepseek_r1": THINK, "mistral": MISTRAL, "none": None}
 
 
@@ -34,7 +28,7 @@ def marks_of(parser: str, template: ChatTemplate | None, tokenizer: Tokenizer) -
     if parser != "auto":
         return _PARSERS[parser]
     source = "" if template is None else template.source + template.tool_source
-    for marks in (THINK, MISTRAL):
+    for marks in KNOWN_MARKS:
         if any(mark in source or mark in tokenizer.added.values() for mark in marks):
             return marks
     return THINK if template is not None and not template.variables.isdisjoint(SWITCHES) else None

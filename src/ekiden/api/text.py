@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ekiden.api.reasoning import Marks
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.template_worker import WORKERS
+from ekiden.models.thinking import Marks
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
 

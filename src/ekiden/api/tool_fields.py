@@ -15,6 +15,8 @@ from ekiden.api.json_schema import TEXT, any_of, open_object
 from ekiden.api.schema_base import ReadBy, Strict
 from ekiden.api.shape import Objects, Shape
 
+T = TypeVar("T")
+
 MAX_TOOLS: Final = 128
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
@@ -23,7 +25,6 @@ class LeftOut(Strict):
     """Stands for a tool of a type that this server cannot run. The model does not see it."""
 
 
-T = TypeVar("T")
 Tools = Annotated[list[T], Field(fail_fast=True, max_length=MAX_TOOLS)]
 
 
@@ -68,6 +69,16 @@ class FunctionTyped(Strict):
     type: Literal["function"]
 
 
+def no_allowed_tools(kind: Any) -> None:
+    """Raise a :func:`rule` for this type of ``tool_choice``.
+
+    It is valid in OpenAI's API, but leaving the other tools out has the same effect.
+    """
+    if kind == "allowed_tools":
+        way_out = "send in tools only the functions that may be called"
+        raise rule(f"is 'allowed_tools', which is not taken; {way_out}", ".type")
+
+
 def _read_choice(value: Any) -> ToolChoice:
     if value == "any":  # Mistral's word
         return "required"
@@ -75,10 +86,7 @@ def _read_choice(value: Any) -> ToolChoice:
         chosen: Literal["none", "auto", "required"] = value
         return chosen
     kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "allowed_tools":
-        # Valid in OpenAI's API, but leaving the other tools out has the same effect.
-        way_out = "send in tools only the functions that may be called"
-        raise rule(f"is 'allowed_tools', which is not taken; {way_out}", ".type")
+    no_allowed_tools(kind)
     if kind != "function":
         raise rule(f"is {shown(value)}; it must be 'none', 'auto', 'required' or one function by its name")
     function = value.get("function")

@@ -22,8 +22,6 @@ PREFIX = "EKIDEN_"
 CONFIG_VARIABLE = "EKIDEN_CONFIG"
 DEBUG_VARIABLE = "EKIDEN_DEBUG"
 _SECRET = "api_key"
-_NO_TEXT = re.compile("[\ud800-\udfff]")
-"""What Python reads for bytes that are not in the locale's encoding."""
 # A Kubernetes service called "ekiden" puts EKIDEN_PORT=tcp://..., EKIDEN_SERVICE_HOST and the like into every pod.
 _SERVICE_LINK = re.compile(r"EKIDEN_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 ROOMS: dict[str, type] = {name: room for name, room in get_type_hints(Config).items() if name != "tenants"}
@@ -190,12 +188,17 @@ def _check_toml(setting: Setting, value: object, path: Path) -> Value:
     return value  # type: ignore[return-value]  # kind is one of the four types of Value
 
 
+def is_text(given: str) -> bool:
+    """False for an argument or a variable that came with bytes which the locale's encoding does not have."""
+    return not any("\ud800" <= character <= "\udfff" for character in given)
+
+
 def _parse(setting: Setting, text: str, source: str) -> Value:
     """The value of a flag's or variable's text. Empty text means "no value" for settings that may have none."""
     if text == "" and setting.optional:
         return None
     read, wanted = _KINDS[setting.kind]
-    if _NO_TEXT.search(text):
+    if not is_text(text):
         raise ConfigError(f"{setting.name} from {source} holds bytes that are no text; write it in UTF-8")
     try:
         return read(text)

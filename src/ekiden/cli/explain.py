@@ -11,7 +11,8 @@ from ekiden.cli.options import Resolved
 from ekiden.cli.runs import folder_of, folder_options, open_run
 from ekiden.cli.terminal import out, plain_table, print_json, say
 from ekiden.evidence.explain import CauseShare, Explanation, explain, worst
-from ekiden.evidence.reader import LedgerReader, LedgerReadError, find_request
+from ekiden.evidence.reader import LedgerReader, LedgerReadError
+from ekiden.evidence.runs import find_request
 from ekiden.evidence.why import Answer, Question, why
 from ekiden.evidence.words import seconds
 from ekiden.ledger.records import RequestRow

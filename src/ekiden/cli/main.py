@@ -14,7 +14,7 @@ from typing import cast
 
 import click
 
-from ekiden.build.config_sources import DEBUG_VARIABLE, nearest
+from ekiden.build.config_sources import DEBUG_VARIABLE, is_text, nearest
 from ekiden.cli import streams
 from ekiden.errors import UserError
 from ekiden.version import __version__
@@ -87,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     try:
         for argument in arguments:
-            if not streams.is_text(argument):
+            if not is_text(argument):
                 encoding = sys.getfilesystemencoding()
                 raise UserError(f"the argument {argument!a:.80} holds bytes that are no {encoding}; write it in that")
         status = cli.main(args=arguments, prog_name="ekiden", standalone_mode=False)

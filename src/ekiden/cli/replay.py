@@ -18,7 +18,8 @@ from ekiden.cli.runs import folder_of, folder_options, open_run
 from ekiden.cli.terminal import out, plain_table, print_json, say
 from ekiden.config import BATCHING, ORDERS
 from ekiden.errors import UserError
-from ekiden.evidence.reader import LedgerReader, open_runs
+from ekiden.evidence.reader import LedgerReader
+from ekiden.evidence.runs import open_runs
 from ekiden.evidence.words import seconds
 
 _CHANGES = (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.reader import open_run as open_named
+from ekiden.evidence.runs import open_run as open_named
 from ekiden.ledger.retention import ledger_folder
 
 folder_options = settings_options(

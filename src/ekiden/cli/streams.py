@@ -56,11 +56,6 @@ def flushed(status: int) -> int:
     return status or 1
 
 
-def is_text(argument: str) -> bool:
-    """False when it came with bytes that the locale's encoding has not."""
-    return not any("\ud800" <= character <= "\udfff" for character in argument)
-
-
 def encodable(text: str) -> bool:
     """True when standard output can show every character."""
     try:

@@ -25,7 +25,7 @@ from ekiden.errors import UserError
 from ekiden.evaluation.target import Target
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
-from ekiden.evidence.reader import open_run
+from ekiden.evidence.runs import open_run
 
 _PATIENCE = 10.0
 """Seconds that a server may take for an answer."""

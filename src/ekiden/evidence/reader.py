@@ -1,11 +1,9 @@
 """Reads stored runs. Opens files read-only, also while an engine is writing to them. All SQL of the readers is here.
 
 A file that an earlier version wrote may lack columns that were added since: its rows get the defaults of the row types.
-A file that is damaged is named once, as a warning in the log, where others can be read in its place.
 """
 
 import heapq
-import logging
 import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
@@ -35,15 +33,10 @@ from ekiden.ledger.records import (
     TurnInputs,
     TurnRow,
 )
-from ekiden.ledger.retention import is_being_written, runs_in
+from ekiden.ledger.retention import is_being_written
 
 OLDEST_FORMAT: Final = 2
 """Ledgers from this format on can be read."""
-
-logger = logging.getLogger(__name__)
-
-_named: set[Path] = set()
-"""Files that this process has told it cannot read."""
 
 Row = TypeVar("Row", TurnRow, RequestRow, EndRow, ControlRow)
 _BLOBS: Final = frozenset({"detail", "inputs", "decisions"})
@@ -128,12 +121,12 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
             readable = f"{OLDEST_FORMAT} to {FORMAT}"
             raise LedgerReadError(f"{self.path} has ledger format {found.format}; this version reads {readable}")
         if lacking := set(TABLES.values()) - tables:
-            raise _damaged(self.path, f"it has no table {', '.join(sorted(lacking))}")
+            raise damaged(self.path, f"it has no table {', '.join(sorted(lacking))}")
         # Pages may lie in the log beside the file until a writer has ended.
         wanting = bytes_needed - self.path.stat().st_size
         log = self.path.with_name(self.path.name + "-wal")
         if wanting > 0 and not (log.exists() and log.stat().st_size) and not is_being_written(self.path):
-            raise _damaged(self.path, f"{wanting:,} bytes are missing at its end")
+            raise damaged(self.path, f"{wanting:,} bytes are missing at its end")
         return found
 
     def close(self) -> None:
@@ -143,7 +136,7 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
         """Also what turns out to be damaged only while it is read is told as the others are."""
         self.close()
         if isinstance(error, sqlite3.DatabaseError | msgspec.DecodeError):
-            raise _damaged(self.path, error) from error
+            raise damaged(self.path, error) from error
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -365,58 +358,6 @@ def _unreadable(path: Path, error: Exception) -> LedgerReadError:
     return LedgerReadError(f"{path} is not a ledger of this version of Ekiden: {error}")
 
 
-def _damaged(path: Path, why: object) -> LedgerReadError:
+def damaged(path: Path, why: object) -> LedgerReadError:
+    """The error for a file that is a ledger and cannot be read to its end."""
     return LedgerReadError(f"{path} is damaged: {why}")
-
-
-def open_runs(folder: Path) -> Iterator[LedgerReader]:
-    """The runs of a folder, newest first, opened; the caller closes each.
-
-    A file that cannot be read is left out, and named in the log the first time.
-    """
-    for path in runs_in(folder):
-        try:
-            yield LedgerReader(path)
-        except LedgerReadError as error:
-            _leave_out(path, error)
-
-
-def _leave_out(path: Path, error: Exception) -> None:
-    if path not in _named and path.exists():  # else retention has deleted it meanwhile
-        _named.add(path)
-        logger.warning("a recorded run is left out: %s", error)
-
-
-def open_run(folder: Path, run: str) -> LedgerReader:
-    """A run given by its id, the beginning of its id, its path, or ``last``: the newest that can be read."""
-    if run == "last" and (newest := next(open_runs(folder), None)) is not None:
-        return newest
-    path = Path(run)
-    if path.is_file():
-        return LedgerReader(path)
-    matching = [path for path in runs_in(folder) if path.stem.startswith(run)]
-    if len(matching) == 1:
-        return LedgerReader(matching[0])
-    if matching:
-        raise LedgerReadError(f"{run!r} begins the names of {len(matching)} runs in {folder}; give more of it")
-    raise LedgerReadError(f"no run {run!r} in {folder} (`ekiden replay --list` shows the recorded ones)")
-
-
-def find_request(folder: Path, request_id: str) -> tuple[LedgerReader, list[RequestRow]]:
-    """The newest run of a folder that knows a request, opened, and the requests with that id.
-
-    Raises :class:`LedgerReadError` when no run does.
-    """
-    for reader in open_runs(folder):
-        rows: list[RequestRow] = []
-        try:
-            rows = reader.requests_named(request_id)
-        except sqlite3.DatabaseError as error:
-            _leave_out(reader.path, _damaged(reader.path, error))
-        if rows:
-            return reader, rows
-        reader.close()
-    raise LedgerReadError(
-        f"no request {request_id!r} in {folder} ({len(runs_in(folder))} recorded runs); the id is the one in the "
-        "response's x-ekiden-request-id header, and requests before the ledger's retention are gone"
-    )

@@ -8,10 +8,21 @@ Rules:
 """
 
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from ekiden.state.sampling_params import Thinking
 
+
+class Marks(NamedTuple):
+    """How a family of models marks its reasoning."""
+
+    opening: str
+    closing: str
+
+
+THINK: Final = Marks("<think>", "</think>")
+MISTRAL: Final = Marks("[THINK]", "[/THINK]")
+KNOWN_MARKS: Final = (THINK, MISTRAL)
 MAX_SPACE: Final = 64
 """Characters of white space that may come before an opening mark."""
 

@@ -271,7 +271,7 @@ def _ranked_merges(described: _Metadata, scores: npt.NDArray[np.floating[Any]]) 
     for _, pieces in sorted(by_score.items(), reverse=True):
         if len(pieces) == 1:
             (cuts,) = pieces.values()
-            merges += sorted(cuts, key=lambda cut: (normal[cut[0]], normal[cut[1]]))
+            merges += sorted(cuts, key=lambda pair: (normal[pair[0]], normal[pair[1]]))
             continue
         character = next(iter(pieces))[0]
         runs = {text for group in by_score.values() for text in group if set(text) == {character}}

@@ -2,16 +2,18 @@
 
 import json
 
+from ekiden.models.thinking import KNOWN_MARKS
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.sampling_params import Thinking
 
-OPENINGS = ("<think>", "[THINK]")
-"""Marks that begin reasoning. Their tokens match no text in a grammar, so that free text cannot swallow them."""
-
 
 def opening_tokens(tokenizer: Tokenizer) -> set[int]:
-    """The tokens of the marks, in a vocabulary that has them."""
-    return {token for token in map(tokenizer.token_to_id, OPENINGS) if token is not None}
+    """The tokens of the marks that begin reasoning, in a vocabulary that has them.
+
+    They match no text in a grammar, so that free text cannot swallow them.
+    """
+    found = (tokenizer.token_to_id(marks.opening) for marks in KNOWN_MARKS)
+    return {token for token in found if token is not None}
 
 
 def after_thinking(answer: str, thinking: Thinking, tokenizer: Tokenizer, header: str) -> str:

@@ -121,7 +121,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "top_p": Bound(0, 1, "over 0 and at most 1", above=True),
     "top_k": Bound(0, MOST_32, f"0 (all tokens) or a whole number up to {MOST_32}"),
     "min_p": Bound(0, 1, "between 0 and 1"),
-    "seed": Bound(-(2**63), 2**63 - 1, "a whole number of at most 64 bits"),
+    "seed": Bound(-MOST_64 - 1, MOST_64, "a whole number of at most 64 bits"),
     "max_tokens": Bound(0, MOST_64, f"between 0 and {MOST_64}"),
     "min_tokens": Bound(0, MOST_64, f"between 0 and {MOST_64}"),
     "presence_penalty": Bound(-2, 2, "between -2 and 2"),

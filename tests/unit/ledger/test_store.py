@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ekiden.evidence.reader import LedgerReader, LedgerReadError, find_request, open_run
+from ekiden.evidence.reader import LedgerReader, LedgerReadError
+from ekiden.evidence.runs import find_request, open_run
 from ekiden.ledger.records import Rows, RunHeader
 from ekiden.ledger.retention import Retention, is_being_written, runs_in, size_of
 from ekiden.ledger.store import LedgerWriter

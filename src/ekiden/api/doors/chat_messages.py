@@ -16,7 +16,6 @@ from ekiden.api.schema_base import ReadBy, Strict
 from ekiden.api.shape import Fate, Shape, ignored, refused
 from ekiden.state.sampling_params import MAX_ENTRIES
 
-_PART_KINDS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _PART_SHAPE: Final = Shape(
     names=frozenset({"type", "text", "refusal"}), fates={"cache_control": ignored(FOUND_BY_CONTENT)}
 )
@@ -30,7 +29,7 @@ _ARGUMENTS_SCHEMA: Final = any_of(TEXT, {"type": "object"})
 
 def _read_content(value: Any) -> str | None:
     """An empty list counts as absent. Parts under the names of the newer API are taken too."""
-    return None if value == [] else joined_text(value, kinds=_PART_KINDS)
+    return None if value == [] else joined_text(value)
 
 
 def _read_arguments(value: Any) -> str:

@@ -8,16 +8,13 @@ from ekiden.api.call import EarlierCall, Message, earlier_call
 from ekiden.api.doors.responses_tools import TOOL_SHAPE, Placed, custom_arguments, model_name, read_tools
 from ekiden.api.errors import shown
 from ekiden.api.fields import MAX_MESSAGES
-from ekiden.api.hand_checks import objects, rule, string_field
+from ekiden.api.hand_checks import joined_text, objects, rule, string_field
 from ekiden.api.json_schema import TEXT, any_of, array
 from ekiden.api.lone_surrogates import sound_arguments
 from ekiden.api.shape import Objects, Shape
 
 _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 """``developer`` is the newer name of ``system``, which templates know."""
-
-_TEXTS: Final = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
-"""The key of the text in each type of part."""
 
 _OWN_CALLS: Final = {"local_shell_call": "action", "shell_call": "action", "apply_patch_call": "operation"}
 """Calls of tools that have a type in place of a name, and the key of what is asked of them."""
@@ -98,7 +95,7 @@ def _message(item: dict[str, Any], where: str) -> Message:
     role = item.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise rule(f"is {shown(role)}; it must be 'user', 'assistant', 'system' or 'developer'", f"{where}.role")
-    return {"role": _ROLES[role], "content": _text(item.get("content"), f"{where}.content")}
+    return {"role": _ROLES[role], "content": joined_text(item.get("content"), f"{where}.content")}
 
 
 def _add_thoughts(message: Message, thoughts: list[str]) -> None:
@@ -147,18 +144,4 @@ def _output(value: Any, where: str) -> str:
     """What a tool gave back; the outputs of a shell are a list of objects, written out as JSON."""
     if isinstance(value, list) and value and all(isinstance(each, dict) and "stdout" in each for each in value):
         return json.dumps(value, ensure_ascii=False)
-    return _text(value, where)
-
-
-def _text(value: Any, where: str) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise rule(f"is {shown(value)}; it must be a string or a list of text parts", where)
-    texts: list[str] = []
-    for at, part in objects(value, where):
-        kind = part.get("type")
-        if not isinstance(kind, str) or kind not in _TEXTS:
-            raise rule(f"is {shown(kind)}; the model takes text parts only", f"{at}.type")
-        texts.append(string_field(part, _TEXTS[kind], at))
-    return "\n".join(texts)
+    return joined_text(value, where)

@@ -17,7 +17,7 @@ from ekiden.api.hand_checks import rule, string_field
 from ekiden.api.json_schema import TEXT, any_of, closed_object, open_object
 from ekiden.api.schema_base import ReadBy, Strict, rule_of
 from ekiden.api.shape import Fate, Shape, ignored
-from ekiden.api.tool_fields import FunctionName, LeftOut, OfTypes, Tools, kept
+from ekiden.api.tool_fields import FunctionName, LeftOut, OfTypes, Tools, kept, no_allowed_tools
 
 INPUT: Final = "input"
 """The one parameter of a custom tool."""
@@ -166,10 +166,7 @@ def _read_choice(value: Any) -> _Mode | OneTool:
         mode: _Mode = value
         return mode
     kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "allowed_tools":
-        # Valid in OpenAI's API, but leaving the other tools out has the same effect.
-        way_out = "send in tools only the functions that may be called"
-        raise rule(f"is 'allowed_tools', which is not taken; {way_out}", ".type")
+    no_allowed_tools(kind)
     if not isinstance(kind, str):
         raise rule(f"is {shown(value)}; it must be 'none', 'auto', 'required' or one function by its name")
     if kind not in _INNER_TYPES:
