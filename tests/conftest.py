@@ -20,7 +20,10 @@ settings.load_profile("ekiden")
 TESTS = Path(__file__).parent
 FOLDERS = {"backends": "model", "endtoend": "model", "clients": "program", "fuzz": "program"}
 FIXTURES = {"smollm2_files": "model"}
-LONG = {"test_engines.py", "test_draw.py", "test_health.py", "test_replay.py", "test_noted_refusals.py", "test_live.py"}
+LONG = {
+    "test_engines.py", "test_draw.py", "test_health.py", "test_replay.py", "test_noted_refusals.py", "test_live.py",
+    "test_programs.py",
+}  # fmt: skip
 """Files of several seconds; those of the end-to-end tests take longer still."""
 
 

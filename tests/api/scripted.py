@@ -62,6 +62,7 @@ def make_tokenizer(*, adds_bos: bool = False) -> Tokenizer:
         prefix=(BOS,) if adds_bos else (),
         bos_token_id=BOS if adds_bos else None,
         eos_token_ids=frozenset({END}),
+        eos_token="<|im_end|>",
         vocab_size=VOCAB_SIZE,
     )
 

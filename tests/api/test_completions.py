@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ekiden.api.schema_base import parse
 from tests.api.conftest import Memory, assert_error, events, memory_client
 from tests.api.scripted import (
     BOS,
@@ -231,3 +232,33 @@ async def test_long_text_is_encoded_off_the_event_loop(memory: Memory, monkeypat
     assert (await memory.complete("hi")).status_code == 200
     go_on.set()
     assert_error(await call, 400, "prompt", "context_length_exceeded")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+async def test_a_large_body_is_read_off_the_event_loop(memory: Memory, monkeypatch, path: str) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    def slow(model, body, **options):
+        if len(body) > 65536:
+            reading.set()
+            assert go_on.wait(10)
+        return parse(model, body, **options)
+
+    monkeypatch.setattr("ekiden.api.doors.door.parse", slow)
+    body = {"model": MODEL, "prompt": "hi", **{f"unknown_{number}": 1 for number in range(5000)}}
+    call = asyncio.create_task(memory.http.post(path, json=body))
+    assert await asyncio.to_thread(reading.wait, 10)
+    assert (await memory.http.get("/health")).status_code == 200
+    assert (await memory.complete("hi")).status_code == 200
+    go_on.set()
+    assert (await call).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("prompt", [[5]] * 4000), ("prompt", ["x"] * 4000), ("logit_bias", dict.fromkeys(map(str, range(4000)), "x"))],
+    ids=["token lists", "texts", "biases"],
+)
+async def test_what_has_too_many_entries_is_not_looked_through(memory: Memory, field: str, value: Any) -> None:
+    response = await memory.http.post("/v1/completions", json={"model": MODEL, "prompt": "hi", field: value})
+    assert "has 4000 entries; at most" in assert_error(response, 400, field)

@@ -6,7 +6,7 @@ import pytest
 
 from ekiden.state.sampling_params import GrammarKind, SamplingParams
 from tests.api.conftest import Memory, application, assert_error, events, memory_client
-from tests.api.scripted import ScriptedEngine, make_app, make_tokenizer
+from tests.api.scripted import END, START, ScriptedEngine, make_app, make_tokenizer, say
 
 USER = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -75,7 +75,6 @@ async def test_options_stand_behind_the_fields_outside(memory: Memory) -> None:
         ({"format": "xml"}, "format"),
         ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
         ({"response_format": {"type": "json_object", "zzz": 1}}, "response_format.zzz"),
-        ({"skip_special_tokens": False}, "skip_special_tokens"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"stop": [f"{number}" for number in range(65)]}, "stop"),
         ({"stop": ["x" * 1000] * 5}, "stop"),
@@ -239,3 +238,19 @@ async def test_arguments_may_be_an_object(memory: Memory) -> None:
         assert (await memory.chat(turn(arguments))).status_code == 200
     assert memory.engine.requests[0].prompt_token_ids == memory.engine.requests[1].prompt_token_ids
     assert_error(await memory.chat(turn(5)), 400, "messages[1].tool_calls[0].function.arguments")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_special_tokens_are_part_of_the_text_where_a_client_wants_them(memory: Memory, stream: bool) -> None:
+    memory.engine.script = lambda request: [*say("a"), START, *say("b"), END]
+    for wanted, text in ((False, "a<|im_start|>b"), (True, "ab"), (None, "ab")):
+        asked = {"skip_special_tokens": wanted, "stream": stream}
+        for response in (await memory.chat(**asked, logprobs=True), await memory.complete(**asked, logprobs=0)):
+            assert response.status_code == 200, response.text
+            answers = events(response.text) if stream else [response.json()]
+            choices = [choice for answer in answers for choice in answer["choices"]]
+            parts = [choice.get("delta", choice.get("message", choice)) for choice in choices]
+            assert "".join(part.get("content") or part.get("text") or "" for part in parts) == text
+            assert choices[-1]["finish_reason"] == "stop"
+        offsets = [at for choice in choices for at in (choice["logprobs"] or {}).get("text_offset", ())]
+        assert offsets == [0, 1, text.index("b")]

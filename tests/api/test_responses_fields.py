@@ -280,3 +280,11 @@ async def test_the_usage_has_what_typed_clients_ask_for(memory: Memory) -> None:
     assert usage["input_tokens_details"] == {"cached_tokens": 3, "cache_write_tokens": 0}
     assert usage["output_tokens_details"] == {"reasoning_tokens": 0}
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+
+
+async def test_the_output_of_a_local_shell_has_the_id_of_its_call_only(wide: Memory) -> None:
+    """OpenAI's type of it has no ``call_id``."""
+    call = {"type": "local_shell_call", "id": "a", "call_id": "a", "status": "completed", "action": {"command": ["ls"]}}
+    output = {"type": "local_shell_call_output", "id": "a", "output": "README.md"}
+    await respond(wide, input=[{"role": "user", "content": "x"}, call, output])
+    assert "tool\nREADME.md<|im_end|>" in prompt_of(wide)

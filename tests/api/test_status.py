@@ -8,7 +8,7 @@ from ekiden.engine.interface import OTHER_TENANTS, EngineStats, Health, TenantTo
 from ekiden.engine.totals import Totals
 from ekiden.state.request import Finish, FinishReason, Refusal, RefusalReason, RequestUpdate
 from tests.api.conftest import Memory, assert_error
-from tests.api.scripted import CONTEXT, FINGERPRINT, MODEL
+from tests.api.scripted import CONTEXT, END, FINGERPRINT, MODEL, VOCAB_SIZE
 
 
 @pytest.mark.parametrize("health", list(Health))
@@ -234,6 +234,19 @@ async def test_tokenize_and_back(memory: Memory):
     shorter = await memory.http.post("/tokenize", json={"messages": messages, "add_generation_prompt": False})
     assert shorter.json()["count"] < len(rendered)
     assert (await memory.http.post("/tokenize", json={"prompt": ""})).json()["tokens"] == []
+
+
+async def test_tokenizer_info(memory: Memory):
+    about = (await memory.http.get("/tokenizer_info")).json()
+    assert about == {
+        "bos_token": None,
+        "eos_token": "<|im_end|>",
+        "add_bos_token": False,
+        "vocab_size": VOCAB_SIZE,
+        "model_max_length": CONTEXT,
+    }
+    (end,) = (await memory.http.post("/tokenize", json={"prompt": about["eos_token"]})).json()["tokens"]
+    assert end == END
 
 
 async def test_tokenize_bad_input(memory: Memory):

@@ -40,7 +40,7 @@ def snippets(page: str, begin: str, end: str) -> list[Snippet]:
 
 
 README = snippets("README.md", "Send it a request:", "## See what continuous batching is")
-CLIENTS = snippets("docs/clients.md", "# Clients", "## What a client may rely on")
+CLIENTS = snippets("docs/clients.md", "# Clients", "## Clients that the tests run")
 
 
 async def run(snippet: Snippet, live: Live, home: Path) -> str:

@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import httpx
@@ -22,8 +23,9 @@ from ekiden.engine.child import engine_main
 from ekiden.engine.interface import Health
 from ekiden.engine.parts import BuiltEngine
 from ekiden.engine.process import EngineClient
-from ekiden.engine.spawn import spawn
+from ekiden.engine.spawn import Words, spawn
 from ekiden.errors import UserError
+from ekiden.outlets import MAX_WAITING, Outlet
 from tests.unit.engine.fake_parts import make_config, make_fake_engine
 
 ROOT = Path(__file__).parents[2]
@@ -189,3 +191,71 @@ def test_own_15_a_server_outlives_a_full_disk_and_a_reader_that_left(tmp_path: P
     finally:
         os.close(pipe)
         os.close(full)
+
+
+@contextmanager
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """A pipe that takes no more, and whose reader is there but reads nothing."""
+    reader, pipe = os.pipe()
+    os.set_blocking(pipe, False)
+    for piece in (b"x" * 4096, b"x"):
+        with suppress(BlockingIOError):
+            while True:
+                os.write(pipe, piece)
+    os.set_blocking(pipe, True)
+    try:
+        yield reader, pipe
+    finally:
+        os.close(pipe)
+        os.close(reader)
+
+
+def test_own_15_a_server_outlives_a_reader_that_reads_nothing(tmp_path: Path, reference_dir: Path) -> None:
+    with full_pipe() as (_, pipe), serving(tmp_path, reference_dir, stdout=pipe, stderr=pipe) as url:
+        is_served(url)
+
+
+def write_much(connection: Connection, _: Words) -> None:
+    print("x" * 200_000, file=sys.stderr)
+    connection.send("went on")
+    connection.recv()
+
+
+def test_own_15_an_engine_outlives_a_reader_that_reads_nothing() -> None:
+    kept = os.dup(2)
+    try:
+        with full_pipe() as (_, pipe):
+            os.dup2(pipe, 2)
+            spawned = spawn(write_much)
+            os.dup2(kept, 2)
+            assert spawned.connection.poll(60), "the engine waits for a reader of its messages"
+            assert spawned.connection.recv() == "went on"
+            spawned.connection.close()
+            spawned.process.join(30)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def test_own_15_what_nobody_reads_is_dropped_and_counted_where_it_is_missing() -> None:
+    reader, pipe = os.pipe()
+    outlet, line = Outlet(pipe), 1000
+    for number in range(5_000):
+        assert outlet.write(b"%0*d\n" % (line - 1, number)) == line
+    assert not outlet.wait(0)
+    lines: list[bytes] = []
+    with open(reader, "rb") as file:
+        for read in file:
+            lines.append(read)
+            if b"dropped" in read:
+                break
+        assert outlet.wait(30)
+        outlet.write(b"again\n")
+        assert file.readline() == b"again\n"
+    whole = [int(each) for each in lines[:-1]]
+    assert whole == list(range(len(whole)))
+    assert lines[-1].startswith(b"(%d writes were dropped here" % (5_000 - len(whole)))
+    assert MAX_WAITING <= len(whole) * line < MAX_WAITING + 2**17
+    outlet.write(b"the reader has left")
+    assert outlet.wait(30)
+    os.close(pipe)

@@ -34,7 +34,7 @@ from ekiden.api.metrics import ApiMetrics
 from ekiden.api.reasoning import marks_of
 from ekiden.api.schema_base import Strict
 from ekiden.api.text import ModelText
-from ekiden.api.tokenize_routes import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
+from ekiden.api.tokenize_routes import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, tokenizer_info
 from ekiden.config import Config, ServerConfig
 from ekiden.engine.interface import Engine, Health
 from ekiden.models.chat_template import ChatTemplate
@@ -154,6 +154,7 @@ def _routes(doors: Doors, config: Config, *, admin: bool) -> Iterator[Route]:
         yield path, summary, "reading", partial(doors.answer_whole, reading), reading.fields
     yield "/tokenize", "Text to token ids", "tokens", partial(tokenize, doors), TokenizeRequest
     yield "/detokenize", "Token ids to text", "tokens", partial(detokenize, doors), DetokenizeRequest
+    yield "/tokenizer_info", "Special tokens and lengths", "tokens", partial(tokenizer_info, doors), None
     if admin:
         routes = AdminRoutes(doors, config)
         yield "/admin/pause", "Pause a request", "admin", partial(routes.act, "pause"), RequestAction

@@ -212,6 +212,7 @@ class Call:
     differ. ``n`` answers are made for each prompt.
 
     ``shows_reasoning``: the client is given the model's reasoning, if there is any.
+    ``shows_special_tokens``: special tokens are part of the text, except for one that ends it.
     ``embedding`` and :class:`Pairs`: prompts are only read.
     """
 
@@ -225,6 +226,7 @@ class Call:
     stream: bool = False
     include_usage: bool = False
     shows_reasoning: bool = True
+    shows_special_tokens: bool = False
     ignored: list[Ignored] = field(default_factory=list)
     """What the client is told was taken without effect. Whoever prepares the call may add to it."""
     embedding: Embedding | None = None

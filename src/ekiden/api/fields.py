@@ -56,6 +56,8 @@ def _check_logit_bias(value: Any) -> dict[int, float]:
         return {}
     if not isinstance(value, dict):
         raise rule(f"is {shown(value)}; it must be an object from token ids to numbers")
+    if len(value) > MAX_ENTRIES:
+        raise rule(f"has {len(value)} entries; at most {MAX_ENTRIES} are allowed")
     biases: dict[int, float] = {}
     for key, bias in value.items():
         if not isinstance(key, str) or not key.isascii() or not key.removeprefix("-").isdecimal() or len(key) > 20:
@@ -211,8 +213,7 @@ class GenerationFields(OpenAIFields, SamplingFields, ConstraintFields):
     fates: ClassVar[Mapping[str, Fate]] = {
         "store": ignored(NOT_STORED, fine=(False,)),
         # vLLM's, which its bench and LMDeploy send too.
-        "skip_special_tokens": refused("they are no part of a text; return_token_ids gives their ids", fine=(True,)),
-        "spaces_between_special_tokens": ignored("special tokens are no part of a text"),
+        "spaces_between_special_tokens": ignored("texts are joined as their tokens stand"),
         "detokenize": ignored("answers are text", fine=(True,)),
         "use_beam_search": refused("answers are sampled; n gives several", fine=(False,)),
         "length_penalty": ignored("it is for beam search"),
@@ -234,6 +235,7 @@ class GenerationFields(OpenAIFields, SamplingFields, ConstraintFields):
     stream_options: StreamOptions | None = None
     # Extensions common elsewhere.
     return_token_ids: bool | None = None
+    skip_special_tokens: bool | None = None
     prompt_logprobs: Annotated[int, Within(BOUNDS["prompt_logprobs"])] | None = None
     # Other names of the same.
     n_predict: NumPredict | None = None

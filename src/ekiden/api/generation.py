@@ -41,7 +41,7 @@ class Child:
     prompt_index: int
     request: Request
     shown: frozenset[int] = frozenset()
-    """Special tokens that belong to the text, because they mark tool calls."""
+    """Special tokens that belong to the text: they mark tool calls, or the client asked for all."""
     shows_reasoning: bool = True
 
 

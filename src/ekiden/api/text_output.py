@@ -52,11 +52,6 @@ def joined(pieces: list[Piece]) -> Piece:
     )
 
 
-def visible_bytes(tokenizer: Tokenizer, token_id: int) -> int:
-    """How many bytes of an answer's text the token makes: special tokens have a name and add nothing to the text."""
-    return 0 if token_id in tokenizer.special_ids else len(tokenizer.token_bytes(token_id))
-
-
 class Answer:
     """Builds the text of one answer from its updates; ``take`` returns what each adds.
 
@@ -169,10 +164,11 @@ def chat_logprobs(tokenizer: Tokenizer, entries: list[TokenEntry]) -> dict[str, 
 
 class CompletionLogprobs:
     """Builds the ``logprobs`` object of a completions choice with ``num_top`` alternatives; ``text_offset`` goes on
-    from chunk to chunk."""
+    from chunk to chunk. ``shown``: special tokens that belong to the text; the others have a name, and add nothing."""
 
-    def __init__(self, tokenizer: Tokenizer, num_top: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, num_top: int, shown: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        self._skipped = tokenizer.special_ids - shown
         self._num_top = num_top
         self._characters = 0
 
@@ -191,10 +187,9 @@ class CompletionLogprobs:
 
     def _build(self, tokens: list[tuple[int, bytes, TokenLogprobs | None]], text: str = "") -> dict[str, Any]:
         built: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        skipped = self._tokenizer.special_ids if text else self._skipped  # of a prompt, only its text tells
         for token_id, data, detail in tokens:
-            hidden = not visible_bytes(self._tokenizer, token_id) and not (
-                text and text.startswith(data.decode(errors="replace"), self._characters)
-            )
+            hidden = token_id in skipped and not text.startswith(data.decode(errors="replace"), self._characters)
             built["tokens"].append(_name(data))
             built["token_logprobs"].append(None if detail is None else max(detail.logprob, LOWEST))
             built["top_logprobs"].append(None if detail is None else self._best(data, detail))

@@ -1,4 +1,4 @@
-"""``POST /tokenize`` and ``POST /detokenize``: what a prompt becomes, and back."""
+"""``POST /tokenize`` and ``POST /detokenize``: what a prompt becomes, and back; ``GET /tokenizer_info``."""
 
 from typing import Annotated, Any
 
@@ -71,3 +71,20 @@ async def detokenize(doors: Doors, request: Request) -> Response:
     check_tokens(text, fields.tokens, "tokens")
     decoded = await text.off_loop(lambda: text.tokenizer.decode(fields.tokens, skip_special_tokens=False))
     return JsonBytes({"prompt": decoded})
+
+
+async def tokenizer_info(doors: Doors, request: Request) -> Response:
+    """What a client needs that has no tokenizer of its own, such as lm-evaluation-harness.
+
+    The chat template stays here: whoever runs the server may have written into it what clients should not read.
+    """
+    text = doors.generation.text
+    tokenizer = text.tokenizer
+    about = {
+        "bos_token": tokenizer.bos_token or None,
+        "eos_token": tokenizer.eos_token or None,
+        "add_bos_token": tokenizer.adds_bos,
+        "vocab_size": tokenizer.vocab_size,
+        "model_max_length": text.max_model_len,
+    }
+    return JsonBytes(about)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from ekiden.build.early import spawn_early
-from ekiden.cli import streams
 from ekiden.cli.options import ALL_ROOMS, Resolved, settings_options
 from ekiden.errors import UserError
+from ekiden.outlets import keep_going
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ Made = TypeVar("Made")
 @settings_options(*ALL_ROOMS)
 def command(resolved: Resolved) -> None:
     """Serve a model over an OpenAI-compatible HTTP API."""
-    streams.keep_going()
+    keep_going()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is an application that can read its files again
     # The engine's process imports what it needs while this one checks the settings.
     spawned = spawn_early(resolved.config)

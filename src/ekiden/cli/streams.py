@@ -4,8 +4,8 @@ Rules:
 - A closed stream becomes /dev/null. Else the next socket or file that is opened would get its number, and what is
   written to standard error would go into it.
 - Characters that a stream's encoding does not have are written as plain ones of the same width, so tables stay whole.
-- A server outlives its streams: what cannot be written is dropped (:func:`keep_going`). The output of any other command
-  is its result, so one that cannot be written is an error (:func:`flushed`).
+- A server outlives its streams: what cannot be written is dropped (:mod:`ekiden.outlets`). The output of any other
+  command is its result, so one that cannot be written is an error (:func:`flushed`).
 """
 
 import codecs
@@ -14,7 +14,7 @@ import io
 import os
 import sys
 import unicodedata
-from typing import Any, Final, TextIO
+from typing import Final
 
 from ekiden.errors import UserError
 
@@ -35,16 +35,6 @@ def prepare() -> None:
     for stream, errors in ((sys.stdin, "replace"), (sys.stdout, PLAIN), (sys.stderr, PLAIN)):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=errors)
-
-
-def keep_going() -> None:
-    """From now on, what standard output and standard error do not take is dropped."""
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        stream: TextIO = getattr(sys, name)
-        if stream is getattr(sys, f"__{name}__"):
-            raw = io.BufferedWriter(_Unbreakable(number, "w", closefd=False))
-            text = io.TextIOWrapper(raw, stream.encoding, PLAIN, line_buffering=True, write_through=number == 2)
-            setattr(sys, name, text)
 
 
 def flushed(status: int) -> int:
@@ -73,15 +63,6 @@ def encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-class _Unbreakable(io.FileIO):
-    def write(self, data: Any, /) -> int:
-        try:
-            written = super().write(data)
-        except OSError:
-            written = None
-        return len(data) if written is None else written  # None also where a reader does not keep up
 
 
 def _is_closed(number: int) -> bool:

@@ -17,6 +17,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Final, NamedTuple
 
+from ekiden.outlets import keep_going
+
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _loaded = threading.Event()
 
@@ -55,6 +57,7 @@ def _run(main: Callable[[Connection, Words], None], connection: Connection, word
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    keep_going()
     threading.Thread(target=_end_with_parent, name="ekiden-orphan", daemon=True).start()
     main(connection, words)
 

@@ -324,7 +324,8 @@ class Recorder:
             number = self._number[sequence]
             admitted.append(Admitted(number, slot, blocks, sequence.num_cached_tokens, standing))
             self._event(number, EventKind.ADMITTED, sequence.num_cached_tokens, late=late)
-            if sequence.num_output_tokens:  # it brought them from an engine that had ended
+            carried = sequence.request.carried  # by now the turn may have brought a token of its own
+            if carried is not None and carried.token_ids:
                 self._recomputing.add(sequence)
         return admitted
 

@@ -8,6 +8,8 @@ import pytest
 from ekiden.config import LimitsConfig
 from ekiden.evidence.causes import OWN_WORK, Cause
 from ekiden.evidence.explain import Explanation, explain
+from ekiden.evidence.reader import LedgerReader
+from ekiden.state.request import Pooling, Reading
 from ekiden.state.sequence import PauseReason
 from tests.unit.evidence.directed import Directed
 
@@ -294,3 +296,18 @@ def test_an_answer_by_itself_is_its_own_work(tmp_path: Path) -> None:
     told = explained(world, tmp_path, "alone")
     own = sum(cause.seconds for cause in told.causes if cause.cause in OWN_WORK)
     assert own == pytest.approx(told.e2e_seconds, abs=1e-5)
+
+
+def test_an_undisturbed_life_has_nothing_computed_again(tmp_path: Path) -> None:
+    world = Directed()
+    world.submit("earlier", output=3)
+    world.run()
+    world.submit("short", output=3)
+    world.submit("vector", reading=Reading(pooling=Pooling.MEAN))
+    world.run()
+    told = explained(world, tmp_path, "short")
+    assert [event.event for event in told.life] == ["SENT", "ARRIVED", "ADMITTED", "PREFILL", "FIRST_TOKEN", "ENDED"]
+    assert told.expected_output is not None
+    with LedgerReader(tmp_path / "directed.sqlite") as reader:
+        vector = explain(reader, reader.requests_named("vector")[0])
+    assert vector.expected_output is None, "what is only read has no answer to expect"

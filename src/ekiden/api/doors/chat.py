@@ -126,6 +126,7 @@ def chat_call(fields: ChatRequest, defaults: SamplingParams) -> Call:
         stream=bool(fields.stream),
         include_usage=include_usage,
         shows_reasoning=fields.include_reasoning is not False,
+        shows_special_tokens=fields.skip_special_tokens is False,
     )
 
 

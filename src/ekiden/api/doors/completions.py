@@ -69,6 +69,7 @@ def completion_call(fields: CompletionRequest, defaults: SamplingParams) -> Call
         priority=fields.priority or 0,
         stream=bool(fields.stream),
         include_usage=include_usage,
+        shows_special_tokens=fields.skip_special_tokens is False,
     )
 
 
@@ -92,7 +93,7 @@ class CompletionWriter(ChunkedWriter):
         super().__init__(fields, job, prefix="cmpl", **kinds, key='"text"', close="")
         self._n, self._best_of = fields.n or 1, fields.best_of or fields.n or 1
         self._echo, self._num_top, self._num_prompt_top = bool(fields.echo), fields.logprobs, fields.prompt_logprobs
-        self._logprobs = [CompletionLogprobs(job.tokenizer, fields.logprobs or 0) for _ in job.children]
+        self._logprobs = [CompletionLogprobs(job.tokenizer, fields.logprobs or 0, each.shown) for each in job.children]
 
     def _of_prompt(self, child: Child, known: tuple[TokenLogprobs, ...] | None) -> dict[str, Any] | None:
         """The ``logprobs`` of an echoed prompt, if they were asked for."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -42,7 +42,12 @@ from ekiden.state.request import Reading, RefusedCall
 from ekiden.state.sampling_params import InvalidSamplingParams, SamplingParams, validate
 
 Fields = TypeVar("Fields", bound=Strict)
+Understood = TypeVar("Understood")
 Writer = TypeVar("Writer", bound=WholeWriter, covariant=True)
+
+
+INLINE_BYTES: Final = 64 * 1024
+"""Reading a body of this size takes about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +114,7 @@ class Doors:
             origin = replace(origin, tenant=tenant)
             body = await self.read_body(request)
             origin = Origin.of(scope, tenant)  # its arrival is when its body is complete
-            fields, passed_over = parse(door.fields, body, refuse_unknown=self.refuse_unknown)
-            call = door.call(fields, self.defaults)
-            call.ignored[:0] = passed_over
+            fields, call = await self._understood(body, partial(self._call, door, body))
             self.check_model(call.model)
             self.generation.flight.check_open()
             origin = origin.with_headers(scope, self.limits.request_timeout)
@@ -134,9 +137,20 @@ class Doors:
         """A request's body as ``model``. ``own``: of a route that only this server has, where an unknown field is a
         mistake."""
         body = await self.read_body(request)
-        fields, passed_over = parse(model, body, refuse_unknown=own or self.refuse_unknown)
+        understand = partial(parse, model, body, refuse_unknown=own or self.refuse_unknown)
+        fields, passed_over = await self._understood(body, understand)
         self.ignored.tell(request.scope, passed_over)
         return fields
+
+    def _call(self, door: Door[Fields, Any], body: bytes) -> tuple[Fields, Call]:
+        fields, passed_over = parse(door.fields, body, refuse_unknown=self.refuse_unknown)
+        call = door.call(fields, self.defaults)
+        call.ignored[:0] = passed_over
+        return fields, call
+
+    async def _understood(self, body: bytes, understand: Callable[[], Understood]) -> Understood:
+        """What a body says; one of some size holds up no stream while it is read."""
+        return understand() if len(body) <= INLINE_BYTES else await self.generation.text.off_loop(understand)
 
     async def read_body(self, request: HttpRequest) -> bytes:
         """A request's body within the limits of size and time; see :func:`read_json_body`."""
@@ -185,7 +199,7 @@ class Doors:
             prompts = await pair_prompts(text, call.prompt)
         else:
             prompts = await text_prompts(text, call.prompt, answered=call.answered)
-        children = _children(origin, call, prompts, sampling, plan, text.max_model_len)
+        children = _children(origin, call, prompts, sampling, _shown(call, plan, text.tokenizer), text.max_model_len)
         return Job(origin=origin, call=call, children=children, plan=plan, card=card, tokenizer=text.tokenizer)
 
 
@@ -200,8 +214,15 @@ def _check_embedding(wanted: Embedding | None, card: ModelCard) -> None:
         raise invalid("dimensions", f"dimensions is {wanted.dimensions}; {allowed}.")
 
 
+def _shown(call: Call, plan: ToolPlan | None, tokenizer: Tokenizer) -> frozenset[int]:
+    """The special tokens that belong to the text of the answers."""
+    if call.shows_special_tokens:
+        return tokenizer.special_ids
+    return frozenset() if plan is None else plan.shown
+
+
 def _children(
-    origin: Origin, call: Call, prompts: list[Prompt], sampling: SamplingParams, plan: ToolPlan | None, context: int
+    origin: Origin, call: Call, prompts: list[Prompt], sampling: SamplingParams, shown: frozenset[int], context: int
 ) -> list[Child]:
     """Prompt i's answer j is choice ``i * n + j``, seeded with ``seed + j``."""
     alone = len(prompts) * call.n == 1
@@ -216,7 +237,6 @@ def _children(
             deadline=origin.deadline,
             reading=_reading(call, prompt),
         )
-        shown = frozenset[int]() if plan is None else plan.shown
         children.append(
             Child(
                 index=index,

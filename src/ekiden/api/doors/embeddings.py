@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from ekiden.api.call import Call, Embedding, Texts
 from ekiden.api.doors.door import Door, Job
-from ekiden.api.doors.texts import MAX_TEXTS, TEXTS_SCHEMA, read_texts
-from ekiden.api.errors import invalid
+from ekiden.api.doors.texts import TEXTS_SCHEMA, read_texts
 from ekiden.api.fields import Count, Priority
 from ekiden.api.hand_checks import rule
 from ekiden.api.schema_base import ReadBy, Strict
@@ -56,9 +55,6 @@ class EmbeddingsRequest(Strict):
 def embeddings_call(fields: EmbeddingsRequest, defaults: SamplingParams) -> Call:
     special = fields.add_special_tokens is not False
     inputs = replace(fields.input, param="input", add_special=special, keep_last=fields.truncate_prompt_tokens)
-    count = len(inputs.texts or inputs.token_lists)
-    if count > MAX_TEXTS:
-        raise invalid("input", f"input has {count} entries; at most {MAX_TEXTS} are allowed.")
     return Call(
         model=fields.model,
         prompt=inputs,

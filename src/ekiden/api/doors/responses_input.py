@@ -81,7 +81,8 @@ def read_input(value: Any) -> Input:
             _add_call(messages, _call(kind, item, where))
             _add_thoughts(messages[-1], thoughts)
         elif kind in _OUTPUTS:
-            call_id, text = string_field(item, "call_id", where), _output(item.get("output"), f"{where}.output")
+            call_id = string_field(item, "id" if item.get("call_id") is None and item.get("id") else "call_id", where)
+            text = _output(item.get("output"), f"{where}.output")
             messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
         elif kind == _MORE_TOOLS:
             tools.append(read_tools(item.get("tools"), f"{where}.tools"))

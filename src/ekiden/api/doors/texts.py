@@ -8,10 +8,12 @@ from ekiden.api.hand_checks import rule
 from ekiden.api.json_schema import TEXT, any_of, array
 
 MAX_TEXTS: Final = 2048
-"""Most texts, or pairs of texts, of a call that is only read."""
+"""Most prompts of a call, and most texts or pairs of texts of one that is only read."""
 
 
 def _check_each(entries: list[Any], kind: type, words: str, at: str = "") -> None:
+    if {*map(type, entries)} == {kind}:
+        return
     wrong = next((index for index, entry in enumerate(entries) if type(entry) is not kind), None)
     if wrong is not None:
         raise rule(f"is {shown(entries[wrong])}; it must be {words}", f"{at}[{wrong}]")
@@ -25,6 +27,8 @@ def read_texts(value: Any) -> Texts:
         raise rule(f"is {shown(value)}; it must be a string, a list of strings, token ids, or a list of token-id lists")
     if not value:
         raise rule("is empty; it must hold at least one token or text")
+    if isinstance(value[0], str | list) and len(value) > MAX_TEXTS:
+        raise rule(f"has {len(value)} entries; at most {MAX_TEXTS} are allowed")
     if isinstance(value[0], str):
         _check_each(value, str, "a string")
         return Texts(texts=value, single=False)
