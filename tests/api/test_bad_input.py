@@ -192,7 +192,7 @@ JSON_VALUES = st.recursive(
 
 
 @pytest.mark.parametrize("model", [ChatRequest, CompletionRequest])
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_json_is_parsed_or_refused(model, data):
     needed = {"model": MODEL, "prompt": "x", "messages": [{"role": "user", "content": "x"}]}

@@ -18,6 +18,10 @@ from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import Sequence
 
+LENGTH = 200
+"""Tokens of a long prompt, and the blocks that each of several gets."""
+BLOCKS = 8
+
 Logits = dict[int, npt.NDArray[np.float32]]
 
 
@@ -31,6 +35,11 @@ class Observed(Sampler):
     def sample(self, logits: npt.NDArray[np.float32], rows: list[Row]) -> list[RowResult]:
         self.seen |= {row.slot: line.copy() for row, line in zip(rows, logits, strict=True)}
         return super().sample(logits, rows)
+
+
+def placed(tokens: list[int], place: int, **sampling: Any) -> Sequence:
+    """One of several long prompts in a pool."""
+    return sequence(tokens, range(place * BLOCKS, (place + 1) * BLOCKS), **sampling)
 
 
 def sequence(token_ids: list[int], blocks: Iterable[int], computed: int = 0, **sampling: Any) -> Sequence:

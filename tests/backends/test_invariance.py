@@ -3,18 +3,11 @@
 import numpy as np
 import pytest
 
-from ekiden.backends.openvino.runner import OpenVINORunner
-from ekiden.models.resolve import ModelFiles
 from ekiden.state.sequence import Sequence
-from tests.backends.driving import Logits, load, sequence, step
+from tests.backends.driving import Logits, sequence, step
 
 LENGTHS = (2, 3, 31, 32, 33, 64, 65, 97, 130, 161)
 BLOCKS = 8
-
-
-@pytest.fixture(scope="module")
-def runner(smollm2_files: ModelFiles) -> OpenVINORunner:
-    return load(smollm2_files)
 
 
 @pytest.fixture(scope="module")

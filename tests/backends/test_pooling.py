@@ -12,29 +12,11 @@ import pytest
 from ekiden.backends.openvino.passes import PassLimits
 from ekiden.backends.openvino.runner import OpenVINORunner
 from ekiden.models.load import open_checkpoint
-from ekiden.models.resolve import ModelFiles, files_in_folder
+from ekiden.models.resolve import files_in_folder
 from ekiden.sampling.pooling import mean_state
 from ekiden.state.request import Pooling, Reading
 from ekiden.state.sequence import Sequence
-from tests.backends.driving import execute, load, load_folder, sequence, step
-
-LENGTH = 200
-BLOCKS = 8
-
-
-@pytest.fixture(scope="module")
-def runner(smollm2_files: ModelFiles) -> OpenVINORunner:
-    return load(smollm2_files)
-
-
-@pytest.fixture(scope="module")
-def prompt() -> list[int]:
-    tokens: list[int] = np.random.default_rng(3).integers(5, 49_000, LENGTH).tolist()
-    return tokens
-
-
-def placed(tokens: list[int], place: int) -> Sequence:
-    return sequence(tokens, range(place * BLOCKS, (place + 1) * BLOCKS))
+from tests.backends.driving import LENGTH, execute, load_folder, placed, step
 
 
 def read(tokens: list[int], place: int, pooling: Pooling, scored_from: int | None = None) -> Sequence:

@@ -3,32 +3,14 @@
 import numpy as np
 import pytest
 
-from ekiden.backends.openvino.runner import PROMPT_LOGITS_LIMIT, OpenVINORunner
-from ekiden.models.resolve import ModelFiles
+from ekiden.backends.openvino.runner import PROMPT_LOGITS_LIMIT
 from ekiden.sampling.logprobs import prompt_token_logprobs
 from ekiden.state.request import TokenLogprobs
 from ekiden.state.sequence import Sequence
-from tests.backends.driving import execute, load, sequence, step
+from tests.backends.driving import LENGTH, execute, placed, step
 
-LENGTH = 200
-BLOCKS = 8
 TOP = 20
 """Alternatives reported at each position."""
-
-
-@pytest.fixture(scope="module")
-def runner(smollm2_files: ModelFiles) -> OpenVINORunner:
-    return load(smollm2_files)
-
-
-@pytest.fixture(scope="module")
-def prompt() -> list[int]:
-    tokens: list[int] = np.random.default_rng(3).integers(5, 49_000, LENGTH).tolist()
-    return tokens
-
-
-def placed(tokens: list[int], place: int, **sampling) -> Sequence:
-    return sequence(tokens, list(range(place * BLOCKS, (place + 1) * BLOCKS)), **sampling)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class Watched(Simulation):
 
 def test_the_marks_are_the_plan_in_every_simulated_world() -> None:
     kept = steps = 0
-    for seed in range(120):
+    for seed in range(40):
         world = Watched(seed)
         world.run()
         kept, steps = kept + world.kept, steps + world.outcome.steps
