@@ -174,7 +174,7 @@ def _attack_operation(target: Target, operation: Any, mode: GenerationMode, exam
 
 
 AT_ONCE = 6
-BESIDE = 3
+BESIDE = 4
 """How many attacks run together, and how many innocent neighbours beside them."""
 OURS = re.compile(rb'"code": ?"(internal|internal_error|engine_error|engine_unavailable)"')
 """In a stream that had begun, what would have been a 5xx."""

@@ -22,18 +22,18 @@ def _of_text(text: str, **fields: Any) -> dict[str, Any]:
 
 # Some are long enough to outgrow a tiny pool together.
 REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    (TEXT, _of_text("Once upon a time", temperature=0, logprobs=2, max_tokens=100)),
-    (TEXT, _of_text("The capital of France is " * 8, temperature=0.9, seed=3, top_p=0.9, max_tokens=40)),
+    (TEXT, _of_text("Once upon a time", temperature=0, logprobs=2, max_tokens=160)),
+    (TEXT, _of_text("The capital of France is " * 8, temperature=0.9, seed=3, top_p=0.9, max_tokens=160)),
     (CHAT, _of_chat("Count to ten.", temperature=1.0, seed=4, top_k=30, stream=True)),
     (
         TEXT,
         _of_text(
-            "1 2 3 4", temperature=0.8, seed=5, repetition_penalty=1.3, stop=["never said"], max_tokens=100, stream=True
+            "1 2 3 4", temperature=0.8, seed=5, repetition_penalty=1.3, stop=["never said"], max_tokens=160, stream=True
         ),
     ),
     (CHAT, _of_chat("A word?", temperature=0.7, seed=6, guided_regex="[a-z]{3,30}")),
     (MESSAGES, _of_chat("Hello there!", temperature=0)),
-    (TEXT, _of_text("def f(x):", temperature=1.2, seed=7, min_p=0.02, presence_penalty=0.4, n=2, max_tokens=70)),
+    (TEXT, _of_text("def f(x):", temperature=1.2, seed=7, min_p=0.02, presence_penalty=0.4, n=2, max_tokens=140)),
     (CHAT, _of_chat("Say something long. " * 10, temperature=0, logprobs=True, top_logprobs=2, max_tokens=40)),
 )
 
