@@ -18,7 +18,7 @@ GEMMA = NO_SYSTEM + ALTERNATING + _TURNS
 CODEX: Any = [
     {"role": "developer", "content": "Rules."},
     {"role": "developer", "content": "More."},
-    {"role": "user", "content": "The folder is /work."},
+    {"role": "user", "content": "The folder is /project."},
     {"role": "user", "content": "Hi."},
 ]
 REMINDER = {"type": "text", "text": "Stay."}
@@ -41,10 +41,10 @@ async def prompt(template: str, path: str, body: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("template", "written"),
     [
-        (_TURNS, "[system]Rules.[system]More.[user]The folder is /work.[user]Hi."),
-        (QWEN, "[system]Rules.\n\nMore.[user]The folder is /work.[user]Hi."),
-        (MISTRAL, "[system]Rules.\n\nMore.[user]The folder is /work.\n\nHi."),
-        (GEMMA, "[user]Rules.\n\nMore.\n\nThe folder is /work.\n\nHi."),
+        (_TURNS, "[system]Rules.[system]More.[user]The folder is /project.[user]Hi."),
+        (QWEN, "[system]Rules.\n\nMore.[user]The folder is /project.[user]Hi."),
+        (MISTRAL, "[system]Rules.\n\nMore.[user]The folder is /project.\n\nHi."),
+        (GEMMA, "[user]Rules.\n\nMore.\n\nThe folder is /project.\n\nHi."),
     ],
     ids=["any order", "one system", "alternating", "no system"],
 )

@@ -15,7 +15,7 @@ from ekiden.build.recording import recorded_core
 from ekiden.cli.main import main
 from ekiden.config import LedgerConfig
 from ekiden.errors import UserError
-from ekiden.evidence import reader as reader_module
+from ekiden.evidence import runs
 from ekiden.evidence.reader import LedgerReader, LedgerReadError
 from ekiden.ledger.retention import runs_in
 from ekiden.ledger.store import LedgerWriter
@@ -28,7 +28,7 @@ WHOLE, BROKEN = "20250101-000000-aaaa", "20250102-000000-bbbb"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A whole run of some pages, and room for a newer one."""
-    monkeypatch.setattr(reader_module, "_named", set())
+    monkeypatch.setattr(runs, "_named", set())
     world = Directed()
     for number in range(60):
         world.submit(f"request-{number}", output=3)
