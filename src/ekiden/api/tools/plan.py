@@ -143,5 +143,6 @@ def _offered(tools: list[Tool], functions: list[grammars.Function], choice: Tool
     if not isinstance(choice, NamedChoice):
         return functions
     if choice.name not in names:
-        raise invalid(choice.param, f"tool_choice names the function {choice.name!r}, which is not among the tools.")
+        reason = f"tool_choice names the function {choice.name!r}, which is not among the tools that are offered here"
+        raise invalid(choice.param, f"{reason}.")
     return [functions[names.index(choice.name)]]
