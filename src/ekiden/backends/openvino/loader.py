@@ -143,7 +143,7 @@ def _compile(
         "NUM_STREAMS": "1",
     }
     if config.engine.device == "CPU":
-        properties["INFERENCE_NUM_THREADS"] = str(threads)
+        properties |= machine.cpu_properties(threads)
     try:
         return core.compile_model(graph, config.engine.device, properties)
     except RuntimeError as error:

@@ -23,6 +23,17 @@ def usable_threads() -> int:
         return cores  # there is no control group, it sets no quota ("max"), or its file has another form
 
 
+def cpu_properties(threads: int) -> dict[str, str]:
+    """OpenVINO's properties for ``threads`` threads on the CPU.
+
+    OpenVINO binds threads to cores, the caller's too, and always to the first ones. Two models with fewer threads than
+    there are cores would share these, and leave the others idle, so theirs go where the system puts them.
+    """
+    cores = os.cpu_count() or 1
+    free = {"ENABLE_CPU_PINNING": "NO"} if threads < cores else {}
+    return {"INFERENCE_NUM_THREADS": str(threads), **free}
+
+
 def memory_bytes() -> int:
     """The bytes this process may use: the machine's memory, or the control group's limit if that is lower."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

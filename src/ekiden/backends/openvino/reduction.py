@@ -8,6 +8,7 @@ import openvino as ov
 from openvino import Type
 from openvino import opset13 as op
 
+from ekiden.backends.openvino import machine
 from ekiden.sampling.reduction import GROUP_SIZE, FloatMatrix, FloatRow, Reduced
 
 
@@ -15,7 +16,7 @@ class OpenVINOReducer:
     """A :data:`ekiden.sampling.reduction.Reducer` on the CPU plugin, with ``threads`` threads."""
 
     def __init__(self, core: ov.Core, threads: int) -> None:
-        properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads)}
+        properties = {"INFERENCE_PRECISION_HINT": "f32", **machine.cpu_properties(threads)}
         self._request = core.compile_model(_model(), "CPU", properties).create_infer_request()
 
     def __call__(self, logits: FloatMatrix, inverse_temperatures: FloatRow) -> Reduced:
