@@ -1,12 +1,15 @@
 """Loading: what is refused, what the lineage is told, and that a second start tests only briefly."""
 
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset13 as op
 
+from ekiden.backends.openvino import machine
 from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.backends.openvino.self_test import SelfTest, SelfTestResult
 from ekiden.build.model import load_model
@@ -70,6 +73,15 @@ def test_the_device_reaches_openvino_and_threads_are_the_cpus_only(
     with pytest.raises(ModelError, match="far enough"):
         load_folder(reference_dir / "llama", tmp_path, device=device, **SMALL)
     assert compiled == [(device, device == "CPU")]
+
+
+@pytest.mark.parametrize(("cores", "bound"), [(2, False), (1, True)])
+def test_fewer_threads_than_cores_are_bound_to_none(cores: int, bound: bool, monkeypatch) -> None:
+    """OpenVINO would bind them to the first cores: two such models, of two servers say, would share these."""
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    number = op.parameter([1], ov.Type.f32)
+    compiled = ov.Core().compile_model(ov.Model([op.relu(number)], [number]), "CPU", machine.cpu_properties(1))
+    assert compiled.get_property("ENABLE_CPU_PINNING") is bound
 
 
 def test_the_second_start_looks_only_briefly(reference_dir: Path, tmp_path: Path, monkeypatch):

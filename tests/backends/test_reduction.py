@@ -1,13 +1,11 @@
 """The compiled reduction against the plain one, and its independence of the batch, bit by bit."""
 
-import os
-
 import numpy as np
 import openvino as ov
 import pytest
 
 from ekiden.backends.openvino.reduction import OpenVINOReducer
-from ekiden.sampling.reduction import GROUP_SIZE, numpy_reduce
+from ekiden.sampling.reduction import numpy_reduce
 from ekiden.sampling.sampler import Sampler
 from tests.unit.sampling.naive import sample, sequence
 
@@ -55,10 +53,3 @@ def test_masked_and_padded_tokens_have_no_mass(reducer):
 def test_the_sampler_chooses_the_same_with_either(fields, reducer, logits):
     rows = [sequence(seed=at, **fields) for at in range(64)]
     assert sample(Sampler(reducer), logits, rows) == sample(Sampler(numpy_reduce), logits, rows)
-
-
-def test_fewer_threads_than_cores_are_bound_to_none() -> None:
-    """Else two such models, of two servers say, would share the first core."""
-    before = os.sched_getaffinity(0)
-    OpenVINOReducer(ov.Core(), 1)(np.zeros((1, 2 * GROUP_SIZE), np.float32), np.ones(1, np.float32))
-    assert os.sched_getaffinity(0) == before
