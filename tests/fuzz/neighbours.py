@@ -23,7 +23,7 @@ def _of_text(text: str, **fields: Any) -> dict[str, Any]:
 # Some are long enough to outgrow a tiny pool together.
 REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (TEXT, _of_text("Once upon a time", temperature=0, logprobs=2, max_tokens=160)),
-    (TEXT, _of_text("The capital of France is " * 8, temperature=0.9, seed=3, top_p=0.9, max_tokens=160)),
+    (TEXT, _of_text("The capital of France is " * 8, temperature=0.9, seed=3, top_p=0.9, max_tokens=80)),
     (CHAT, _of_chat("Count to ten.", temperature=1.0, seed=4, top_k=30, stream=True)),
     (
         TEXT,
