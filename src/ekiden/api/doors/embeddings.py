@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ekiden.api.call import Call, Embedding, Texts
 from ekiden.api.doors.door import Door, Job
 from ekiden.api.doors.texts import TEXTS_SCHEMA, read_texts
+from ekiden.api.errors import shown
 from ekiden.api.fields import Count, Priority
 from ekiden.api.hand_checks import rule
 from ekiden.api.schema_base import ReadBy, Strict
@@ -27,7 +28,7 @@ KEPT: Final = Bound(-1, MOST_32, f"between 1 and {MOST_32}, or -1 for as many to
 
 def _check_kept(value: Any) -> int:
     if type(value) is not int or value == 0 or not KEPT.allows(value):
-        raise rule(f"is {value!r:.80}; it must be {KEPT.words}")
+        raise rule(f"is {shown(value)}; it must be {KEPT.words}")
     return value
 
 
