@@ -15,7 +15,7 @@ from ekiden.build.recording import recorded_core
 from ekiden.config import Config, LedgerConfig
 from ekiden.engine.driver import run_batch
 from ekiden.engine.parts import EngineParts
-from ekiden.evaluation.bench import Shape, requests_for, sized
+from ekiden.evaluation.benches.engine import Shape, requests_for, sized
 from ekiden.measure.percentiles import median
 
 

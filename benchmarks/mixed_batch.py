@@ -13,7 +13,7 @@ import time
 from ekiden.build.engines import build_llm
 from ekiden.build.model import load_model
 from ekiden.config import Config, SchedulerConfig
-from ekiden.evaluation.workload import synthetic_prompts
+from ekiden.evaluation.workloads.synthetic import synthetic_prompts
 from ekiden.measure.percentiles import median
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 

@@ -20,7 +20,7 @@ from ekiden.build.core import build_core
 from ekiden.build.model import load_model
 from ekiden.config import CacheConfig, Config
 from ekiden.engine.driver import Answer, run_batch
-from ekiden.evaluation.workload import synthetic_prompts
+from ekiden.evaluation.workloads.synthetic import synthetic_prompts
 from ekiden.measure.percentiles import median
 from ekiden.state.request import Pooling, Reading, Request
 from ekiden.state.sampling_params import SamplingParams

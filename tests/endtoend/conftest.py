@@ -9,7 +9,7 @@ from ekiden.build.model import load_model
 from ekiden.cli.prompting import chat_token_ids
 from ekiden.config import CacheConfig, Config
 from ekiden.engine.parts import EngineParts
-from ekiden.evaluation.workload import demo_prompts
+from ekiden.evaluation.workloads.synthetic import demo_prompts
 from ekiden.models.load import describe
 from ekiden.models.resolve import ModelFiles
 from ekiden.state.plan import BatchPlan, StepOutput

@@ -18,7 +18,7 @@ from ekiden.build.engines import load_engine
 from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
 from ekiden.engine.marks import is_busy
 from ekiden.engine.process import EngineClient
-from ekiden.evaluation.workload import demo_prompts
+from ekiden.evaluation.workloads.synthetic import demo_prompts
 from ekiden.models.load import describe
 from ekiden.models.resolve import ModelFiles
 from tests.api.scripted import QUICK

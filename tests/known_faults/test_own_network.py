@@ -20,9 +20,9 @@ from ekiden.api.binding import BindError, bind, url_of
 from ekiden.api.server import make_server
 from ekiden.cli.main import main
 from ekiden.config import ConfigError, ServerConfig
-from ekiden.evaluation.bench import Shape
-from ekiden.evaluation.bench_serve import bench_serve
-from ekiden.evaluation.target import Target
+from ekiden.evaluation.benches.engine import Shape
+from ekiden.evaluation.benches.serve import bench_serve
+from ekiden.evaluation.load.target import Target
 from ekiden.evidence.spans import export_spans, otlp_exporter
 from tests.api.conftest import Live, events, live
 from tests.api.scripted import MODEL, QUICK, ScriptedEngine, make_app, make_tokenizer, say

@@ -22,12 +22,12 @@ from ekiden.cli.own_server import own_server
 from ekiden.cli.terminal import out, print_json
 from ekiden.config import ORDERS
 from ekiden.errors import UserError
-from ekiden.evaluation.bench import Shape, bench_engine, bench_scheduler, lineage, sized
-from ekiden.evaluation.bench_peer import bench_peer, pair_rows
-from ekiden.evaluation.bench_raw import bench_raw
-from ekiden.evaluation.bench_serve import bench_serve
-from ekiden.evaluation.pressure import BENCHES
-from ekiden.evaluation.target import Target
+from ekiden.evaluation.benches.engine import Shape, bench_engine, bench_scheduler, lineage, sized
+from ekiden.evaluation.benches.peer import bench_peer, pair_rows
+from ekiden.evaluation.benches.pressure import BENCHES
+from ekiden.evaluation.benches.raw import bench_raw
+from ekiden.evaluation.benches.serve import bench_serve
+from ekiden.evaluation.load.target import Target
 from ekiden.measure.figures import Figures
 
 ABOVE_ZERO = click.IntRange(min=1)

@@ -24,12 +24,12 @@ from ekiden.config import BATCHING, Config
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
-from ekiden.evaluation.bench import answer_figures, plain_request, scheduled, sized
-from ekiden.evaluation.slot_chart import axis, chart_rows, coloured, colours
-from ekiden.evaluation.slot_html import ChartData, TableData, page
-from ekiden.evaluation.slots import SlotFigures, letters, slot_figures
-from ekiden.evaluation.trace import SlotStep, StepRecorder
-from ekiden.evaluation.workload import DemoPrompt, demo_prompts
+from ekiden.evaluation.benches.engine import answer_figures, plain_request, scheduled, sized
+from ekiden.evaluation.charts.slot_chart import axis, chart_rows, coloured, colours
+from ekiden.evaluation.charts.slot_html import ChartData, TableData, page
+from ekiden.evaluation.charts.slots import SlotFigures, letters, slot_figures
+from ekiden.evaluation.charts.trace import SlotStep, StepRecorder
+from ekiden.evaluation.workloads.synthetic import DemoPrompt, demo_prompts
 from ekiden.measure.figures import Figures
 from ekiden.state.sampling_params import SamplingParams
 

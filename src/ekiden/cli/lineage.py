@@ -10,9 +10,9 @@ from ekiden.cli.runs import folder_options, open_run
 from ekiden.cli.terminal import out, plain_table, print_json, say
 from ekiden.config import UNIX
 from ekiden.errors import UserError
-from ekiden.evaluation.bench import WHOLE
-from ekiden.evaluation.bench_serve import get_json
-from ekiden.evaluation.target import Target
+from ekiden.evaluation.benches.engine import WHOLE
+from ekiden.evaluation.benches.serve import get_json
+from ekiden.evaluation.load.target import Target
 from ekiden.evidence.lineage import changes, lineage_of
 from ekiden.state.lineage import SECTIONS, Lineage, Value
 

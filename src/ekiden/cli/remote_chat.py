@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from ekiden.errors import UserError
-from ekiden.evaluation.target import Target
+from ekiden.evaluation.load.target import Target
 
 CONNECT_SECONDS = 10.0
 Messages = list[dict[str, str]]

@@ -22,7 +22,7 @@ from ekiden.cli.runs import folder_of, folder_options
 from ekiden.cli.terminal import out, print_json
 from ekiden.cli.top_page import page, printable
 from ekiden.errors import UserError
-from ekiden.evaluation.target import Target
+from ekiden.evaluation.load.target import Target
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
 from ekiden.evidence.runs import open_run

@@ -14,9 +14,9 @@ from ekiden.cli.main import main
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
-from ekiden.evaluation.bench import scheduled
-from ekiden.evaluation.slots import slot_figures
-from ekiden.evaluation.workload import demo_prompts
+from ekiden.evaluation.benches.engine import scheduled
+from ekiden.evaluation.charts.slots import slot_figures
+from ekiden.evaluation.workloads.synthetic import demo_prompts
 
 CONFIG = Config(cache=CacheConfig(block_size=16), scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=128))
 

@@ -9,7 +9,7 @@ import pytest
 from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
-from ekiden.evaluation.trace import StepRecorder, Work
+from ekiden.evaluation.charts.trace import StepRecorder, Work
 from ekiden.sampling.sampler import Sampler
 from ekiden.sampling.structured import GrammarCompiler
 from ekiden.state.request import FinishReason, Request, TokenLogprobs

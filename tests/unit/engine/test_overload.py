@@ -1,7 +1,7 @@
 """Five times the load there is capacity for, in virtual time: a limit on the wait keeps answers worth having."""
 
 from ekiden.config import LimitsConfig
-from ekiden.evaluation.workload import poisson_arrivals
+from ekiden.evaluation.workloads.synthetic import poisson_arrivals
 from ekiden.guardrails.signals import DrainRate, Progress
 from ekiden.state.request import FinishReason, RefusalReason
 from tests.unit.evidence.directed import Directed

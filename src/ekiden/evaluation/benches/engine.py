@@ -17,8 +17,8 @@ from ekiden.engine.driver import Answer, RealClock, Source, drive, run_batch
 from ekiden.engine.engine_core import StepResult
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
-from ekiden.evaluation.trace import StepRecorder
-from ekiden.evaluation.workload import poisson_arrivals, synthetic_prompts
+from ekiden.evaluation.charts.trace import StepRecorder
+from ekiden.evaluation.workloads.synthetic import poisson_arrivals, synthetic_prompts
 from ekiden.measure.figures import Figures, RequestRecord, request_figures, step_figures
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ekiden.evaluation.sse_client import Connection
-from ekiden.evaluation.target import Target
+from ekiden.evaluation.load.sse_client import Connection
+from ekiden.evaluation.load.target import Target
 from ekiden.measure.figures import RequestRecord
 
 

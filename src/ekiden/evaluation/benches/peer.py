@@ -9,7 +9,7 @@ from ekiden.build.core import build_core
 from ekiden.config import Config
 from ekiden.engine.driver import run_batch
 from ekiden.engine.parts import EngineParts
-from ekiden.evaluation.bench import WARM_UP_TOKENS, Shape, answer_figures, lineage, requests_for, scheduled
+from ekiden.evaluation.benches.engine import WARM_UP_TOKENS, Shape, answer_figures, lineage, requests_for, scheduled
 from ekiden.measure.figures import Figures, throughput
 
 Tokens = list[list[int]]

@@ -15,8 +15,8 @@ from ekiden.config import Config
 from ekiden.engine.driver import RealClock, Sink, Source, arrivals, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.parts import EngineParts
-from ekiden.evaluation.bench import plain_request, scheduled
-from ekiden.evaluation.workload import poisson_arrivals, synthetic_prompts
+from ekiden.evaluation.benches.engine import plain_request, scheduled
+from ekiden.evaluation.workloads.synthetic import poisson_arrivals, synthetic_prompts
 from ekiden.measure.figures import Figures, RequestRecord
 from ekiden.measure.percentiles import median
 from ekiden.state.request import Request

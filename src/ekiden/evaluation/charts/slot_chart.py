@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from rich.style import Style
 from rich.text import Text
 
-from ekiden.evaluation.slots import stays
-from ekiden.evaluation.trace import SlotStep
+from ekiden.evaluation.charts.slots import stays
+from ekiden.evaluation.charts.trace import SlotStep
 
 EMPTY, PADDED = "·", "░"
 PALETTE = (

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import httptools
 
-from ekiden.evaluation.target import Target
+from ekiden.evaluation.load.target import Target
 from ekiden.measure.figures import RequestRecord
 
 # Unescaped quotes, so that the same words inside generated text do not match.

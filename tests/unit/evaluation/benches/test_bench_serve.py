@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from ekiden.evaluation.bench import Shape
-from ekiden.evaluation.bench_serve import bench_serve
-from ekiden.evaluation.target import Target, TargetError
+from ekiden.evaluation.benches.engine import Shape
+from ekiden.evaluation.benches.serve import bench_serve
+from ekiden.evaluation.load.target import Target, TargetError
 from ekiden.measure.figures import Figures
 from tests.unit.evaluation.loopback import Answer, LoopbackServer
 

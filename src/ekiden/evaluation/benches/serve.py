@@ -5,10 +5,10 @@ from typing import Any
 
 import httpx
 
-from ekiden.evaluation.bench import WHOLE, Shape, lineage
-from ekiden.evaluation.load import closed_loop, completion_requests, open_loop
-from ekiden.evaluation.target import Target, TargetError
-from ekiden.evaluation.workload import poisson_arrivals, synthetic_prompts
+from ekiden.evaluation.benches.engine import WHOLE, Shape, lineage
+from ekiden.evaluation.load.loops import closed_loop, completion_requests, open_loop
+from ekiden.evaluation.load.target import Target, TargetError
+from ekiden.evaluation.workloads.synthetic import poisson_arrivals, synthetic_prompts
 from ekiden.measure.figures import Figures, stream_figures
 
 _LOOKUP_TIMEOUT = 10.0

@@ -8,8 +8,8 @@ import time
 
 from ekiden.config import Config
 from ekiden.errors import UserError
-from ekiden.evaluation.bench import WARM_UP_TOKENS, Shape
-from ekiden.evaluation.workload import synthetic_prompts
+from ekiden.evaluation.benches.engine import WARM_UP_TOKENS, Shape
+from ekiden.evaluation.workloads.synthetic import synthetic_prompts
 from ekiden.measure.figures import Figures, StepSample, step_figures, throughput
 from ekiden.state.plan import BatchPlan, Row, RowSampling
 from ekiden.state.runner import ModelRunner

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from ekiden.evaluation.load import closed_loop, completion_requests, open_loop
-from ekiden.evaluation.sse_client import Connection
-from ekiden.evaluation.target import Target, TargetError
+from ekiden.evaluation.load.loops import closed_loop, completion_requests, open_loop
+from ekiden.evaluation.load.sse_client import Connection
+from ekiden.evaluation.load.target import Target, TargetError
 from ekiden.measure.figures import RequestRecord
 from tests.unit.evaluation.loopback import Answer, LoopbackServer
 

@@ -10,10 +10,10 @@ from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.engine_core import EngineCore
-from ekiden.evaluation.slot_chart import EMPTY, PADDED, axis, chart_rows, coloured, colours
-from ekiden.evaluation.slot_html import ChartData, TableData, page
-from ekiden.evaluation.slots import letters, slot_figures, stays
-from ekiden.evaluation.trace import SlotRow, SlotStep, StepRecorder, Work
+from ekiden.evaluation.charts.slot_chart import EMPTY, PADDED, axis, chart_rows, coloured, colours
+from ekiden.evaluation.charts.slot_html import ChartData, TableData, page
+from ekiden.evaluation.charts.slots import letters, slot_figures, stays
+from ekiden.evaluation.charts.trace import SlotRow, SlotStep, StepRecorder, Work
 from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sampling_params import SamplingParams
 from tests.fake_answers import next_token

@@ -8,8 +8,8 @@ from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import EngineParts
-from ekiden.evaluation.bench import Shape, bench_engine, bench_scheduler, requests_for, sized
-from ekiden.evaluation.bench_raw import BareLoop, TooManyRows, bench_raw
+from ekiden.evaluation.benches.engine import Shape, bench_engine, bench_scheduler, requests_for, sized
+from ekiden.evaluation.benches.raw import BareLoop, TooManyRows, bench_raw
 from tests.fake_answers import next_token
 
 COMMON_KEYS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ekiden.evaluation.workload import demo_prompts, poisson_arrivals, synthetic_prompts
+from ekiden.evaluation.workloads.synthetic import demo_prompts, poisson_arrivals, synthetic_prompts
 
 
 def test_synthetic_prompts_have_the_length_asked_for_and_repeat_by_seed():

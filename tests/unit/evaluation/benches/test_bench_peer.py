@@ -1,8 +1,8 @@
 """Runs in turns: ours, peer, peer, ours, on the same prompts within a pair."""
 
-from ekiden.evaluation.bench_peer import bench_peer, pair_rows
+from ekiden.evaluation.benches.peer import bench_peer, pair_rows
 from tests.fake_answers import next_token
-from tests.unit.evaluation.test_bench import CONFIG, SHAPE, make_parts
+from tests.unit.evaluation.benches.test_bench import CONFIG, SHAPE, make_parts
 
 
 class Peer:

@@ -10,9 +10,9 @@ from importlib.resources import files
 from jinja2 import Environment
 
 from ekiden import data
-from ekiden.evaluation.slot_chart import colours
-from ekiden.evaluation.slots import stays
-from ekiden.evaluation.trace import SlotStep
+from ekiden.evaluation.charts.slot_chart import colours
+from ekiden.evaluation.charts.slots import stays
+from ekiden.evaluation.charts.trace import SlotStep
 
 CHART_WIDTH = 1000
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
