@@ -6,16 +6,15 @@ Ctrl-C is 130. When the reader of the output has ended, as `head` does, the stat
 Commands import the heavy rooms inside their functions, so that ``--help`` answers at once.
 """
 
-import importlib
 import os
 import sys
 import traceback
-from typing import cast
 
 import click
 
-from ekiden.build.config_sources import DEBUG_VARIABLE, is_text, nearest
+from ekiden.build.config_sources import DEBUG_VARIABLE, is_text
 from ekiden.cli import streams
+from ekiden.cli.lazy import LazyGroup
 from ekiden.errors import UserError
 from ekiden.version import __version__
 
@@ -28,6 +27,7 @@ COMMANDS = {
     "keys": ("ekiden.cli.keys", "Make API keys for `serve --api-keys-file`."),
     "config": ("ekiden.cli.config_show", "Show the settings and where each value comes from."),
     "bench": ("ekiden.cli.bench", "Measure the backend, the engine or any OpenAI-compatible server."),
+    "evaluate": ("ekiden.cli.evaluate", "Compare ways of scheduling, with thresholds fixed beforehand."),
     "explain": ("ekiden.cli.explain", "Say why a request took what it took, or ended as it did."),
     "top": ("ekiden.cli.top", "Watch a running engine: slots, queue, KV blocks, pace, tenants, rules in force."),
     "export": ("ekiden.cli.export", "Write a recorded run as Parquet tables or OpenTelemetry spans."),
@@ -37,31 +37,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
-    """Knows its commands by name and help line; loads one only to run it."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, "version"]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        return cast(click.Command, importlib.import_module(COMMANDS[cmd_name][0]).command)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.list_commands(ctx):
-            raise click.UsageError(f"no such command: {args[0]}{nearest(args[0], self.list_commands(ctx))}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, text) for name, (_, text) in COMMANDS.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl([*rows, ("version", "Print the version.")])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help=f"print the traceback of unexpected errors (or {DEBUG_VARIABLE}=1)")
 def cli(debug: bool) -> None:
     """Ekiden: a continuous-batching LLM inference server."""

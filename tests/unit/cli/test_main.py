@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 import pytest
 
-from ekiden.cli import main as main_module
 from ekiden.cli.main import COMMANDS, cli, main
 from ekiden.config import ConfigError
 from ekiden.errors import UserError
@@ -88,7 +87,7 @@ def failing(monkeypatch):
         def command() -> None:
             raise error
 
-        monkeypatch.setattr(main_module, "COMMANDS", {**COMMANDS, "pull": ("failing", "")})
+        monkeypatch.setitem(COMMANDS, "pull", ("failing", ""))
         monkeypatch.setattr("importlib.import_module", lambda name: type("M", (), {"command": command}))
 
     return install
