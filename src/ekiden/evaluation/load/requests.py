@@ -48,17 +48,6 @@ def exact_sampling(offer: Offer, *, end_token: int | None) -> SamplingParams:
     )
 
 
-def forced_end(params: SamplingParams, num_output_tokens: int) -> int | None:
-    """The end token where :func:`exact_sampling` makes it the next choice after so many tokens; else None.
-
-    For runners that have no logits.
-    """
-    if num_output_tokens < params.min_tokens or len(params.logit_bias) != 1:
-        return None
-    ((token, bias),) = params.logit_bias.items()
-    return token if bias == BIAS.most else None
-
-
 def request_of(
     offer: Offer, prompt: Sequence[int], start: float, *, end_token: int | None = None, prefix: str = ""
 ) -> Request:
