@@ -72,5 +72,8 @@ class ArmRun(msgspec.Struct, kw_only=True):
     """From a counter of the machine; None where there is none."""
     run_id: str | None = None
     """The ledger's run, for ``ekiden explain``."""
+    loop: str = "open"
+    """``open``: requests came at their own times. ``closed``: as many were kept in flight as was asked for; each counts
+    from the moment it was sent, so that its latencies cannot be compared with those of an open loop."""
     void: str | None = None
     """Why this run counts for nothing, such as a load generator that came too late."""

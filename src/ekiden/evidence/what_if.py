@@ -7,25 +7,21 @@ ones stands in. Clients that left leave at the recorded time; pauses are left ou
 Its error is measured, not assumed: the same simulation under the recorded policy is compared with what was recorded.
 """
 
-from dataclasses import dataclass, fields
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from ekiden.config import controls_of
-from ekiden.engine.driver import VirtualClock, arrivals, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
-from ekiden.engine.step_time import fitted, load_of
+from ekiden.engine.simulated import EngineSpeed, SimulatedRunner, simulate
 from ekiden.evidence.decision_replay import config_of, runner_info
 from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
-from ekiden.ledger.records import REFUSED, RunHeader, TurnRow
+from ekiden.evidence.recorded_speed import recorded_speed
+from ekiden.ledger.records import REFUSED, RunHeader
 from ekiden.measure.percentiles import median, percentiles
-from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
-from ekiden.state.policy import StepLoad
 from ekiden.state.request import FinishReason, Request
-from ekiden.state.runner import RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
 
 _WHOLE = (FinishReason.STOP.value, FinishReason.LENGTH.value)
@@ -61,55 +57,23 @@ class WhatIf:
     unknown_lengths: int
 
 
-class FittedStepTime:
-    """The step-time model of the recorded steps, its median relative error, and the median time between steps."""
-
-    def __init__(self, rows: list[TurnRow]) -> None:
-        steps = [row for row in rows if row.p50 > 0 and row.took > 0]
-        names, measured = [field.name for field in fields(StepLoad)], [row.took / 1e6 for row in steps]
-        loads = [StepLoad(**{name: getattr(row, name) for name in names}) for row in steps]
-        self._cost = fitted(loads, measured)
-        errors = [abs(self.seconds(load) - took) / took for load, took in zip(loads, measured, strict=True)]
-        self.median_error = median(errors) if errors else 0.0
-        pairs = pairwise(rows)
-        gaps = [after.start - before.end for before, after in pairs if before.running and after.p50 > 0]
-        self.gap = median(gaps) / 1e6 if gaps else 0.0
-        """Seconds between two steps of a busy engine."""
-
-    def seconds(self, load: StepLoad) -> float:
-        return max(1e-6, self._cost.seconds(load))
-
-
-class _VirtualModel:
-    """A runner that takes the fitted time and gives tokens that stop nothing."""
-
-    def __init__(self, info: RunnerInfo, fitted: FittedStepTime) -> None:
-        self.info = info
-        self.clock = VirtualClock()
-        self._fitted = fitted
-
-    def execute(self, plan: BatchPlan) -> StepOutput:
-        seconds = self._fitted.seconds(load_of(plan))
-        self.clock.time += seconds
-        results = [NO_TOKENS if row.sampling is None else RowResult((0,)) for row in plan.rows]
-        return StepOutput(rows=results, timing=StepTiming(model=seconds))
-
-    def check(self) -> None:
-        """It can always compute."""
-
-    def close(self) -> None:
-        """There is no model."""
-
-
-def what_if(reader: LedgerReader, overrides: dict[str, Any], *, num_blocks: int | None = None) -> WhatIf:
+def what_if(
+    reader: LedgerReader,
+    overrides: dict[str, Any],
+    *,
+    num_blocks: int | None = None,
+    speed: EngineSpeed | None = None,
+) -> WhatIf:
     """Serve the recorded load again with some settings of the scheduler, or the size of the pool, changed.
 
-    Raises :class:`ekiden.config.ConfigError` for settings that cannot work.
+    ``speed`` is that of the run itself unless another is given. Raises :class:`ekiden.config.ConfigError` for settings
+    that cannot work.
     """
-    header, load, fitted = reader.header, _Load(reader), FittedStepTime(reader.turns(*reader.bounds()))
+    header, load = reader.header, _Load(reader)
+    speed = speed or recorded_speed(reader.turns(*reader.bounds()))
     scheduler, blocks = {**header.scheduler, **overrides}, num_blocks or header.num_blocks
     changed = msgspec.structs.replace(header, scheduler=scheduler, num_blocks=blocks)
-    same, other = (_simulate(settings, load, fitted) for settings in (header, changed))
+    same, other = (_simulate(settings, load, speed) for settings in (header, changed))
     recorded = load.recorded
     pairs = [(getattr(same, name), getattr(recorded, name)) for name in ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99")]
     return WhatIf(
@@ -117,7 +81,7 @@ def what_if(reader: LedgerReader, overrides: dict[str, Any], *, num_blocks: int 
         same=same,
         other=other,
         error=max((abs(new - old) / old for new, old in pairs if old > 0), default=0.0),
-        step_error=fitted.median_error,
+        step_error=speed.median_error,
         unknown_lengths=load.unknown_lengths,
     )
 
@@ -170,9 +134,9 @@ def _figures(ended: list[tuple[str, float | None, float]], duration: float) -> F
     return Figures(len(whole), refused, cut, ttft_p50, ttft_p99, e2e_p50, e2e_p99, duration)
 
 
-def _simulate(header: RunHeader, load: _Load, fitted: FittedStepTime) -> Figures:
+def _simulate(header: RunHeader, load: _Load, speed: EngineSpeed) -> Figures:
     """One run in virtual time."""
-    model, config = _VirtualModel(runner_info(header), fitted), config_of(header)
+    model, config = SimulatedRunner(speed, info=runner_info(header)), config_of(header)
     core = EngineCore(
         runner=model,
         controls=controls_of(config),
@@ -182,16 +146,14 @@ def _simulate(header: RunHeader, load: _Load, fitted: FittedStepTime) -> Figures
     )
     ended: list[tuple[str, float | None, float]] = []
 
-    def after_step(result: StepResult) -> None:
+    def note(result: StepResult) -> None:
         for update in result.updates:
             if update.refusal is not None:
                 ended.append((REFUSED, None, 0.0))
             if (end := update.finish) is not None:
                 first = None if end.first_token_time is None else end.first_token_time - end.arrival_time
                 ended.append((end.reason.value, first, end.finish_time - end.arrival_time))
-        if result.computed:
-            model.clock.time += fitted.gap
 
-    drive(core, arrivals(core, model.clock, load.requests, aborts=load.leaves), model.clock, after_step)
+    simulate(core, model.clock, load.requests, note, gap=speed.gap, aborts=load.leaves)
     began = load.requests[0].arrival_time if load.requests else 0.0
     return _figures(ended, model.clock.time - began)

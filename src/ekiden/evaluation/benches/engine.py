@@ -114,7 +114,7 @@ def bench_engine(
     )
     vocab_size = parts.card.vocab_size
     run_batch(core, requests_for(warm_up, vocab_size=vocab_size, start=time.monotonic(), name="warm-up"))
-    recorder.steps.clear()
+    recorder.clear()
     start = time.monotonic()
     requests = requests_for(shape, vocab_size=vocab_size, start=start)
     answers = run_batch(core, requests, concurrency=shape.concurrency, on_finish=lambda answer: on_finish())
@@ -173,7 +173,7 @@ def bench_scheduler(
         """The recorder sees the steps."""
 
     drive(core, until_all_rows_run(), clock, ignore)
-    recorder.steps.clear()
+    recorder.clear()
     begin, begin_cpu = time.monotonic(), time.process_time()
     drive(core, repeat(None, steps), clock, ignore)
     duration, cpu = time.monotonic() - begin, time.process_time() - begin_cpu

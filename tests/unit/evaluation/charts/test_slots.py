@@ -105,7 +105,7 @@ def test_step_times_cover_the_run_without_gaps():
     recorder, _ = record("continuous")
     total = sum(sample.seconds for sample in recorder.samples())
     assert total == pytest.approx(recorder.steps[-1].end - recorder.steps[0].start)
-    recorder.steps.clear()
+    recorder.clear()
     assert recorder.samples() == []
 
 
