@@ -1,0 +1,171 @@
+"""Conducts an evaluation: calibrates, tunes the baselines on dev, serves all runs, and has them analysed.
+
+What a phase needs of the plan, the data and the machine is handed in, so that the same code conducts a real evaluation
+and one in virtual time.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ekiden.engine.simulated import EngineSpeed
+from ekiden.evaluation.charts.slots import stays
+from ekiden.evaluation.experiment.order import DueRun, arms_of, due_runs
+from ekiden.evaluation.experiment.serving import Runs, serve_all
+from ekiden.evaluation.experiment.subjects import Subjects
+from ekiden.evaluation.load.subject import Subject
+from ekiden.evaluation.outcome import Chart, Curve, SlotChart, SlotSegment, Tuning
+from ekiden.evaluation.plan.model import Arm, Plan
+from ekiden.evaluation.results import ArmRun
+from ekiden.evaluation.tuning import tune
+from ekiden.evaluation.workloads.offer import Kind, Workload
+from ekiden.evaluation.workloads.source import Split
+from ekiden.evaluation.workloads.sources import make
+from ekiden.evaluation.workloads.spec import WorkloadSpec
+
+AGAIN = "again"
+"""The candidate a second time, as an arm of its own: what differs between the two is noise."""
+
+Advance = Callable[[str], None]
+"""Is told each piece of work that is done."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Conductor:
+    """``tunings`` and ``speed`` are found on dev and kept by the caller between phases."""
+
+    plan: Plan
+    subjects: Subjects
+    tunings: list[Tuning] = field(default_factory=list)
+    speed: EngineSpeed | None = None
+    slots: list[SlotChart] = field(default_factory=list)
+    """Who held which slot in the first run of each arm on the first workload."""
+    advance: Advance = lambda what: None
+
+    @property
+    def candidate(self) -> str:
+        return next(name for name, arm in self.plan.arms.items() if arm.role == "candidate")
+
+    def measure_speed(self) -> EngineSpeed:
+        """Serve one block of dev with the candidate and fit its steps: what tuning in virtual time stands on."""
+        spec = self._first_workload()
+        arm = self.plan.arms[self.candidate]
+        run = self.subjects.subject(arm, arm.settings, spec).serve(make(spec, split="dev", block=0, seed=0))
+        self.advance("speed of the engine")
+        assert run.run_id is not None, "an engine's runs are recorded"
+        self.speed = self.subjects.speed_of(run.run_id)
+        return self.speed
+
+    def tune(self, *, on_engine: bool) -> None:
+        """Tune every arm that the plan gives values to try, on dev. ``on_engine``: the best few run on the engine."""
+        speed = self.speed or self.measure_speed()
+        spec = self._first_workload()
+        blocks = [make(spec, split="dev", block=block, seed=0) for block in range(max(1, self.plan.dev_blocks))]
+        for name, arm in self.plan.arms.items():
+            if not arm.tune or any(tuning.arm == name for tuning in self.tunings):
+                continue
+
+            def real(settings: dict[str, Any], arm: Arm = arm) -> Subject:
+                return self.subjects.subject(arm, arm.settings | settings, spec)
+
+            def simulated(settings: dict[str, Any], arm: Arm = arm) -> Subject:
+                return self.subjects.simulated(arm.settings | settings, spec, speed)
+
+            self.tunings.append(
+                tune(arm, blocks, real if on_engine else None, self.plan.objectives, name=name, simulated=simulated)
+            )
+            self.advance(f"tuning of {name}")
+
+    def due(self, split: Split) -> list[DueRun]:
+        """The runs of dev (the workloads that the critical metrics name, and the candidate twice) or of confirm."""
+        plan, arms = self.plan, list(self.plan.arms)
+        if split == "confirm":
+            blocks = {spec.name: spec.blocks or plan.confirm.blocks for spec in plan.workloads}
+            return due_runs(plan, arms, blocks, seed=plan.confirm.seed)
+        judged = self._judged()
+        blocks = {spec.name: plan.dev_blocks for spec in plan.workloads if spec.name in judged}
+        # The first workload that the candidate serves tells the noise.
+        due = due_runs(plan, arms, blocks, seed=plan.confirm.seed + 1)
+        first = self._first_workload()
+        return [*due, *self._against_itself(first)]
+
+    def serve(
+        self, split: Split, kept: Runs, *, after: Callable[[DueRun, ArmRun], None] = lambda due, run: None
+    ) -> None:
+        """Serve what is due in a split and not yet kept; raises what :func:`serve_all` raises."""
+
+        def done(due: DueRun, subject: Subject, run: ArmRun) -> None:
+            self._keep_slots(due, subject)
+            after(due, run)
+            self.advance(f"{due.workload.name}, block {due.block + 1}, {due.arm}")
+
+        serve_all(
+            self.plan,
+            self.due(split),
+            kept,
+            workload_of=lambda due: make(due.workload, split=split, block=due.block, seed=self.plan.confirm.seed),
+            subject_of=lambda due: self._subject(due.arm, due.workload),
+            before_keeping=self._complete,
+            after_run=done,
+        )
+
+    # --- inside
+
+    def _first_workload(self) -> WorkloadSpec:
+        return next((spec for spec in self.plan.workloads if spec.kind is Kind.NORMAL), self.plan.workloads[0])
+
+    def _judged(self) -> set[str]:
+        """The workloads that a critical metric names; those of kind normal where one names none."""
+        normal = [spec.name for spec in self.plan.workloads if spec.kind is Kind.NORMAL]
+        named = [metric.workloads or normal for metric in self.plan.metrics if metric.critical]
+        return {name for names in named for name in names}
+
+    def _against_itself(self, spec: WorkloadSpec) -> list[DueRun]:
+        """A against A: in blocks of their own, after those of dev, each turned the other way round from the last."""
+        runs, first = [], self.plan.dev_blocks
+        for block in range(first, 2 * first):
+            names = [self.candidate, AGAIN] if block % 2 else [AGAIN, self.candidate]
+            order = [*names, *reversed(names)]
+            runs += [DueRun(workload=spec, block=block, position=at, arm=name) for at, name in enumerate(order)]
+        return runs
+
+    def _subject(self, name: str, spec: WorkloadSpec) -> Subject:
+        name = self.candidate if name == AGAIN else name
+        arm = self.plan.arms[name]
+        return self.subjects.subject(arm, self.settings_of(name), spec)
+
+    def settings_of(self, name: str) -> dict[str, Any]:
+        """An arm's settings, with what tuning chose."""
+        chosen = next((tuning.chosen for tuning in self.tunings if tuning.arm == name), {})
+        return {**self.plan.arms[name].settings, **chosen}
+
+    def _complete(self, run: ArmRun) -> None:
+        """Put in each answer how long it would have taken on an idle engine, for the slowdown."""
+        if self.speed is None:
+            return
+        budget = 512
+        for each in run.results:
+            if each.slowest_alone is None:
+                each.slowest_alone = self.speed.alone_seconds(each.prompt_tokens, each.output_tokens, budget=budget)
+
+    def _keep_slots(self, due: DueRun, subject: Subject) -> None:
+        steps = getattr(subject, "last_steps", None)
+        known = {(chart.arm, chart.workload) for chart in self.slots}
+        if not steps or due.block or due.workload is not self._first_workload() or (due.arm, due.workload.name) in known:
+            return
+        held = stays(steps)
+        start = steps[0].start
+        self.slots.append(
+            SlotChart(
+                arm=due.arm,
+                workload=due.workload.name,
+                slots=1 + max(stay.slot for stay in held),
+                seconds=steps[-1].end - start,
+                segments=[
+                    SlotSegment(stay.slot, stay.request_id, stay.start - start, stay.end - start, stay.output_tokens)
+                    for stay in held
+                ],
+            )
+        )
