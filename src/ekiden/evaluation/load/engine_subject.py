@@ -10,6 +10,7 @@ give the same tokens.
 """
 
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,8 +50,8 @@ class EngineSubject:
     """A :class:`ekiden.evaluation.load.subject.Subject`. The parts stay their owner's: ``close`` leaves them alone.
 
     ``ledger``: record each run where the configuration says, so that `ekiden explain` can tell of its requests.
-    ``drain_seconds``: so long after the workload's end a run is cut, and what has not ended counts as ``unfinished``;
-    None waits for the last answer. ``concurrency``: a closed loop of so many in place of the arrivals.
+    ``cut``: end a run when no answer that has not ended can be good any more (:func:`good_by`), so that an overload
+    need not be worked off; those answers count as ``unfinished``. ``concurrency``: a closed loop of so many in place of the arrivals.
     """
 
     def __init__(
@@ -61,12 +62,12 @@ class EngineSubject:
         objectives: Objectives,
         prompts: Prompts,
         ledger: bool = False,
-        drain_seconds: float | None = None,
+        cut: bool = False,
         concurrency: int | None = None,
         warm_up: int = WARM_UP_REQUESTS,
     ) -> None:
         self._parts, self._config, self._objectives, self._prompts = parts, config, objectives, prompts
-        self._ledger, self._drain, self._concurrency, self._warm_up = ledger, drain_seconds, concurrency, warm_up
+        self._ledger, self._cut, self._concurrency, self._warm_up = ledger, cut, concurrency, warm_up
         self.last_steps: list[SlotStep] = []
         """The steps of the last run, for a slot chart; times are on the engine's clock."""
 
@@ -106,7 +107,7 @@ class EngineSubject:
                 clock,
                 self._requests(workload, prompts, start),
                 concurrency=self._concurrency,
-                until=float("inf") if self._drain is None else start + workload.seconds + self._drain,
+                until=start + good_by(workload, self._objectives) if self._cut else math.inf,
             )
             drive(core, source, clock, watch.around(collector))
             seconds = collector.seconds if collector.all_ended else clock.now() - start
@@ -164,6 +165,15 @@ class EngineSubject:
             loop="open" if self._concurrency is None else "closed",
             void=None if self._concurrency is not None else void_reason(lags, self._objectives),
         )
+
+
+def good_by(workload: Workload, objectives: Objectives) -> float:
+    """Seconds from the start of a workload after which no answer that has not ended can be good: its first token would
+    be late, or its TPOT too high."""
+    return max(
+        (offer.at + objectives.ttft + objectives.tpot * (offer.output_tokens - 1) for offer in workload.offers),
+        default=0.0,
+    )
 
 
 def warm_up(core: EngineCore, parts: EngineParts, count: int = WARM_UP_REQUESTS) -> None:
