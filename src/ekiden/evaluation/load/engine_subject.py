@@ -51,7 +51,8 @@ class EngineSubject:
 
     ``ledger``: record each run where the configuration says, so that `ekiden explain` can tell of its requests.
     ``cut``: end a run when no answer that has not ended can be good any more (:func:`good_by`), so that an overload
-    need not be worked off; those answers count as ``unfinished``. ``concurrency``: a closed loop of so many in place of the arrivals.
+    need not be worked off; those answers count as ``unfinished``. ``concurrency``: a closed loop of so many in place of
+    the arrivals.
     """
 
     def __init__(
