@@ -24,7 +24,7 @@ from ekiden.engine.driver import RealClock, abort_all, arrivals, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.charts.trace import Recorders, SlotStep, StepRecorder
-from ekiden.evaluation.load.lag import EntryWatch, void_reason
+from ekiden.evaluation.load.lag import EntryWatch, longest_good, void_reason
 from ekiden.evaluation.load.meters import Meter
 from ekiden.evaluation.load.requests import Collector, requests_of
 from ekiden.evaluation.plan.model import Objectives
@@ -50,9 +50,9 @@ class EngineSubject:
     """A :class:`ekiden.evaluation.load.subject.Subject`. The parts stay their owner's: ``close`` leaves them alone.
 
     ``ledger``: record each run where the configuration says, so that `ekiden explain` can tell of its requests.
-    ``cut``: end a run when no answer that has not ended can be good any more (:func:`good_by`), so that an overload
-    need not be worked off; those answers count as ``unfinished``. ``concurrency``: a closed loop of so many in place of
-    the arrivals.
+    ``cut``: end a run when no answer that has not ended can be good any more (:func:`longest_good`), so that an
+    overload need not be worked off; those answers count as ``unfinished``. ``concurrency``: a closed loop of so
+    many in place of the arrivals.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class EngineSubject:
                 clock,
                 self._requests(workload, prompts, start),
                 concurrency=self._concurrency,
-                until=start + good_by(workload, self._objectives) if self._cut else math.inf,
+                until=start + workload.seconds + longest_good(workload, self._objectives) if self._cut else math.inf,
             )
             drive(core, source, clock, watch.around(collector))
             seconds = collector.seconds if collector.all_ended else clock.now() - start
@@ -166,15 +166,6 @@ class EngineSubject:
             loop="open" if self._concurrency is None else "closed",
             void=None if self._concurrency is not None else void_reason(lags, self._objectives),
         )
-
-
-def good_by(workload: Workload, objectives: Objectives) -> float:
-    """Seconds from the start of a workload after which no answer that has not ended can be good: its first token would
-    be late, or its TPOT too high."""
-    return max(
-        (offer.at + objectives.ttft + objectives.tpot * (offer.output_tokens - 1) for offer in workload.offers),
-        default=0.0,
-    )
 
 
 def warm_up(core: EngineCore, parts: EngineParts, count: int = WARM_UP_REQUESTS) -> None:

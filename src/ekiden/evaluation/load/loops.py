@@ -7,7 +7,7 @@ counts from that moment. Closed loop shows capacity. Both end by themselves: the
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ekiden.evaluation.load.sse_client import Connection
@@ -25,12 +25,12 @@ def _unheard() -> None:
 class LoadRun:
     """The records of a run in the order of the requests, and when it started. Times are of the monotonic clock.
 
-    ``bodies``: the body of each answer, in pieces, where they were to be kept.
+    ``bodies``: the body of each answer, in pieces; None where they were not to be kept.
     """
 
     records: list[RequestRecord]
     start: float
-    bodies: list[list[bytes]] | None = None
+    bodies: list[list[bytes] | None] = field(default_factory=list)
 
     @property
     def duration(self) -> float:
@@ -70,9 +70,9 @@ async def closed_loop(
     on_answer: OnAnswer = _unheard,
 ) -> LoadRun:
     """Keep ``concurrency`` requests in flight until all have been asked. Arrival is the moment of asking."""
-    bodies: list[list[bytes]] | None = [[] for _ in requests] if keep_bodies else None
+    bodies: list[list[bytes] | None] = [[] if keep_bodies else None for _ in requests]
     run = LoadRun([RequestRecord(intended=0.0) for _ in requests], time.monotonic(), bodies)
-    todo = iter(zip(requests, run.records, bodies or [None] * len(requests), strict=True))
+    todo = iter(zip(requests, run.records, bodies, strict=True))
 
     async def stream() -> None:
         connection = Connection(target)
@@ -104,7 +104,7 @@ async def open_loop(
     Cancelled, it leaves no connection open.
     """
     start = time.monotonic()
-    bodies: list[list[bytes]] | None = [[] for _ in requests] if keep_bodies else None
+    bodies: list[list[bytes] | None] = [[] if keep_bodies else None for _ in requests]
     run = LoadRun([RequestRecord(intended=start + due) for due in arrivals], start, bodies)
     idle: list[Connection] = []
 
@@ -120,7 +120,7 @@ async def open_loop(
 
     try:
         async with asyncio.TaskGroup() as group:
-            for request, record, body in zip(requests, run.records, bodies or [None] * len(requests), strict=True):
+            for request, record, body in zip(requests, run.records, bodies, strict=True):
                 await asyncio.sleep(max(0.0, record.intended - time.monotonic()))
                 group.create_task(one(request, record, body))
     finally:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from ekiden.evaluation.load.lag import void_reason
+from ekiden.evaluation.load.lag import longest_good, void_reason
 from ekiden.evaluation.load.loops import LoadRun, closed_loop, completion_request, open_loop
 from ekiden.evaluation.load.requests import WRONG_LENGTH, answered, exact_sampling
 from ekiden.evaluation.load.streamed_answer import read_answer
@@ -51,9 +51,10 @@ _REFUSED = frozenset({"http_400", "http_403", "http_413", "http_429", "http_503"
 class ServerSubject:
     """A :class:`ekiden.evaluation.load.subject.Subject`. The server is its owner's: ``close`` leaves it running.
 
-    ``end_token``: an end token of the server's model, for limits other than the lengths. ``token_ids``: ask for them in
-    the answers, with ``return_token_ids``; texts are compared by their digests in any case. ``timeout``: seconds for
-    one request. ``concurrency``: a closed loop of so many in place of the arrivals.
+    ``end_token``: an end token of the server's model, for limits other than the lengths. ``token_ids``: ask for
+    them in the answers, with ``return_token_ids``; texts are compared by their digests in any case. ``timeout``:
+    seconds for one request, or less with ``cut``: as long as an answer can still be good. ``concurrency``: a closed
+    loop of so many in place of the arrivals.
     """
 
     def __init__(
@@ -68,11 +69,12 @@ class ServerSubject:
         tenant_header: str | None = TENANT_HEADER,
         timeout: float = 300.0,
         concurrency: int | None = None,
+        cut: bool = False,
         warm_up: int = WARM_UP_REQUESTS,
     ) -> None:
         self._target, self._model, self._objectives, self._prompts = target, model, objectives, prompts
         self._end_token, self._token_ids, self._tenant_header = end_token, token_ids, tenant_header
-        self._timeout, self._concurrency, self._warm_up = timeout, concurrency, warm_up
+        self._timeout, self._concurrency, self._cut, self._warm_up = timeout, concurrency, cut, warm_up
 
     def close(self) -> None:
         """No connection is open between runs."""
@@ -83,7 +85,10 @@ class ServerSubject:
         if self._warm_up:
             _run(closed_loop(self._target, self._warm_up_requests(), concurrency=self._warm_up, timeout=self._timeout))
         started = time.time()
-        options: dict[str, Any] = {"timeout": self._timeout, "keep_bodies": True, "on_answer": on_answer}
+        timeout = self._timeout
+        if self._cut:
+            timeout = min(timeout, longest_good(workload, self._objectives))
+        options: dict[str, Any] = {"timeout": timeout, "keep_bodies": True, "on_answer": on_answer}
         if self._concurrency is not None:
             run = _run(closed_loop(self._target, requests, concurrency=self._concurrency, **options))
         else:
@@ -134,9 +139,8 @@ class ServerSubject:
         return [self._request(offer, prompt) for prompt in prompts]
 
     def _results(self, workload: Workload, run: LoadRun) -> list[Answered]:
-        assert run.bodies is not None, "they were to be kept"
         return [
-            _answered(offer, record, body, run.start)
+            _answered(offer, record, body or (), run.start)
             for offer, record, body in zip(workload.offers, run.records, run.bodies, strict=True)
         ]
 
