@@ -18,7 +18,7 @@ from ekiden.build.progress import progress
 from ekiden.cli.figures_table import print_figures, table_of
 from ekiden.cli.loading import describe_model, load_model
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
-from ekiden.cli.own_server import own_server
+from ekiden.cli.own_server import own_server, refuse_server_settings
 from ekiden.cli.terminal import out, print_json
 from ekiden.config import ORDERS
 from ekiden.errors import UserError
@@ -123,7 +123,7 @@ def serve(resolved: Resolved, shape: Shape, as_json: bool, url: str | None, key:
         shape = replace(shape, concurrency=shape.rows)
 
     if url is not None:
-        _refuse_server_settings(resolved)
+        refuse_server_settings(resolved)
     server = own_server(sized(resolved.config, shape.rows)) if url is None else nullcontext(url)
     # The load shares its cores with the server, so it takes the event loop that costs least.
     with server as address, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -132,14 +132,6 @@ def serve(resolved: Resolved, shape: Shape, as_json: bool, url: str | None, key:
     _report(f"bench serve: {loop}, {shape.requests} requests", figures, as_json)
     if figures["failures"]:
         raise click.exceptions.Exit(1)
-
-
-def _refuse_server_settings(resolved: Resolved) -> None:
-    """--batching and the like cannot reach into a server that is running already."""
-    ours = ("engine.seed", "model.model")
-    given = [source for key, source in resolved.sources.items() if source.startswith("--") and key not in ours]
-    if given:
-        raise UserError(f"{', '.join(given)} cannot be set on the server behind --url; start it with them instead")
 
 
 @command.command()

@@ -11,14 +11,19 @@ from ekiden.measure.percentiles import LEVELS, MIN_VALUES_FOR_P99
 
 NOT_ESTIMABLE = "n. e."
 _COUNTS = ("requests", "failures", "steps", "rows", "running", "waiting", "tenants", "prompt_tokens", "output_tokens")
+_MORE_COUNTS = ("good", "preemptions")
+_SHARES = ("slo_attainment", "slot_utilisation", "budget_share", "kv_share", "host_share", "sampling_share")
 _RATES = ("prompt", "output", "total", "prefill", "decode", "pure_decode")
 _PATTERNS = {
     **dict.fromkeys(_COUNTS, "{:,}"),
     "duration_seconds": "{:.2f} s",
     **{f"{name}_tokens_per_second": "{:,.0f} tok/s" for name in _RATES},
-    "host_share": "{:.2%}",
-    "sampling_share": "{:.2%}",
+    **dict.fromkeys(_MORE_COUNTS, "{:,}"),
+    "goodput_per_second": "{:.3f} /s",
+    **dict.fromkeys(_SHARES, "{:.2%}"),
     "cpu_seconds_per_step": "{:.4f} s",
+    "cpu_seconds": "{:.2f} s",
+    "joules": "{:,.0f} J",
 }
 
 

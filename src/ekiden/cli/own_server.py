@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from ekiden.build.config_sources import PREFIX, all_settings
+from ekiden.build.config_sources import PREFIX, Resolved, all_settings
 from ekiden.config import Config
 from ekiden.errors import UserError
 
@@ -23,14 +23,16 @@ _INFO_LINE = re.compile(r"^INFO .*\n", re.MULTILINE)
 
 
 @contextmanager
-def own_server(config: Config) -> Iterator[str]:
+def own_server(config: Config, *flags: str) -> Iterator[str]:
     """Start ``ekiden serve`` with ``config`` on a free loopback port, yield its address, and stop it again.
+
+    ``flags`` are those of its section ``server``, which ``config`` does not decide.
 
     What it warned of before it was ready goes to standard error. Ctrl-C does not reach it. Raises :class:`UserError`
     with its last words when it ends before it is ready.
     """
     others = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    command = [sys.executable, "-m", "ekiden", "serve", "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "ekiden", "serve", "--host", "127.0.0.1", "--port", "0", *flags]
     with tempfile.NamedTemporaryFile(prefix="ekiden-server-", suffix=".log") as log:
         server = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -49,6 +51,14 @@ def own_server(config: Config) -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
+
+
+def refuse_server_settings(resolved: Resolved) -> None:
+    """--batching and the like cannot reach into a server that is running already."""
+    ours = ("engine.seed", "model.model")
+    given = [source for key, source in resolved.sources.items() if source.startswith("--") and key not in ours]
+    if given:
+        raise UserError(f"{', '.join(given)} cannot be set on the server behind --url; start it with them instead")
 
 
 def _variables(config: Config) -> dict[str, str]:

@@ -29,6 +29,14 @@ FORMULAS = {
     "send_lag_seconds": "time of sending - intended arrival",
     "host_share": "time outside the model's passes / total time of steps",
     "sampling_share": "time spent choosing tokens / total time of steps",
+    "good": "answers that are whole, with TTFT and TPOT within their objectives",
+    "slo_attainment": "good / all offered requests; refusals, time-outs and errors are not good",
+    "goodput_per_second": "good / duration of the arrivals",
+    "slot_utilisation": "slot-steps that computed a running request / (slots x steps)",
+    "budget_share": "tokens computed / token budget of the steps",
+    "kv_share": "KV blocks used at the end of a step / all blocks, mean over steps",
+    "cpu_seconds": "processor time of the engine's process, all its threads, without warm-up",
+    "joules": "energy of all processor packages of the machine, by their counters",
     "percentiles": "linear interpolation: the value at position (n - 1) * p / 100 of the values in order",
 }
 

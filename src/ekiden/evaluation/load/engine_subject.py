@@ -10,6 +10,7 @@ give the same tokens.
 """
 
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from ekiden.engine.driver import RealClock, abort_all, arrivals, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.charts.trace import Recorders, SlotStep, StepRecorder
-from ekiden.evaluation.load.lag import EntryWatch, void_reason
+from ekiden.evaluation.load.lag import EntryWatch, longest_good, void_reason
 from ekiden.evaluation.load.meters import Meter
 from ekiden.evaluation.load.requests import Collector, requests_of
 from ekiden.evaluation.plan.model import Objectives
@@ -49,8 +50,9 @@ class EngineSubject:
     """A :class:`ekiden.evaluation.load.subject.Subject`. The parts stay their owner's: ``close`` leaves them alone.
 
     ``ledger``: record each run where the configuration says, so that `ekiden explain` can tell of its requests.
-    ``drain_seconds``: so long after the workload's end a run is cut, and what has not ended counts as ``unfinished``;
-    None waits for the last answer. ``concurrency``: a closed loop of so many in place of the arrivals.
+    ``cut``: end a run when no answer that has not ended can be good any more (:func:`longest_good`), so that an
+    overload need not be worked off; those answers count as ``unfinished``. ``concurrency``: a closed loop of so
+    many in place of the arrivals.
     """
 
     def __init__(
@@ -61,12 +63,12 @@ class EngineSubject:
         objectives: Objectives,
         prompts: Prompts,
         ledger: bool = False,
-        drain_seconds: float | None = None,
+        cut: bool = False,
         concurrency: int | None = None,
         warm_up: int = WARM_UP_REQUESTS,
     ) -> None:
         self._parts, self._config, self._objectives, self._prompts = parts, config, objectives, prompts
-        self._ledger, self._drain, self._concurrency, self._warm_up = ledger, drain_seconds, concurrency, warm_up
+        self._ledger, self._cut, self._concurrency, self._warm_up = ledger, cut, concurrency, warm_up
         self.last_steps: list[SlotStep] = []
         """The steps of the last run, for a slot chart; times are on the engine's clock."""
 
@@ -106,7 +108,7 @@ class EngineSubject:
                 clock,
                 self._requests(workload, prompts, start),
                 concurrency=self._concurrency,
-                until=float("inf") if self._drain is None else start + workload.seconds + self._drain,
+                until=start + workload.seconds + longest_good(workload, self._objectives) if self._cut else math.inf,
             )
             drive(core, source, clock, watch.around(collector))
             seconds = collector.seconds if collector.all_ended else clock.now() - start

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from ekiden.engine.driver import Sink
 from ekiden.engine.engine_core import StepResult
 from ekiden.evaluation.plan.model import Objectives
+from ekiden.evaluation.workloads.offer import Workload
 from ekiden.measure.percentiles import percentiles
 from ekiden.state.turn import Turn
 
@@ -32,6 +33,13 @@ def void_reason(lags: Sequence[float], objectives: Objectives) -> str | None:
         f"the load generator was late: p99 send lag {1000 * p99:.1f} ms over {len(lags)} requests, and at most "
         f"{1000 * allowed:.1f} ms is allowed ({ALLOWED_SHARE:.0%} of the TTFT objective of {objectives.ttft:g} s)"
     )
+
+
+def longest_good(workload: Workload, objectives: Objectives) -> float:
+    """The most seconds after its arrival in which an answer of the workload can end and still be good: with any more,
+    its first token was late or its TPOT too high."""
+    tokens = max((offer.output_tokens for offer in workload.offers), default=1)
+    return objectives.ttft + objectives.tpot * (tokens - 1)
 
 
 class EntryWatch:

@@ -46,8 +46,19 @@ class Connection:
             with suppress(OSError):  # the server was faster
                 await writer.wait_closed()
 
-    async def ask(self, request: bytes, record: RequestRecord, *, timeout: float) -> None:
-        """Send one request and fill ``record`` in until its answer has ended, well or not. One request at a time."""
+    def drop(self) -> None:
+        """Give up the connection at once, in the middle of an answer too."""
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+    async def ask(
+        self, request: bytes, record: RequestRecord, *, timeout: float, body: list[bytes] | None = None
+    ) -> None:
+        """Send one request and fill ``record`` in until its answer has ended, well or not. One request at a time.
+
+        ``body`` collects the answer's body in pieces, for who wants to read it afterwards.
+        """
         try:
             async with asyncio.timeout(timeout):
                 reader, writer = await self._open()
@@ -60,7 +71,7 @@ class Connection:
         try:
             async with asyncio.timeout(timeout):
                 writer.write(request)
-                record.failure = await self._read_answer(reader, record)
+                record.failure = await self._read_answer(reader, record, body)
         except TimeoutError:
             record.failure = "timeout"
         except httptools.HttpParserError:
@@ -85,7 +96,9 @@ class Connection:
                 self._streams = await asyncio.open_connection(base.host, base.port or (443 if tls else 80), ssl=tls)
         return self._streams
 
-    async def _read_answer(self, reader: asyncio.StreamReader, record: RequestRecord) -> str | None:
+    async def _read_answer(
+        self, reader: asyncio.StreamReader, record: RequestRecord, body: list[bytes] | None
+    ) -> str | None:
         """The kind of failure, or None for a whole answer."""
         self._parser = httptools.HttpResponseParser(self)
         tail = rest = b""
@@ -93,6 +106,8 @@ class Connection:
             now = time.monotonic()
             self._body.clear()
             self._parser.feed_data(data)
+            if body is not None:
+                body += self._body
             lines = b"".join((rest, *self._body))
             cut = lines.rfind(b"\n") + 1
             record.event_times += [now] * len(_CONTENT.findall(lines, 0, cut))

@@ -5,6 +5,7 @@ that the environment names (``http_proxy``, ``https_proxy``, ``all_proxy``), unl
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.request import getproxies, proxy_bypass
@@ -90,15 +91,16 @@ class Target:
     def auth_headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
-    def request_bytes(self, route: str, payload: dict[str, Any]) -> bytes:
-        """The whole POST for one streamed request, made ahead of time."""
+    def request_bytes(self, route: str, payload: dict[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
+        """The whole POST for one streamed request, made ahead of time; ``headers`` are added to those it needs."""
         body = json.dumps(payload, separators=(",", ":")).encode()
-        headers = {
+        all_headers = {
             "Host": self.base.netloc.decode(),
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
             "Content-Length": len(body),
             **self.auth_headers,
+            **(headers or {}),
         }
-        lines = [f"POST {self.base.path}{route} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        lines = [f"POST {self.base.path}{route} HTTP/1.1", *(f"{name}: {value}" for name, value in all_headers.items())]
         return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
