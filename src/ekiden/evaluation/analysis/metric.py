@@ -59,6 +59,9 @@ class MetricDef:
     pair_value: Callable[[Sequence[ArmRun], Sequence[ArmRun]], PairFinding] | None = None
     """For what only both arms together have, such as the share of equal answers: the candidate's runs and the
     baseline's of the same blocks. It is judged as it is, not as a ratio."""
+    scale: str = "ratio"
+    """How two arms are compared: ``ratio``, candidate / baseline; or ``difference``, candidate - baseline, for shares
+    and counts that are often 0, such as errors, or the gap between tenants. A plan's ``result`` is that."""
     min_values: int = 1
     """With fewer values over all runs the figure is "not estimable": 299 for a p99, 2,995 for a p99.9."""
     count: Callable[[Sequence[Any]], int] | None = None
@@ -69,6 +72,8 @@ class MetricDef:
             raise ValueError(f"metric {self.name}: exactly one of of_run and pair_value is needed")
         if self.direction not in ("up", "down"):
             raise ValueError(f"metric {self.name}: direction is 'up' or 'down', not {self.direction!r}")
+        if self.scale not in ("ratio", "difference"):
+            raise ValueError(f"metric {self.name}: scale is 'ratio' or 'difference', not {self.scale!r}")
 
     def value(self, runs: Sequence[ArmRun], objectives: Objectives) -> float | None:
         """The pooled value of the runs; None where one lacks its part, where there are too few values, or no runs."""
