@@ -55,6 +55,10 @@ class Comparison(msgspec.Struct, kw_only=True, frozen=True):
     baseline: float | None
     block_ratios: list[float | None] = []
     note: str = ""
+    scale: str = "ratio"
+    """``ratio``; or ``difference``: then all ratios here are candidate - baseline, or ``share``: one value of both."""
+    p_value: float | None = None
+    """By randomisation, one-sided: how often swapping the arms within blocks does as well for the candidate."""
 
 
 class MetricOutcome(msgspec.Struct, kw_only=True):
@@ -75,6 +79,10 @@ class MetricOutcome(msgspec.Struct, kw_only=True):
     comparison: Comparison
     reason: str
     """One sentence: why this phase."""
+    reasons: dict[str, str] = {}
+    """The same by language."""
+    judged: bool = True
+    """False for what was measured without a threshold; its phase is then Pending and says nothing."""
 
 
 class Falsifier(msgspec.Struct, kw_only=True):
@@ -239,6 +247,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     """The A/A runs: what differs when nothing does."""
     blocks_needed: list[str]
     """For each critical metric: how many blocks the wanted certainty takes at this noise."""
+    blocks_needed_ja: list[str] = []
+    """The same in Japanese."""
     tuning: list[Tuning]
     calibration: list[Calibrated]
     fairness: list[dict[str, Any]]
