@@ -4,23 +4,22 @@ What a phase needs of the plan, the data and the machine is handed in, so that t
 and one in virtual time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from ekiden.engine.simulated import EngineSpeed
 from ekiden.evaluation.charts.slots import stays
-from ekiden.evaluation.experiment.order import DueRun, arms_of, due_runs
+from ekiden.evaluation.experiment.order import DueRun, due_runs
 from ekiden.evaluation.experiment.serving import Runs, serve_all
+from ekiden.evaluation.experiment.settings import config_of
 from ekiden.evaluation.experiment.subjects import Subjects
 from ekiden.evaluation.load.subject import Subject
-from ekiden.evaluation.outcome import Chart, Curve, SlotChart, SlotSegment, Tuning
+from ekiden.evaluation.outcome import SlotChart, SlotSegment, Tuning
 from ekiden.evaluation.plan.model import Arm, Plan
 from ekiden.evaluation.results import ArmRun
 from ekiden.evaluation.tuning import tune
-from ekiden.evaluation.workloads.offer import Kind, Workload
+from ekiden.evaluation.workloads.offer import Kind
 from ekiden.evaluation.workloads.source import Split
 from ekiden.evaluation.workloads.sources import make
 from ekiden.evaluation.workloads.spec import WorkloadSpec
@@ -107,7 +106,7 @@ class Conductor:
             kept,
             workload_of=lambda due: make(due.workload, split=split, block=due.block, seed=self.plan.confirm.seed),
             subject_of=lambda due: self._subject(due.arm, due.workload),
-            before_keeping=self._complete,
+            complete=self._complete,
             after_run=done,
         )
 
@@ -145,7 +144,7 @@ class Conductor:
         """Put in each answer how long it would have taken on an idle engine, for the slowdown."""
         if self.speed is None:
             return
-        budget = 512
+        budget = config_of(self.plan.engine).scheduler.max_num_batched_tokens
         for each in run.results:
             if each.slowest_alone is None:
                 each.slowest_alone = self.speed.alone_seconds(each.prompt_tokens, each.output_tokens, budget=budget)
@@ -153,7 +152,12 @@ class Conductor:
     def _keep_slots(self, due: DueRun, subject: Subject) -> None:
         steps = getattr(subject, "last_steps", None)
         known = {(chart.arm, chart.workload) for chart in self.slots}
-        if not steps or due.block or due.workload is not self._first_workload() or (due.arm, due.workload.name) in known:
+        if (
+            not steps
+            or due.block
+            or due.workload is not self._first_workload()
+            or (due.arm, due.workload.name) in known
+        ):
             return
         held = stays(steps)
         start = steps[0].start
@@ -164,7 +168,13 @@ class Conductor:
                 slots=1 + max(stay.slot for stay in held),
                 seconds=steps[-1].end - start,
                 segments=[
-                    SlotSegment(stay.slot, stay.request_id, stay.start - start, stay.end - start, stay.output_tokens)
+                    SlotSegment(
+                        slot=stay.slot,
+                        request_id=stay.request_id,
+                        start=stay.start - start,
+                        end=stay.end - start,
+                        output_tokens=stay.output_tokens,
+                    )
                     for stay in held
                 ],
             )

@@ -38,12 +38,13 @@ def serve_all(
     *,
     workload_of: Callable[[DueRun], Workload],
     subject_of: Callable[[DueRun], Subject],
+    complete: Callable[[ArmRun], None] = lambda run: None,
     after_run: Callable[[DueRun, Subject, ArmRun], None] = lambda due, subject, run: None,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
     """Serve what is not yet kept; raises :class:`StoppedError`.
 
-    ``after_run`` is told each run that was made, after it is kept.
+    ``complete`` may add to a run before it is kept; ``after_run`` is told of it then.
     """
     began, done = now(), kept.finished()
     void, errors = _bad(kept.all_runs())
@@ -55,6 +56,7 @@ def serve_all(
         workload, subject = workload_of(each), subject_of(each)
         run = subject.serve(workload)
         run.arm, run.workload, run.block, run.position = each.arm, each.workload.name, each.block, each.position
+        complete(run)
         kept.keep(run)
         more_void, more_errors = _bad([run])
         void, errors = void + more_void, errors + more_errors

@@ -13,8 +13,8 @@ import msgspec
 from ekiden.build.model import describe_model, find_model, load_described
 from ekiden.engine.parts import EngineParts
 from ekiden.engine.simulated import EngineSpeed
-from ekiden.evaluation.experiment.settings import config_of, resolved
 from ekiden.evaluation.benches.serve import first_model
+from ekiden.evaluation.experiment.settings import config_of, resolved
 from ekiden.evaluation.load.engine_subject import EngineSubject
 from ekiden.evaluation.load.server_subject import ServerSubject
 from ekiden.evaluation.load.simulated_subject import SimulatedSubject, pool_for
@@ -110,8 +110,7 @@ class EngineSubjects:
         found = realise(
             workload,
             self._description.tokenizer,
-            max_model_len=config_of(self._plan.engine).model.max_model_len
-            or self._description.max_position_embeddings,
+            max_model_len=config_of(self._plan.engine).model.max_model_len or self._description.max_position_embeddings,
             chat_template=self._description.chat_template,
             vocab_size=self._description.vocab_size,
         )
