@@ -50,6 +50,11 @@ def test_a_lone_client_never_overlaps_on_a_machine_as_slow_as_stated(block):
     assert max(ends) <= workload.seconds
 
 
+def test_a_lone_client_keeps_its_pauses_where_time_is_no_multiple_of_them():
+    workload = made("lone-client", seconds=30.0, rate=0.25)
+    assert [offer.at for offer in workload.offers] == [4.0 * index for index in range(8)]
+
+
 def test_a_flood_is_at_least_so_many_times_the_quiet_tenant():
     workload = made("flood", seconds=210.0)
     assert Counter(offer.tenant for offer in workload.offers) == {"flood": 200, "quiet": 10}
