@@ -1,6 +1,9 @@
 """Requests that are made up, each source for one property that it has exactly: what is normal, hard or misleading.
 
 Prompts are lengths only. Every source draws anew for each seed, split and block, so that no two blocks are alike.
+
+``equal-lengths`` and ``length-variance`` let requests come in whole groups. Coming one by one, a request would find a
+static batch under way and wait for its end, so that continuous batching would gain even where all lengths are equal.
 """
 
 from collections.abc import Callable, Sequence
