@@ -1,9 +1,13 @@
 """Requests that are made up, each source for one property that it has exactly: what is normal, hard or misleading.
 
 Prompts are lengths only. Every source draws anew for each seed, split and block, so that no two blocks are alike.
+
+``equal-lengths`` and ``length-variance`` let requests come in whole groups. Coming one by one, a request would find a
+static batch under way and wait for its end, so that continuous batching would gain even where all lengths are equal.
 """
 
 from collections.abc import Callable, Sequence
+from math import floor
 
 from ekiden.evaluation.workloads.drawn import arrival_options, arrivals, lengths
 from ekiden.evaluation.workloads.offer import Kind, Offer
@@ -98,18 +102,18 @@ def _slowest(ask: Ask) -> float:
 
 
 def _crowded(ask: Ask) -> str | None:
-    slowest, space = _slowest(ask), ask.seconds / ask.count
+    slowest, space = _slowest(ask), 1 / ask.rate
     if slowest <= space:
         return None
     return (
         f"rate is {ask.rate:g}: a lone client waits for its answer, which may take {slowest:.2f} s, and has "
-        f"{space:.2f} s; ask for a rate of at most {1 / slowest:.2g}, or for shorter lengths"
+        f"{space:.2f} s; ask for a rate of at most {floor(1000 / slowest) / 1000:g}, or for shorter lengths"
     )
 
 
 def _lone_client(ask: Ask) -> Made:
     """Evenly spaced, with room for a slow machine between any two requests."""
-    scale, space = LONGEST * ask.length_scale, ask.seconds / ask.count
+    scale, space = LONGEST * ask.length_scale, 1 / ask.rate
     prompts = [min(length, scaled(ask.options["prompt_tokens"], scale)) for length in _prompts(ask)]
     outputs = _outputs(ask, ask.options["output_cv"])
     outputs = [min(length, scaled(ask.options["output_tokens"], scale)) for length in outputs]

@@ -32,12 +32,37 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     turns: list[str]
 
 
+class _Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    pool: str
+    client: int
+    window_start_s: int
+    input_tokens: tuple[float, ...]
+    output_tokens: tuple[float, ...]
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """One client of ServeGen in one window of ten minutes; its lengths are quantiles at :data:`LEVELS`."""
+
+    pool: str
+    client: int
+    window_start_s: int
+    rate_rps: float
+    iat_family: str
+    iat_shape: float
+    input_tokens: tuple[float, ...]
+    output_tokens: tuple[float, ...]
+
+
 class _System(msgspec.Struct, frozen=True):
     system: str
 
 
 BLOCK_TOKENS = 512
 """Tokens of a block of the Mooncake trace."""
+LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+"""Levels of the quantiles of ServeGen's lengths."""
+LENGTHS_SECONDS = 6 * 3600
+"""ServeGen tells lengths for six hours at a time."""
 
 
 def _read(path: str) -> bytes:
@@ -84,3 +109,30 @@ def prompts(path: str) -> tuple[Prompt, ...]:
 @cache
 def system_prompts(path: str) -> tuple[str, ...]:
     return tuple(line.system for line in msgspec.json.Decoder(_System).decode_lines(_read(path)))
+
+
+@cache
+def clients(rates: str, lengths: str) -> tuple[Client, ...]:
+    """Every client of every window, with the lengths of the six hours that the window lies in."""
+    known = {(row.pool, row.client, row.window_start_s): row for row in _lengths(lengths)}
+    found = []
+    for row in csv.DictReader(io.StringIO(_read(rates).decode())):
+        start = int(row["window_start_s"])
+        spread = known[row["pool"], int(row["client"]), start - start % LENGTHS_SECONDS]
+        found.append(
+            Client(
+                pool=row["pool"],
+                client=int(row["client"]),
+                window_start_s=start,
+                rate_rps=float(row["rate_rps"]),
+                iat_family=row["iat_family"],
+                iat_shape=float(row["iat_shape"]),
+                input_tokens=spread.input_tokens,
+                output_tokens=spread.output_tokens,
+            )
+        )
+    return tuple(found)
+
+
+def _lengths(path: str) -> list[_Lengths]:
+    return msgspec.json.Decoder(_Lengths).decode_lines(_read(path))

@@ -61,7 +61,7 @@ class Ask:
 
     @property
     def count(self) -> int:
-        """Requests of the block: the mean rate is exactly what was asked for."""
+        """Requests of the block: every one has the mean rate that was asked for, to within half a request."""
         return round(self.rate * self.seconds)
 
     def chance(self, purpose: str, *, all_blocks: bool = False) -> random.Random:

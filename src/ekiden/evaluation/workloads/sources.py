@@ -16,10 +16,11 @@ from ekiden.evaluation.workloads.offer import Offer, Workload
 from ekiden.evaluation.workloads.package_data import digest_of
 from ekiden.evaluation.workloads.source import SPLITS, Ask, Option, Source, Split
 from ekiden.evaluation.workloads.spec import WorkloadSpec
+from ekiden.evaluation.workloads.tenants import TENANTS
 from ekiden.evaluation.workloads.texts import PROMPTS
 from ekiden.evaluation.workloads.traces import TRACES
 
-SOURCES: dict[str, Source] = {source.name: source for source in (*TRACES, PROMPTS, *GENERATED)}
+SOURCES: dict[str, Source] = {source.name: source for source in (*TRACES, TENANTS, PROMPTS, *GENERATED)}
 
 COMMON = (
     Option(name="max_prompt_tokens", default=None, least=1, meaning="made prompts that are longer are cut"),

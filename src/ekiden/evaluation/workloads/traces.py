@@ -104,7 +104,7 @@ TRACES = (
     _source(
         "mooncake-conversation",
         MOONCAKE,
-        "Conversations of Mooncake in 2025: long prompts that begin alike; scale the lengths",
+        "Conversations of a long-context service (Mooncake): long prompts that begin alike; scale the lengths",
     ),
     _source("servegen-large", SERVEGEN_LARGE, "Tenants of a large chat model, sampled from ServeGen's statistics"),
     _source("servegen-reason", SERVEGEN_REASON, "Tenants of a reasoning model, sampled from ServeGen: long answers"),
