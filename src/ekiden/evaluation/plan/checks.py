@@ -14,7 +14,6 @@ import msgspec
 
 from ekiden.config import Config, ConfigError
 from ekiden.errors import UserError
-from ekiden.evaluation.plan.model import WorkloadSpec
 from ekiden.evaluation.plan.parts import LEAST_BLOCKS, Known, Parts, unknown
 from ekiden.evaluation.plan.settings import (
     combinations,
@@ -27,6 +26,7 @@ from ekiden.evaluation.plan.settings import (
 )
 from ekiden.evaluation.plan.structure import shown
 from ekiden.evaluation.plan.thresholds import threshold_faults
+from ekiden.evaluation.workloads.spec import WorkloadSpec
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 """Of arms and workloads, which also name files."""
@@ -154,16 +154,17 @@ def _workload(parts: Parts, workload: WorkloadSpec, known: Known) -> list[str]:
         try:
             known.check_workload(workload)
         except UserError as error:
-            faults.append(f"{where}: {error}")
+            faults += str(error).splitlines()
     faults += faults_of(f"{where}.engine", workload.engine, of_workloads(), "it would change the model or the backend")
     for name, arm in parts.arms.items():
         doubled = sorted((set(arm.settings) | set(arm.tune)) & set(workload.engine))
         if name in parts.serving(workload) and doubled:
             faults.append(f"{where}.engine.{doubled[0]} is also set by arms.{name}; leave it out of one of the two")
-    if parts.engine is not None and not faults:
+    if parts.engine is not None and workload.engine and not faults:
         for name in sorted(parts.serving(workload) & set(parts.arms)):
-            if parts.arms[name].url is None:
-                faults += _refused(f"{where}.engine", settings_of(parts.engine, parts.arms[name], workload))[:1]
+            arm = parts.arms[name]
+            if arm.url is None and not _refused(name, settings_of(parts.engine, arm)):
+                faults += _refused(f"{where}.engine", settings_of(parts.engine, arm, workload))
     return list(dict.fromkeys(faults))
 
 

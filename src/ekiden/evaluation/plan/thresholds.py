@@ -67,12 +67,13 @@ def _metrics(parts: Parts) -> list[str]:
     if not any(metric.critical for metric in parts.metrics):
         faults.append("metrics: none is critical; mark what decides the verdict with critical = true")
     seen: set[tuple[str, str]] = set()
+    all_read = parts.workload_names == {each.name for each in parts.workloads}
     for metric in parts.metrics:
         for workload in metric.workloads or [each.name for each in parts.workloads if each.kind is Kind.NORMAL]:
             if (metric.name, workload) in seen:
                 faults.append(f"metrics[{metric.name}] stands there twice for workload {workload}; keep one")
             seen.add((metric.name, workload))
-        if not metric.workloads and not any(each.kind is Kind.NORMAL for each in parts.workloads):
+        if not metric.workloads and all_read and not any(each.kind is Kind.NORMAL for each in parts.workloads):
             faults.append(f"metrics[{metric.name}].workloads is empty, and none is of kind normal; name some")
     return faults
 
