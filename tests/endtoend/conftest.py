@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from ekiden.build.model import load_model
-from ekiden.cli.prompting import chat_token_ids
+from ekiden.models.conversation import chat_token_ids
 from ekiden.config import CacheConfig, Config
 from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.workloads.synthetic import demo_prompts

@@ -70,7 +70,7 @@ def command(resolved: Resolved, against: str, slots: int, folder: str, show_text
     """Show static, or another policy, against continuous batching on 24 real prompts."""
     from ekiden.build.model import load_described
     from ekiden.cli.loading import describe_model
-    from ekiden.cli.prompting import chat_token_ids
+    from ekiden.models.conversation import chat_token_ids
 
     target = _make_folder(folder)
     # No limit on a step's predicted time, so that who runs when is the same on every machine.

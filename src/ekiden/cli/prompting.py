@@ -1,34 +1,14 @@
-"""Conversations and prompt files as token ids, for the commands that run the engine in this process."""
+"""Prompt files as token ids, for the commands that run the engine in this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from ekiden.errors import UserError
-from ekiden.models.chat_template import ChatTemplate, ChatTemplateError
+from ekiden.models.chat_template import ChatTemplate
+from ekiden.models.conversation import chat_token_ids
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.state.sampling_params import SamplingParams, validate
-
-Messages = Sequence[Mapping[str, Any]]
-
-
-def chat_token_ids(tokenizer: Tokenizer, template: ChatTemplate | None, messages: Messages) -> list[int]:
-    """The conversation as the model's template writes it, up to the start of the assistant's turn.
-
-    Special tokens in what people wrote stay text. Raises :class:`UserError` when there is no template or it refuses.
-    """
-    if template is None:
-        raise UserError("this model has no chat template; give one with --chat-template, or use plain prompts")
-    try:
-        text = template.render(messages, protect=tokenizer.protect)
-    except ChatTemplateError as error:
-        raise UserError(str(error)) from error
-    token_ids = tokenizer.encode(text, add_special_tokens=False, parse_special=True)
-    bos = tokenizer.bos_token_id
-    if tokenizer.adds_bos and bos is not None and token_ids[:1] != [bos]:
-        token_ids.insert(0, bos)
-    return token_ids
 
 
 class PromptLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +68,7 @@ def sampling_of(line: PromptLine, defaults: Mapping[str, float | int], *, vocab_
 
 
 def line_token_ids(line: PromptLine, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[int]:
-    """The prompt of a line as token ids; raises :class:`UserError` for messages that the template refuses."""
+    """The prompt of a line as token ids; raises UserError for messages that the template refuses."""
     if line.prompt_token_ids is not None:
         return line.prompt_token_ids
     if line.prompt is not None:

@@ -35,6 +35,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prefix_group: str = ""
     """Made prompts of one group begin with the same ``prefix_tokens`` tokens."""
     prefix_tokens: int = 0
+    prefix_of: str = ""
+    """In place of a group: the earlier request whose prompt's first ``prefix_tokens`` tokens this one repeats."""
     text: str | None = None
     """The user's message, where the prompt is a real one."""
     system: str | None = None

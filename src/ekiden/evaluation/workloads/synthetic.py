@@ -23,10 +23,15 @@ class DemoPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
 def synthetic_prompts(count: int, tokens: int, *, seed: int, vocab_size: int | None = None) -> list[list[int]]:
     """``count`` prompts of exactly ``tokens`` random token ids, all different, the same for the same seed."""
+    source = random.Random(seed)
+    return [random_ids(tokens, source, vocab_size=vocab_size) for _ in range(count)]
+
+
+def random_ids(tokens: int, source: random.Random, *, vocab_size: int | None = None) -> list[int]:
+    """``tokens`` random ids that are plain text in any vocabulary of this size."""
     high = min(HIGHEST_SYNTHETIC_ID, vocab_size or HIGHEST_SYNTHETIC_ID)
     low = min(LOWEST_SYNTHETIC_ID, high // 2)
-    source = random.Random(seed)
-    return [[source.randrange(low, high) for _ in range(tokens)] for _ in range(count)]
+    return [source.randrange(low, high) for _ in range(tokens)]
 
 
 def poisson_arrivals(count: int, rate: float, *, seed: int) -> list[float]:
