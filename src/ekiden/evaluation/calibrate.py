@@ -17,6 +17,8 @@ from ekiden.state.turn import Turn
 
 _LENGTHS = (16, 48, 96, 200, 400, 800)
 _OUTPUTS = (6, 12, 24)
+_WAVE_TOKENS = 1600
+"""About how many prompt tokens a wave has in all, so that large waves do not take minutes on a slow machine."""
 _FEWEST_STEPS = 20
 
 
@@ -53,25 +55,25 @@ class SpeedRecorder:
         return fitted_speed(self._loads, self._seconds, self._gaps)
 
 
-def calibrate(parts: EngineParts, config: Config, *, seed: int = 0, waves: int = 2) -> EngineSpeed:
+def calibrate(parts: EngineParts, config: Config, *, seed: int = 0, rounds: int = 1) -> EngineSpeed:
     """The step costs of the loaded model, with the median relative error of single steps.
 
-    Requests come in waves of 1, 2, 4, ... up to three times as many as there are slots, with prompts and answers of
+    Requests come in waves of 1, 2, 4, ... up to half as many again as there are slots, with prompts and answers of
     different lengths, so that small and large batches, chunks alone and chunks beside decodes are all seen. The first
-    wave of all is a warm-up and left out. Takes seconds on a small model, and holds the engine alone.
+    wave of all is a warm-up and left out. It needs the engine alone, for half a minute on a small model.
     """
     recorder, source = SpeedRecorder(), random.Random(seed)
     core = build_core(parts, config, recorder=recorder)
     longest = min(parts.card.max_model_len, core.kv.max_tokens) - max(_OUTPUTS)
     lengths = [length for length in _LENGTHS if length < longest] or [max(1, longest // 2)]
     slots = config.scheduler.max_num_seqs
-    sizes = [2**power for power in range(slots.bit_length()) if 2**power < slots] + [slots, 3 * slots]
+    sizes = [2**power for power in range(slots.bit_length()) if 2**power < slots] + [slots, slots + slots // 2]
     number = 0
-    for size in [2, *sizes * waves]:
-        requests = []
+    for size in [2, *sizes * rounds]:
+        requests, short = [], [length for length in lengths if length * size <= _WAVE_TOKENS] or lengths[:1]
         for _ in range(size):
             number += 1
-            (prompt,) = synthetic_prompts(1, source.choice(lengths), seed=number, vocab_size=parts.card.vocab_size)
+            (prompt,) = synthetic_prompts(1, source.choice(short), seed=number, vocab_size=parts.card.vocab_size)
             requests.append(_request(number, prompt, source.choice(_OUTPUTS)))
         run_batch(core, requests)
         if number == 2:
