@@ -106,7 +106,7 @@ def test_the_fewest_is_found_and_nothing_asked_twice(threshold: int, most: int, 
 
 
 def test_the_replicas_that_a_rate_needs() -> None:
-    offered = workload(200, rate=60.0)
+    offered = workload(80, rate=60.0)
     told, figures = Projector(PROFILE, [offered], Objectives(ttft=0.3, tpot=0.03, attainment=0.95)).needed(most=8)
     assert told.replicas is not None
     assert 2 <= told.replicas <= 8
