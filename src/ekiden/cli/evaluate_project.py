@@ -90,7 +90,10 @@ def command(
 
     with _profile(resolved, profile_name, run, check_run) as (profile, reader):
         if save_profile is not None:
-            save_profile.write_text(toml_of(profile), encoding="utf-8")
+            try:
+                save_profile.write_text(toml_of(profile), encoding="utf-8")
+            except OSError as error:
+                raise UserError(f"cannot write the profile {save_profile}: {error.strerror or error}") from error
             if rate is None:
                 say(f"Wrote {save_profile}. {_accuracy(profile)}")
                 return 0
