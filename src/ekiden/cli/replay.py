@@ -15,21 +15,12 @@ import click
 
 from ekiden.cli.options import Resolved
 from ekiden.cli.runs import folder_of, folder_options, open_run
+from ekiden.cli.scheduler_changes import with_changes
 from ekiden.cli.terminal import out, plain_table, print_json, say
-from ekiden.config import BATCHING, ORDERS
 from ekiden.errors import UserError
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.runs import open_runs
 from ekiden.evidence.words import seconds
-
-_CHANGES = (
-    ("--batching", click.Choice(BATCHING), "what if the batching policy had been this one"),
-    ("--scheduling-policy", click.Choice(ORDERS), "what if the order had been this one"),
-    ("--max-num-seqs", click.IntRange(min=1), "what if there had been so many slots"),
-    ("--max-num-batched-tokens", click.IntRange(min=1), "what if a step had held so many tokens"),
-    ("--max-concurrent-prefills", click.IntRange(min=1), "what if so many prompts had been computed at once"),
-    ("--target-itl-ms", float, "what if the inter-token target had been this one (0: none)"),
-)
 
 _FIGURES = {
     "ttft_p50": "first token p50",
@@ -41,16 +32,10 @@ _FIGURES = {
 }
 
 
-def _with_changes(command: Any) -> Any:
-    for flag, kind, text in reversed(_CHANGES):
-        command = click.option(flag, type=kind, default=None, help=text)(command)
-    return command
-
-
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False)
 @folder_options
-@_with_changes
+@with_changes
 @click.option("--num-blocks", type=click.IntRange(min=1), help="what if the KV pool had held so many blocks")
 @click.option("--with-model", metavar="MODEL", help="make the tokens again with this model (prompts must be kept)")
 @click.option("--list", "list_runs", is_flag=True, help="list the recorded runs")
