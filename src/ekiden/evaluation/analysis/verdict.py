@@ -20,6 +20,10 @@ from ekiden.evaluation.plan.conditions import Condition
 from ekiden.evaluation.plan.model import Falsifies, Metric, Predicted
 
 _DECIDING: Final = (Phase.FAILED, Phase.ERROR)
+_SEEN: Final = {
+    "all": {"en": "The whole interval, {}, meets", "ja": "区間 {}の全体が"},
+    "one": {"en": "The value, {}, meets", "ja": "値 {} は"},
+}
 _ORDER: Final = (Phase.ERROR, Phase.FAILED, Phase.INCONCLUSIVE, Phase.SUCCESSFUL)
 
 
@@ -65,39 +69,45 @@ def judged(metric: Metric, found: Estimate, thresholds: Thresholds, *, planned: 
         note = {}
     for condition, phase in ((thresholds.failure, Phase.FAILED), (thresholds.success, Phase.SUCCESSFUL)):
         if condition is not None and condition.holds_for_all(found.low, found.high) is True:
+            seen = _SEEN["one" if found.scale == "share" else "all"]
             return phase, _sentence(
-                f"The whole interval, {interval(found)}, meets {condition}{{note}}.",
-                f"区間 {interval(found, 'ja')} の全体が {condition} を満たす{{note}}。",
+                f"{seen['en'].format(interval(found))} {condition}{{note}}.",
+                f"{seen['ja'].format(interval(found, 'ja'))} {condition} を満たす{{note}}。",
                 note,
             )
     given = [str(one) for one in (thresholds.success, thresholds.failure) if one is not None]
     return Phase.INCONCLUSIVE, _sentence(
         f"The interval, {interval(found)}, does not wholly meet {' nor '.join(given)}{{note}}.",
-        f"区間 {interval(found, 'ja')} の全体としては {' も '.join(given)} も満たさない{{note}}。",
+        f"区間 {interval(found, 'ja')}の全体としては {' も '.join(given)} も満たさない{{note}}。",
         note,
     )
 
 
 def metric_outcomes(comparisons: Comparisons) -> list[MetricOutcome]:
-    """Every metric of the plan on its workloads against each baseline, the worst phase of the critical ones first;
-    then the same metrics where the plan has no threshold for them: other workloads, and arms that are no baseline."""
-    outcomes: list[MetricOutcome] = []
-    seen: set[tuple[str, str, str]] = set()
-    for metric in comparisons.plan.metrics:
-        for workload in comparisons.workloads_of(metric):
-            for baseline in comparisons.against(workload):
-                outcomes.append(_outcome(comparisons, metric, workload, baseline, is_judged=True))
-                seen.add((metric.name, workload, baseline))
-    outcomes.sort(key=lambda outcome: (not outcome.critical, _ORDER.index(outcome.phase)))
+    """What is judged; then the same metrics where the plan has no threshold for them: on other workloads, and against
+    arms that are no baseline."""
+    outcomes = judged_outcomes(comparisons)
+    seen = {(outcome.metric, outcome.workload, outcome.baseline) for outcome in outcomes}
     for metric in comparisons.plan.metrics:
         for spec in comparisons.plan.workloads:
             if not comparisons.has_candidate(spec.name):
                 continue
-            for baseline in (*comparisons.against(spec.name), *comparisons.against(spec.name, "other")):
-                if (metric.name, spec.name, baseline) not in seen:
-                    seen.add((metric.name, spec.name, baseline))
-                    outcomes.append(_outcome(comparisons, metric, spec.name, baseline, is_judged=False))
+            for other in (*comparisons.against(spec.name), *comparisons.against(spec.name, "other")):
+                if (metric.name, spec.name, other) not in seen:
+                    seen.add((metric.name, spec.name, other))
+                    outcomes.append(_outcome(comparisons, metric, spec.name, other, is_judged=False))
     return outcomes
+
+
+def judged_outcomes(comparisons: Comparisons) -> list[MetricOutcome]:
+    """Every metric of the plan on its workloads against each baseline: the critical ones first, the worst leading."""
+    outcomes = [
+        _outcome(comparisons, metric, workload, baseline, is_judged=True)
+        for metric in comparisons.plan.metrics
+        for workload in comparisons.workloads_of(metric)
+        for baseline in comparisons.against(workload)
+    ]
+    return sorted(outcomes, key=lambda outcome: (not outcome.critical, _ORDER.index(outcome.phase)))
 
 
 def falsifiers(comparisons: Comparisons) -> list[Falsifier]:
