@@ -274,9 +274,7 @@ def _bounded(
         if found.candidate == 0:
             low = 0.0
         if found.baseline == 0:
-            return replace(
-                found, low=low, high=math.inf, note="the baseline's value is 0; the bound takes half an event"
-            )
+            return replace(found, low=low, high=math.inf, notes=_OVER_ZERO)
     return replace(found, low=low, high=high)
 
 
