@@ -17,8 +17,6 @@ from ekiden.evaluation.results import ArmRun
 from ekiden.measure.percentiles import percentiles
 
 Values = npt.NDArray[np.float64]
-MOST_CELLS = 4_000_000
-"""Of the tables that resampled percentiles are read from: memory for speed."""
 
 
 class Sums(NamedTuple):
@@ -106,24 +104,32 @@ class PooledPercentile:
 
     def resampled(self, parts: Sequence[Values], counts: npt.NDArray[np.int64]) -> Values:
         """The same with each part counting ``counts`` (resamples, parts) times, for all rows at once; NaN where nothing
-        is left. The values are put in order only once."""
+        is left. The values are put in order only once, and each row finds its place among them by halving."""
         values = np.concatenate(parts)
         order = np.argsort(values, kind="stable")
-        values, part_of = values[order], np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
+        part_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
+        upto = np.cumsum(part_of[:, None] == np.arange(len(parts)), axis=0)
         found = np.full(len(counts), np.nan)
-        if not values.size:
+        totals = counts @ np.array([len(part) for part in parts])
+        some = np.flatnonzero(totals > 0)
+        if not some.size:
             return found
-        step = max(1, MOST_CELLS // max(1, len(values)))
-        for first in range(0, len(counts), step):
-            upto = np.cumsum(counts[first : first + step, part_of], axis=1)
-            some = np.flatnonzero(upto[:, -1] > 0)
-            upto = upto[some]
-            position = (upto[:, -1] - 1) * self.level / 100
-            below = np.floor(position)
-            low = values[(upto <= below[:, None]).sum(axis=1)]
-            high = values[(upto <= np.ceil(position)[:, None]).sum(axis=1)]
-            found[first + some] = low + (position - below) * (high - low)
+        position = (totals[some] - 1) * self.level / 100
+        below = np.floor(position)
+        low, high = (values[order[_places(upto, counts[some], rank)]] for rank in (below, np.ceil(position)))
+        found[some] = low + (position - below) * (high - low)
         return found
+
+
+def _places(upto: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], ranks: Values) -> npt.NDArray[np.int64]:
+    """For each row of ``counts`` the first place up to which more than ``rank`` values lie. ``upto`` (values, parts)
+    says how many values of each part lie up to a place."""
+    first, last = np.zeros(len(counts), np.int64), np.full(len(counts), len(upto) - 1)
+    while (first < last).any():
+        middle = (first + last) // 2
+        is_enough = (upto[middle] * counts).sum(axis=1) > ranks
+        first, last = np.where(is_enough, first, middle + 1), np.where(is_enough, middle, last)
+    return first
 
 
 def pooled_percentile(level: float) -> PooledPercentile:

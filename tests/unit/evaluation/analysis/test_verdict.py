@@ -124,7 +124,7 @@ def test_equal_arms_are_inconclusive_at_least_95_times_in_100(noise, monkeypatch
     monkeypatch.setattr(statistics, "flipped_signs", lambda singles, metric, seed: None)
     arms = {"continuous": Arm(role="candidate", settings={"a": 1}), "static": Arm()}
     given = plan(blocks=5, arms=arms)
-    found = Counter()
+    found: Counter[Verdict] = Counter()
     for seed in range(150):
         made = runs({"continuous": Served(), "static": Served()}, seed=seed, blocks=5, noise=noise)
         found[verdict(Comparisons(given, made, KNOWN, Label.CONFIRMATORY))[0]] += 1
