@@ -28,7 +28,7 @@ METRICS: Sequence[Metric] = (
         name="goodput",
         direction="up",
         success_condition="result >= 1.1",
-        failure_condition="result < 0.95",
+        failure_condition="result < 1",
         critical=True,
     ),
     Metric(name="ttft_p50", direction="down", margin=0.1, critical=True),
