@@ -92,14 +92,49 @@ class MetricDef:
         return self.count is None or self.count(parts) >= self.min_values
 
 
-def pooled_percentile(level: float) -> Callable[[Sequence[Values]], float | None]:
+@dataclass(frozen=True, slots=True)
+class PooledPercentile:
     """A ``pooled`` for arrays of values: their percentile ``level``, by the one rule of all percentiles."""
 
-    def of_values(parts: Sequence[Values]) -> float | None:
-        values = np.concatenate(parts)
-        return percentiles(values, [level])[0] if values.size else None
+    level: float
 
-    return of_values
+    def __call__(self, parts: Sequence[Values]) -> float | None:
+        values = np.concatenate(parts)
+        return percentiles(values, [self.level])[0] if values.size else None
+
+    def resampled(self, parts: Sequence[Values], counts: npt.NDArray[np.int64]) -> Values:
+        """The same with each part counting ``counts`` (resamples, parts) times, for all rows at once; NaN where nothing
+        is left. The values are put in order only once, and each row finds its place among them by halving."""
+        values = np.concatenate(parts)
+        order = np.argsort(values, kind="stable")
+        part_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
+        upto = np.cumsum(part_of[:, None] == np.arange(len(parts)), axis=0)
+        found = np.full(len(counts), np.nan)
+        totals = counts @ np.array([len(part) for part in parts])
+        some = np.flatnonzero(totals > 0)
+        if not some.size:
+            return found
+        position = (totals[some] - 1) * self.level / 100
+        below = np.floor(position)
+        low, high = (values[order[_places(upto, counts[some], rank)]] for rank in (below, np.ceil(position)))
+        found[some] = low + (position - below) * (high - low)
+        return found
+
+
+def _places(upto: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], ranks: Values) -> npt.NDArray[np.int64]:
+    """For each row of ``counts`` the first place up to which more than ``rank`` values lie. ``upto`` (values, parts)
+    says how many values of each part lie up to a place."""
+    first, last = np.zeros(len(counts), np.int64), np.full(len(counts), len(upto) - 1)
+    while (first < last).any():
+        middle = (first + last) // 2
+        is_enough = (upto[middle] * counts).sum(axis=1) > ranks
+        first, last = np.where(is_enough, first, middle + 1), np.where(is_enough, middle, last)
+    return first
+
+
+def pooled_percentile(level: float) -> PooledPercentile:
+    """A ``pooled`` for arrays of values."""
+    return PooledPercentile(level)
 
 
 def number_of_values(parts: Sequence[Values]) -> int:

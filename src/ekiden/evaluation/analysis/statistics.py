@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ekiden.evaluation.analysis.metric import MetricDef, ratio_of_sums
+from ekiden.evaluation.analysis.metric import MetricDef, PooledPercentile, ratio_of_sums
 from ekiden.evaluation.outcome import Comparison
 from ekiden.evaluation.plan.model import Objectives
 from ekiden.evaluation.results import ArmRun
@@ -31,6 +31,8 @@ MIN_BLOCKS: Final = 3
 RESAMPLES: Final = 1_999
 PERMUTATIONS: Final = 9_999
 """Sign flips; up to 13 blocks all of them are tried, so that the p-value is exact."""
+MOST_LOG: Final = 700.0
+"""Above this the exponential is as good as infinite."""
 MOST_WITHOUT_VALUE: Final = 0.05
 """Share of resamples that may have no value before the figure is not estimable."""
 
@@ -57,6 +59,22 @@ class Estimate:
     scale: str = "ratio"
     missing: bool = False
     """Whether data are lacking, rather than too few to say anything."""
+    middle: float | None = None
+    """The log-ratio, or the difference, that bounds are laid around; None where the bounds are no matter of chance."""
+    error: float = 0.0
+    """Its standard error over blocks, widened for their number."""
+
+    def at(self, confidence: float) -> tuple[float | None, float | None]:
+        """The bounds at another one-sided confidence."""
+        if self.middle is None:
+            return self.low, self.high
+        stats = needed("scipy.stats", "evaluate")
+        reach = float(stats.t.ppf(confidence, self.blocks - 1)) * self.error
+        low, high = self.middle - reach, self.middle + reach
+        if self.scale != "ratio":
+            return low, high
+        low, high = (math.exp(bound) if bound < MOST_LOG else math.inf for bound in (low, high))
+        return (0.0 if self.candidate == 0 else low), (math.inf if self.baseline == 0 else high)
 
     def comparison(self) -> Comparison:
         """As the report holds it: without infinities."""
@@ -81,7 +99,7 @@ class PooledArm:
     metric: MetricDef
     parts: dict[int, list[Any]]
     """A block whose contribution cannot be had is not in it."""
-    _known: dict[bytes, float] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, metric: MetricDef, runs: Iterable[ArmRun], objectives: Objectives) -> "PooledArm":
@@ -98,25 +116,25 @@ class PooledArm:
         return self.metric.enough([part for block in blocks for part in self.parts[block]])
 
     def values(self, blocks: Sequence[int], drawn: npt.NDArray[np.int64]) -> Floats:
-        """Pooled values of resamples: ``drawn`` (resamples, n) are positions in ``blocks``; NaN where there is none."""
-        if self.metric.pooled is ratio_of_sums:
-            return self._ratios(blocks, drawn)
-        kinds, which = np.unique(np.sort(drawn, axis=1), axis=0, return_inverse=True)
-        pooled = np.empty(len(kinds))
-        for place, kind in enumerate(kinds):
-            chosen = [blocks[position] for position in kind]
-            key = np.array(chosen).tobytes()
-            if key not in self._known:
-                value = self.value(chosen)
-                self._known[key] = math.nan if value is None else value
-            pooled[place] = self._known[key]
-        return pooled[which.reshape(-1)]
+        """Pooled values of resamples: ``drawn`` (resamples, n) are positions in ``blocks``; NaN where there is none.
+        Rates and percentiles are had without a loop."""
+        counts = (drawn[:, :, None] == np.arange(len(blocks))).sum(axis=1)
+        pooled = self.metric.pooled
+        if pooled is ratio_of_sums:
+            sums = np.array([np.sum(self.parts[block], axis=0) for block in blocks], np.float64)
+            amount, per = (counts @ sums).T
+            return np.divide(amount, per, out=np.full(len(drawn), math.nan), where=per > 0)
+        kinds, which = np.unique(counts, axis=0, return_inverse=True)
+        if isinstance(pooled, PooledPercentile):
+            joined = [np.concatenate(self.parts[block]) for block in blocks]
+            return pooled.resampled(joined, kinds)[which.reshape(-1)]
+        found = [self._kept(tuple(np.repeat(blocks, kind).tolist())) for kind in kinds]
+        return np.array(found)[which.reshape(-1)]
 
-    def _ratios(self, blocks: Sequence[int], drawn: npt.NDArray[np.int64]) -> Floats:
-        """As :meth:`values` for rates and proportions, which need no loop."""
-        sums = np.array([np.sum(self.parts[block], axis=0) for block in blocks], np.float64)
-        amount, per = sums[drawn].sum(axis=1).T
-        return np.divide(amount, per, out=np.full(len(drawn), math.nan), where=per > 0)
+    def _kept(self, chosen: tuple[int, ...]) -> float:
+        if chosen not in self._known:
+            self._known[chosen] = _number(self.value(chosen))
+        return self._known[chosen]
 
 
 def by_block(runs: Iterable[ArmRun]) -> dict[int, list[ArmRun]]:
@@ -236,13 +254,7 @@ def _bounded(
     assert found.baseline is not None
     floors = _floors(singles) if is_ratio else None
     if is_ratio and floors is None:
-        return replace(
-            found,
-            value=1.0,
-            low=1.0,
-            high=1.0,
-            notes={"en": "both are 0 in all blocks", "ja": "全ブロックで両方とも 0"},
-        )
+        return replace(found, value=1.0, low=1.0, high=1.0, notes=_BOTH_ZERO)
 
     def apart(ours: Any, theirs: Any) -> Any:
         if floors is None:
@@ -267,16 +279,9 @@ def _bounded(
     )
     if max(without) > MOST_WITHOUT_VALUE:
         return replace(found, value=None, notes=_RESTS_ON_FEW)
-    reach = float(stats.t.ppf(confidence, count - 1)) * float(drawn.standard_error) * math.sqrt(count / (count - 1))
-    low, high = middle - reach, middle + reach
-    if is_ratio:
-        low, high = math.exp(low), math.exp(high)
-        if found.candidate == 0:
-            low = 0.0
-        if found.baseline == 0:
-            return replace(
-                found, low=low, high=math.inf, note="the baseline's value is 0; the bound takes half an event"
-            )
+    error = float(drawn.standard_error) * math.sqrt(count / (count - 1))
+    found = replace(found, middle=middle, error=error, notes=_OVER_ZERO if is_ratio and found.baseline == 0 else {})
+    low, high = found.at(confidence)
     return replace(found, low=low, high=high)
 
 
@@ -314,6 +319,10 @@ _RESTS_ON_FEW: Final = {
     "en": "not estimable: without some of the blocks it has no value",
     "ja": "推定不能：一部のブロックを除くと値が求まらない",
 }
+
+
+_NOWHERE: Final = {"en": "no block has this figure for both arms", "ja": "両方の構成にこの値があるブロックがない"}
+_BOTH_ZERO: Final = {"en": "both are 0 in all blocks", "ja": "全ブロックで両方とも 0"}
 
 
 def _too_few_values(least: int) -> Words:

@@ -4,7 +4,8 @@
   them, and so against the best tuned one. Since all must succeed, their number needs no correction on that side.
 - A margin is a pair of conditions: Successful where the whole interval is within it, Failed where all of it is beyond.
 - ``do not adopt`` follows from a falsifier that is met, and from a critical metric that is Failed or lacks its data.
-  Failed takes a whole interval too, so conditions that leave room around "no difference" keep equal arms apart from it.
+  One failure is enough, so their number is corrected for: a critical metric is Failed where the interval meets its
+  failure condition at 1 - (1 - confidence) / number of critical comparisons (Bonferroni).
 - Everything else is inconclusive, and waits for a person.
 """
 
@@ -47,12 +48,17 @@ class Thresholds:
         return cls(*(Condition.parse(text) if text else None for text in texts))
 
 
-def judged(metric: Metric, found: Estimate, thresholds: Thresholds, *, planned: int) -> tuple[Phase, Words]:
-    """The phase of one comparison and why. ``planned`` blocks less those that count are missing."""
+def judged(
+    metric: Metric, found: Estimate, thresholds: Thresholds, *, planned: int, failing: float
+) -> tuple[Phase, Words]:
+    """The phase of one comparison and why. ``planned`` blocks less those that count are missing; ``failing`` is the
+    confidence that a failure takes."""
     note = {language: f"{': ' if language == 'en' else '：'}{text}" for language, text in found.notes.items()}
     if found.missing:
         phase = Phase.ERROR if metric.must_have_data else Phase.INCONCLUSIVE
         return phase, _sentence("Data are missing{note}.", "データがない{note}。", note)
+    if found.scale == "share":
+        return _counted(found, thresholds, note)
     lost = max(0, planned - found.blocks)
     if lost > metric.inconclusive_limit:
         return Phase.INCONCLUSIVE, _both(
@@ -61,43 +67,69 @@ def judged(metric: Metric, found: Estimate, thresholds: Thresholds, *, planned: 
         )
     if found.low is None or found.high is None:
         return Phase.INCONCLUSIVE, _sentence("There is no interval{note}.", "区間が求まらない{note}。", note)
-    if found.scale != "share":
-        note = {}
-    for condition, phase in ((thresholds.failure, Phase.FAILED), (thresholds.success, Phase.SUCCESSFUL)):
-        if condition is not None and condition.holds_for_all(found.low, found.high) is True:
-            return phase, _sentence(
-                f"The whole interval, {interval(found)}, meets {condition}{{note}}.",
-                f"区間 {interval(found, 'ja')} の全体が {condition} を満たす{{note}}。",
-                note,
+    english, japanese = interval(found), interval(found, "ja")
+    success, failure = thresholds.success, thresholds.failure
+    if success is not None and success.holds_for_all(found.low, found.high) is True:
+        return Phase.SUCCESSFUL, _both(
+            f"The whole interval, {english}, meets {success}.", f"区間 {japanese}の全体が {success} を満たす。"
+        )
+    if failure is not None and failure.holds_for_all(found.low, found.high) is True:
+        if failure.holds_for_all(*found.at(failing)) is True:
+            return Phase.FAILED, _both(
+                f"The whole interval, {english}, meets {failure}.", f"区間 {japanese}の全体が {failure} を満たす。"
             )
-    given = [str(one) for one in (thresholds.success, thresholds.failure) if one is not None]
+        return Phase.INCONCLUSIVE, _both(
+            f"The whole interval, {english}, meets {failure}, but not at the {failing:.2%} that so many critical "
+            "comparisons ask for.",
+            f"区間 {japanese}の全体が {failure} を満たすが、"
+            f"重要な比較の数に応じた信頼度 {failing:.2%} では満たさない。",
+        )
+    given = [str(one) for one in (success, failure) if one is not None]
+    return Phase.INCONCLUSIVE, _both(
+        f"The interval, {english}, does not wholly meet {' nor '.join(given)}.",
+        f"区間 {japanese}の全体としては {' も '.join(given)} も満たさない。",
+    )
+
+
+def _counted(found: Estimate, thresholds: Thresholds, note: Words) -> tuple[Phase, Words]:
+    """The phase of what was counted rather than estimated. Blocks that are missing cannot undo what was seen."""
+    assert found.value is not None
+    value = f"{found.value:.4g}"
+    for condition, phase in ((thresholds.failure, Phase.FAILED), (thresholds.success, Phase.SUCCESSFUL)):
+        if condition is not None and condition.holds(found.value):
+            return phase, _sentence(
+                f"The value, {value}, meets {condition}{{note}}.", f"値 {value} は {condition} を満たす{{note}}。", note
+            )
     return Phase.INCONCLUSIVE, _sentence(
-        f"The interval, {interval(found)}, does not wholly meet {' nor '.join(given)}{{note}}.",
-        f"区間 {interval(found, 'ja')} の全体としては {' も '.join(given)} も満たさない{{note}}。",
-        note,
+        f"The value, {value}, meets no condition{{note}}.", f"値 {value} はどの条件も満たさない{{note}}。", note
     )
 
 
 def metric_outcomes(comparisons: Comparisons) -> list[MetricOutcome]:
-    """Every metric of the plan on its workloads against each baseline, the worst phase of the critical ones first;
-    then the same metrics where the plan has no threshold for them: other workloads, and arms that are no baseline."""
-    outcomes: list[MetricOutcome] = []
-    seen: set[tuple[str, str, str]] = set()
-    for metric in comparisons.plan.metrics:
-        for workload in comparisons.workloads_of(metric):
-            for baseline in comparisons.against(workload):
-                outcomes.append(_outcome(comparisons, metric, workload, baseline, is_judged=True))
-                seen.add((metric.name, workload, baseline))
-    outcomes.sort(key=lambda outcome: (not outcome.critical, _ORDER.index(outcome.phase)))
+    """What is judged; then the same metrics where the plan has no threshold for them: on other workloads, and against
+    arms that are no baseline."""
+    outcomes = judged_outcomes(comparisons)
+    seen = {(outcome.metric, outcome.workload, outcome.baseline) for outcome in outcomes}
     for metric in comparisons.plan.metrics:
         for spec in comparisons.plan.workloads:
             if not comparisons.has_candidate(spec.name):
                 continue
-            for baseline in (*comparisons.against(spec.name), *comparisons.against(spec.name, "other")):
-                if (metric.name, spec.name, baseline) not in seen:
-                    seen.add((metric.name, spec.name, baseline))
-                    outcomes.append(_outcome(comparisons, metric, spec.name, baseline, is_judged=False))
+            for other in (*comparisons.against(spec.name), *comparisons.against(spec.name, "other")):
+                if (metric.name, spec.name, other) not in seen:
+                    seen.add((metric.name, spec.name, other))
+                    outcomes.append(_outcome(comparisons, metric, spec.name, other, is_judged=False))
     return outcomes
+
+
+def judged_outcomes(comparisons: Comparisons) -> list[MetricOutcome]:
+    """Every metric of the plan on its workloads against each baseline: the critical ones first, the worst leading."""
+    outcomes = [
+        _outcome(comparisons, metric, workload, baseline, is_judged=True)
+        for metric in comparisons.plan.metrics
+        for workload in comparisons.workloads_of(metric)
+        for baseline in comparisons.against(workload)
+    ]
+    return sorted(outcomes, key=lambda outcome: (not outcome.critical, _ORDER.index(outcome.phase)))
 
 
 def falsifiers(comparisons: Comparisons) -> list[Falsifier]:
@@ -220,7 +252,8 @@ def _outcome(
     defined = comparisons.metrics[metric.name]
     thresholds = Thresholds.of(metric, found.scale)
     if is_judged:
-        phase, reasons = judged(metric, found, thresholds, planned=comparisons.planned_blocks(workload))
+        planned, failing = comparisons.planned_blocks(workload), _failing(comparisons, metric)
+        phase, reasons = judged(metric, found, thresholds, planned=planned, failing=failing)
     else:
         phase, reasons = Phase.PENDING, _both("Measured without a threshold.", "しきい値なしで測定した。")
         thresholds = Thresholds(None, None)
@@ -241,6 +274,20 @@ def _outcome(
         reasons=reasons,
         judged=is_judged,
     )
+
+
+def _failing(comparisons: Comparisons, metric: Metric) -> float:
+    """The confidence at which the metric can fail."""
+    confidence = comparisons.plan.confirm.confidence
+    if not metric.critical:
+        return confidence
+    count = sum(
+        len(comparisons.against(workload))
+        for one in comparisons.plan.metrics
+        if one.critical and comparisons.metrics[one.name].pair_value is None
+        for workload in comparisons.workloads_of(one)
+    )
+    return 1 - (1 - confidence) / max(1, count)
 
 
 def _observed(comparisons: Comparisons, one: Falsifies | Predicted) -> tuple[bool, bool | None, str]:
