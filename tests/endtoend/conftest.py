@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from ekiden.build.model import load_model
-from ekiden.models.conversation import chat_token_ids
 from ekiden.config import CacheConfig, Config
 from ekiden.engine.parts import EngineParts
 from ekiden.evaluation.workloads.synthetic import demo_prompts
+from ekiden.models.conversation import chat_token_ids
 from ekiden.models.load import describe
 from ekiden.models.resolve import ModelFiles
 from ekiden.state.plan import BatchPlan, StepOutput
