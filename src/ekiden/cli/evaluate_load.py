@@ -150,7 +150,7 @@ def sweep(
     with _subject(resolved, objectives, cut=True, **where) as subject:
         found = run_sweep(
             subject, workload_at, objectives,
-            first=spec.rate, precision=precision, runs=runs, state=state, made_with=made_with,
+            first=spec.rate, precision=precision, least=1.0 / spec.seconds, runs=runs, state=state, made_with=made_with,
             watch=progress, on_run=tell,
         )  # fmt: skip
     if as_json:

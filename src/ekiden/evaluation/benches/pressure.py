@@ -5,53 +5,51 @@ open loop from intended times; latencies count from those. An answer is good whe
 within ``SLO_TTFT`` and its mean time per further token stayed within ``SLO_TPOT``.
 """
 
-import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
+
+import msgspec
 
 from ekiden.build.core import build_core
 from ekiden.config import Config
-from ekiden.engine.driver import RealClock, Sink, Source, arrivals, drive
-from ekiden.engine.engine_core import EngineCore, StepResult
+from ekiden.engine.driver import RealClock, Source, drive
 from ekiden.engine.parts import EngineParts
-from ekiden.evaluation.benches.engine import plain_request, scheduled
-from ekiden.evaluation.workloads.synthetic import poisson_arrivals, synthetic_prompts
+from ekiden.evaluation.benches.engine import scheduled
+from ekiden.evaluation.charts.trace import Work
+from ekiden.evaluation.load.engine_subject import EngineSubject, warm_up
+from ekiden.evaluation.load.requests import Collector, requests_of
+from ekiden.evaluation.plan.model import Objectives
+from ekiden.evaluation.results import ArmRun
+from ekiden.evaluation.workloads.offer import Kind, Offer, Workload
+from ekiden.evaluation.workloads.realise import realise
+from ekiden.evaluation.workloads.synthetic import poisson_arrivals
 from ekiden.measure.figures import Figures, RequestRecord
 from ekiden.measure.percentiles import median
-from ekiden.state.request import Request
-from ekiden.state.sampling_params import SamplingParams
 
 SLO_TTFT, SLO_TPOT = 4.0, 0.4
+OBJECTIVES = Objectives(ttft=SLO_TTFT, tpot=SLO_TPOT)
 _SLO: Figures = {"slo_ttft": SLO_TTFT, "slo_tpot": SLO_TPOT}
 
 
-def _records_into(records: dict[str, RequestRecord]) -> Sink:
-    """A sink that notes when each token came and how each request ended."""
-
-    def note(result: StepResult) -> None:
-        now = time.monotonic()
-        for update in result.updates:
-            record = records[update.request_id]
-            record.event_times += [now] * len(update.token_ids)
-            record.output_tokens += len(update.token_ids)
-            if update.terminal:
-                record.failure = None if update.finish else "refused"
-
-    return note
+def _workload(name: str, seconds: float, offers: Iterable[Offer]) -> Workload:
+    in_order = tuple(sorted(offers, key=lambda offer: offer.at))
+    return Workload(name=name, kind=Kind.HARD, seconds=seconds, offers=in_order, made={"source": name}, sources={})
 
 
-def _offer(core: EngineCore, requests: Sequence[Request], *, stop_after: float = math.inf) -> dict[str, RequestRecord]:
-    """Let each request in at its arrival time and run until all have ended, or ``stop_after`` seconds have passed."""
-    records = {r.request_id: RequestRecord(intended=r.arrival_time, failure="unfinished") for r in requests}
-    clock = RealClock()
-    drive(core, arrivals(core, clock, requests, until=clock.now() + stop_after), clock, _records_into(records))
-    return records
+def _offer(name: str, prompt_tokens: int, output: int, at: float = 0.0, **rest: Any) -> Offer:
+    return Offer(id=name, at=at, prompt_tokens=prompt_tokens, output_tokens=output, max_tokens=output, **rest)
 
 
-def _request(name: str, prompt: Sequence[int], output: int, arrival: float, tenant: str = "default") -> Request:
-    sampling = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
-    return plain_request(name, prompt, sampling, arrival, tenant)
+def _serve(parts: EngineParts, config: Config, workload: Workload) -> ArmRun:
+    """A fresh engine serves the workload; what is left when no more answer can be good is cut."""
+    subject = EngineSubject(parts, config, objectives=OBJECTIVES, prompts=_prompts_for(parts), cut=True)
+    return subject.serve(workload)
+
+
+def _prompts_for(parts: EngineParts) -> Callable[[Workload], Sequence[Sequence[int]]]:
+    size, context = parts.card.vocab_size, parts.card.max_model_len
+    return lambda workload: realise(workload, max_model_len=context, vocab_size=size).prompts
 
 
 # --- one stream decodes while long prompts arrive
@@ -68,7 +66,7 @@ def bench_interference(parts: EngineParts, config: Config, *, prompts: int = 8, 
     target = (config.scheduler.target_itl_ms or 0.0) / 1000
     figures: Figures = {"target_seconds": target}
     for name, arm in {"target": config, "budget_only": untimed, "no_chunking": unchunked}.items():
-        gaps, ttft = _interfere(build_core(parts, arm), prompts=prompts, length=length)
+        gaps, ttft = _interfere(parts, arm, prompts=prompts, length=length)
         figures[f"{name}_largest_gap_seconds"] = max(gaps)
         figures[f"{name}_median_gap_seconds"] = median(gaps)
         figures[f"{name}_largest_gap_over_target"] = max(gaps) / target if target else None
@@ -76,29 +74,34 @@ def bench_interference(parts: EngineParts, config: Config, *, prompts: int = 8, 
     return figures
 
 
-def _interfere(core: EngineCore, *, prompts: int, length: int) -> tuple[list[float], float]:
+def _interfere(parts: EngineParts, config: Config, *, prompts: int, length: int) -> tuple[list[float], float]:
     """The stream's gaps until the last prompt has its token, and the time to that token."""
+    stream, late = _offer("stream", 16, 4000), [_offer(f"long {i}", length, 1) for i in range(prompts)]
+    workload, clock = _workload("interference", 1.0, [stream, *late]), RealClock()
+    core = build_core(parts, config)
     # The step-time model learns from ordinary traffic first: decodes alone, and beside prefills.
-    warm_up = enumerate(synthetic_prompts(8, 300, seed=9))
-    _offer(core, [_request(f"warm-up {i}", prompt, 24, time.monotonic() + 0.4 * i) for i, prompt in warm_up])
-    stream = RequestRecord(intended=time.monotonic())
-    late = {f"long {i}": RequestRecord(intended=0.0) for i in range(prompts)}
+    warm_up(core, parts, prompt_tokens=300, output_tokens=24)
+    token_ids, start = _prompts_for(parts)(workload), clock.now()
+    collector = Collector(workload, token_ids, start=start, now=clock.now)
+    first, *others = requests_of(workload, token_ids, start)
+    arrived = 0.0
 
     def story() -> Source:
-        core.add_request(_request("stream", synthetic_prompts(1, 16, seed=1)[0], 4000, stream.intended))
-        while len(stream.event_times) < 20:
+        nonlocal arrived
+        core.add_request(first)
+        while len(collector.record("stream").event_times) < 20:
             yield None
-        arrival = time.monotonic()
-        for (name, record), prompt in zip(late.items(), synthetic_prompts(prompts, length, seed=2), strict=True):
-            record.intended = arrival
-            core.add_request(_request(name, prompt, 1, arrival))
-        while not all(record.event_times for record in late.values()):
+        arrived = clock.now()
+        for request in others:
+            core.add_request(msgspec.structs.replace(request, arrival_time=arrived))
+        while not all(collector.record(offer.id).event_times for offer in late):
             yield None
         core.abort("stream")
         yield None
 
-    drive(core, story(), RealClock(), _records_into({"stream": stream, **late}))
-    return stream.gaps, max(record.ttft or 0.0 for record in late.values())
+    drive(core, story(), clock, collector)
+    last = max(collector.record(offer.id).event_times[0] for offer in late)
+    return collector.record("stream").gaps, last - (arrived - start)
 
 
 # --- one tenant floods
@@ -121,23 +124,16 @@ def bench_flood(parts: EngineParts, config: Config, *, seconds: float = 40.0, ra
 
 
 def _attainment(parts: EngineParts, config: Config, seconds: float, rate_b: float, rate_a: float) -> float:
-    core = build_core(parts, config)
-    _offer(core, _tenant_requests("warm-up", 8.0, 1.0, time.monotonic()))
-    start = time.monotonic()
-    mine = _tenant_requests("b", seconds, rate_b, start)
-    others = _tenant_requests("a", seconds, rate_a, start) if rate_a else []
-    records = _offer(core, mine + others, stop_after=seconds + 30.0)
-    return _good(records[request.request_id] for request in mine) / len(mine)
+    others = _tenant_offers("a", seconds, rate_a) if rate_a else []
+    run = _serve(parts, config, _workload("flood", seconds, _tenant_offers("b", seconds, rate_b) + others))
+    mine = [result.record for result in run.results if result.tenant == "b"]
+    return _good(mine) / len(mine)
 
 
-def _tenant_requests(tenant: str, seconds: float, rate: float, start: float) -> list[Request]:
+def _tenant_offers(tenant: str, seconds: float, rate: float) -> list[Offer]:
     seed = sum(tenant.encode())
     due = [moment for moment in poisson_arrivals(int(2 * seconds * rate) + 1, rate, seed=seed) if moment < seconds]
-    prompts = synthetic_prompts(len(due), 64, seed=seed)
-    return [
-        _request(f"{tenant} {index}", prompt, 32, start + moment, tenant)
-        for index, (prompt, moment) in enumerate(zip(prompts, due, strict=True))
-    ]
+    return [_offer(f"{tenant} {index}", 64, 32, moment, tenant=tenant) for index, moment in enumerate(due)]
 
 
 # --- five times as much as there is capacity for
@@ -163,18 +159,18 @@ def bench_overload(parts: EngineParts, config: Config, *, seconds: float = 60.0,
 
 def _capacity(parts: EngineParts, config: Config) -> float:
     """Requests a second of the overload's kind that a full queue is served at."""
-    requests = _tenant_requests("c", 8.0, 12.0, time.monotonic() - 8.0)
-    begin = time.monotonic()
-    _offer(build_core(parts, config), requests)
-    return len(requests) / (time.monotonic() - begin)
+    offers = [_offer(f"c {index}", 64, 32) for index in range(96)]
+    patient = Objectives(ttft=600.0, tpot=60.0)
+    run = EngineSubject(parts, config, objectives=patient, prompts=_prompts_for(parts)).serve(
+        _workload("capacity", 1.0, offers)
+    )
+    return len(offers) / run.seconds
 
 
 def _goodput(parts: EngineParts, config: Config, seconds: float, rate: float) -> float:
     """Good answers a second of the arrivals' duration."""
-    core = build_core(parts, config)
-    _offer(core, _tenant_requests("warm-up", 6.0, rate / 2 if rate < 10 else 4.0, time.monotonic()))
-    records = _offer(core, _tenant_requests("o", seconds, rate, time.monotonic()), stop_after=seconds + 20.0)
-    return _good(records.values()) / seconds
+    run = _serve(parts, config, _workload("overload", seconds, _tenant_offers("o", seconds, rate)))
+    return _good(result.record for result in run.results) / seconds
 
 
 def _good(records: Iterable[RequestRecord]) -> int:
@@ -186,17 +182,21 @@ def _good(records: Iterable[RequestRecord]) -> int:
 
 def bench_prefix(parts: EngineParts, config: Config, *, requests: int = 64, shared: int = 1000) -> Figures:
     """Prompt tokens computed for ``requests`` prompts that arrive together and share their first ``shared`` tokens."""
-    core = build_core(parts, scheduled(config, max_num_seqs=64))
-    beginning = synthetic_prompts(1, shared, seed=5)[0]
-    now = time.monotonic()
-    prompts = [beginning + rest for rest in synthetic_prompts(requests, 24, seed=6)]
-    _offer(core, [_request(f"p {index}", prompt, 4, now) for index, prompt in enumerate(prompts)])
-    computed, first = core.stats().prompt_tokens_total, shared + 24
+    first = shared + 24
+    offers = [
+        _offer(f"p {index}", first, 4, prefix_group="system prompt", prefix_tokens=shared) for index in range(requests)
+    ]
+    subject = EngineSubject(
+        parts, scheduled(config, max_num_seqs=64), objectives=OBJECTIVES, prompts=_prompts_for(parts)
+    )
+    run = subject.serve(_workload("prefix", 1.0, offers))
+    rows = (row for step in subject.last_steps for row in step.rows)
+    computed = sum(row.computed for row in rows if row.work is Work.PREFILL)
     return {
         "prompt_tokens": requests * first,
         "computed": computed,
         "saved_after_the_first": 1.0 - (computed - first) / ((requests - 1) * first),
-        "seconds": time.monotonic() - now,
+        "seconds": run.seconds,
     }
 
 

@@ -168,19 +168,26 @@ class EngineSubject:
         )
 
 
-def warm_up(core: EngineCore, parts: EngineParts, count: int = WARM_UP_REQUESTS) -> None:
+def warm_up(
+    core: EngineCore,
+    parts: EngineParts,
+    count: int = WARM_UP_REQUESTS,
+    *,
+    prompt_tokens: int = WARM_UP_PROMPT,
+    output_tokens: int = WARM_UP_OUTPUT,
+) -> None:
     """Answer ``count`` requests that all arrive at once, so that there are prefills alone, decodes alone, and both."""
     clock = RealClock()
     room = parts.card.max_model_len
     prompts = synthetic_prompts(
-        count, max(1, min(WARM_UP_PROMPT, room // 2)), seed=_WARM_UP_SEED, vocab_size=parts.card.vocab_size
+        count, max(1, min(prompt_tokens, room // 2)), seed=_WARM_UP_SEED, vocab_size=parts.card.vocab_size
     )
     requests = [
         Request(
             request_id=f"{WARM_UP}-{index}",
             prompt_token_ids=tuple(prompt),
             sampling=SamplingParams(
-                temperature=0.0, max_tokens=max(1, min(WARM_UP_OUTPUT + index, room // 4)), ignore_eos=True
+                temperature=0.0, max_tokens=max(1, min(output_tokens + index, room // 4)), ignore_eos=True
             ),
             arrival_time=clock.now(),
             tenant=WARM_UP,

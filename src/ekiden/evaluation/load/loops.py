@@ -90,6 +90,12 @@ async def closed_loop(
     return run
 
 
+async def _until(moment: float) -> None:
+    """Wait for a moment of the monotonic clock. uvloop's timers go in whole milliseconds and may end before it."""
+    while (left := moment - time.monotonic()) > 0:  # noqa: ASYNC110 - it is a time that is waited for
+        await asyncio.sleep(left)
+
+
 async def open_loop(
     target: Target,
     requests: Sequence[bytes],
@@ -121,7 +127,7 @@ async def open_loop(
     try:
         async with asyncio.TaskGroup() as group:
             for request, record, body in zip(requests, run.records, bodies, strict=True):
-                await asyncio.sleep(max(0.0, record.intended - time.monotonic()))
+                await _until(record.intended)
                 group.create_task(one(request, record, body))
     finally:
         for connection in idle:

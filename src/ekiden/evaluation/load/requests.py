@@ -134,6 +134,10 @@ class Collector:
         """From the start to the end of the last answer that ended."""
         return max((record.end for record in self._records.values()), default=0.0)
 
+    def record(self, request_id: str) -> RequestRecord:
+        """What has been seen of a request so far."""
+        return self._records[request_id]
+
     def results(self) -> list[Answered]:
         """One for each offer, in their order; what has not ended counts as ``unfinished``."""
         return [

@@ -93,6 +93,7 @@ class ServerSubject:
             run = _run(closed_loop(self._target, requests, concurrency=self._concurrency, **options))
         else:
             run = _run(open_loop(self._target, requests, [offer.at for offer in workload.offers], **options))
+        seconds = run.duration
         results = self._results(workload, run)
         lags = [result.record.sent - result.record.intended for result in results]
         return ArmRun(
@@ -101,8 +102,8 @@ class ServerSubject:
             block=0,
             position=0,
             started=started,
-            seconds=run.duration,
-            arrival_seconds=workload.seconds if self._concurrency is None else run.duration,
+            seconds=seconds,
+            arrival_seconds=workload.seconds if self._concurrency is None else seconds,
             workload_digest=workload.digest,
             results=results,
             loop="open" if self._concurrency is None else "closed",

@@ -29,6 +29,7 @@ from ekiden.evaluation.outcome import Chart, Curve
 from ekiden.evaluation.plan.model import Objectives
 from ekiden.evaluation.results import ArmRun
 from ekiden.evaluation.workloads.offer import Workload
+from ekiden.evidence.extras import needed
 from ekiden.measure.percentiles import MIN_VALUES_FOR_P99, percentiles
 
 MOST_VOID = 3
@@ -102,9 +103,11 @@ def wilson(good: int, offered: int, *, confidence: float = 0.95) -> tuple[float,
     """The two-sided score interval of a share (Wilson, 1927); from 0 to 1 where nothing was offered."""
     if offered == 0:
         return 0.0, 1.0
-    from scipy.stats import binomtest  # heavy, and only a sweep needs it
-
-    interval = binomtest(good, offered).proportion_ci(confidence_level=confidence, method="wilson")
+    interval = (
+        needed("scipy.stats", "evaluate")
+        .binomtest(good, offered)
+        .proportion_ci(confidence_level=confidence, method="wilson")
+    )
     return float(interval.low), float(interval.high)
 
 
@@ -129,8 +132,8 @@ def point_of(runs: Sequence[SweepRun], *, target: float) -> Point:
     )
 
 
-def next_rate(holds: Mapping[float, bool], *, first: float, precision: float) -> float | None:
-    """The rate to try next, from what is known of others; None when the search has ended."""
+def next_rate(holds: Mapping[float, bool], *, first: float, precision: float, least: float = 0.0) -> float | None:
+    """The rate to try next, from what is known of others; None when the search has ended. None is below ``least``."""
     if not holds:
         return first
     failing = min((rate for rate, held in holds.items() if not held), default=None)
@@ -138,7 +141,7 @@ def next_rate(holds: Mapping[float, bool], *, first: float, precision: float) ->
     if failing is None:
         return 2 * max(holds) if len(holds) <= _MOST_STEPS else None
     if held is None:
-        return failing / 2 if len(holds) <= _MOST_STEPS else None
+        return failing / 2 if len(holds) <= _MOST_STEPS and failing / 2 >= least else None
     return sqrt(held * failing) if failing / held > 1 + precision else None
 
 
@@ -149,6 +152,7 @@ def sweep(
     *,
     first: float,
     precision: float = 0.1,
+    least: float = 0.0,
     runs: int = 3,
     state: Path | None = None,
     made_with: Mapping[str, object] | None = None,
@@ -157,9 +161,10 @@ def sweep(
 ) -> Sweep:
     """Find the highest rate at which ``objectives.attainment`` holds.
 
-    ``make(rate, index)`` makes the workload of a run. ``state`` is the file that remembers runs, and ``made_with``
-    says what they were made with: a file of another sweep is refused. ``watch(label, total)`` is entered around each
-    run, and what it gives is called with each answer, as :func:`ekiden.build.progress.progress` is.
+    ``make(rate, index)`` makes the workload of a run; below the rate ``least`` there is none. ``state`` is the file
+    that remembers runs, and ``made_with`` says what they were made with: a file of another sweep is refused.
+    ``watch(label, total)`` is entered around each run, and what it gives is called with each answer, as
+    :func:`ekiden.build.progress.progress` is.
 
     Raises:
         SweepError: void runs again and again, or a state file of another sweep.
@@ -168,7 +173,7 @@ def sweep(
     memory = SweepState(state, {"objectives": msgspec.to_builtins(objectives), "with": made_with or {}})
     holds: dict[float, bool] = {}
     points: list[Point] = []
-    while (rate := next_rate(holds, first=first, precision=precision)) is not None:
+    while (rate := next_rate(holds, first=first, precision=precision, least=least)) is not None:
         done = memory.runs_at(rate)
         while len(done) < runs and not (done and point_of(done, target=objectives.attainment).decided):
             index = len(done)
