@@ -10,22 +10,17 @@ from typing import Any
 
 from ekiden.engine.simulated import EngineSpeed
 from ekiden.evaluation.charts.slots import stays
-from ekiden.evaluation.experiment.order import DueRun, due_runs
+from ekiden.evaluation.experiment.order import AGAIN, DueRun, candidate_of, due_in, first_workload
 from ekiden.evaluation.experiment.serving import Runs, serve_all
-from ekiden.evaluation.experiment.settings import config_of
-from ekiden.evaluation.experiment.subjects import Subjects
+from ekiden.evaluation.experiment.subjects import Subjects, config_of
 from ekiden.evaluation.load.subject import Subject
 from ekiden.evaluation.outcome import SlotChart, SlotSegment, Tuning
 from ekiden.evaluation.plan.model import Arm, Plan
 from ekiden.evaluation.results import ArmRun
 from ekiden.evaluation.tuning import tune
-from ekiden.evaluation.workloads.offer import Kind
 from ekiden.evaluation.workloads.source import Split
 from ekiden.evaluation.workloads.sources import make
 from ekiden.evaluation.workloads.spec import WorkloadSpec
-
-AGAIN = "again"
-"""The candidate a second time, as an arm of its own: what differs between the two is noise."""
 
 Advance = Callable[[str], None]
 """Is told each piece of work that is done."""
@@ -44,13 +39,15 @@ class Conductor:
     advance: Advance = lambda what: None
 
     @property
-    def candidate(self) -> str:
-        return next(name for name, arm in self.plan.arms.items() if arm.role == "candidate")
+    def to_tune(self) -> list[str]:
+        """The arms to which the plan gives values to try."""
+        return [name for name, arm in self.plan.arms.items() if arm.tune]
 
     def measure_speed(self) -> EngineSpeed:
         """Serve one block of dev with the candidate and fit its steps: what tuning in virtual time stands on."""
-        spec = self._first_workload()
-        arm = self.plan.arms[self.candidate]
+        spec = first_workload(self.plan)
+        assert self.subjects is not None
+        arm = self.plan.arms[candidate_of(self.plan)]
         run = self.subjects.subject(arm, arm.settings, spec).serve(make(spec, split="dev", block=0, seed=0))
         self.advance("speed of the engine")
         assert run.run_id is not None, "an engine's runs are recorded"
@@ -60,10 +57,11 @@ class Conductor:
     def tune(self, *, on_engine: bool) -> None:
         """Tune every arm that the plan gives values to try, on dev. ``on_engine``: the best few run on the engine."""
         speed = self.speed or self.measure_speed()
-        spec = self._first_workload()
+        spec = first_workload(self.plan)
         blocks = [make(spec, split="dev", block=block, seed=0) for block in range(max(1, self.plan.dev_blocks))]
-        for name, arm in self.plan.arms.items():
-            if not arm.tune or any(tuning.arm == name for tuning in self.tunings):
+        for name in self.to_tune:
+            arm = self.plan.arms[name]
+            if any(tuning.arm == name for tuning in self.tunings):
                 continue
 
             def real(settings: dict[str, Any], arm: Arm = arm) -> Subject:
@@ -77,19 +75,6 @@ class Conductor:
             )
             self.advance(f"tuning of {name}")
 
-    def due(self, split: Split) -> list[DueRun]:
-        """The runs of dev (the workloads that the critical metrics name, and the candidate twice) or of confirm."""
-        plan, arms = self.plan, list(self.plan.arms)
-        if split == "confirm":
-            blocks = {spec.name: spec.blocks or plan.confirm.blocks for spec in plan.workloads}
-            return due_runs(plan, arms, blocks, seed=plan.confirm.seed)
-        judged = self._judged()
-        blocks = {spec.name: plan.dev_blocks for spec in plan.workloads if spec.name in judged}
-        # The first workload that the candidate serves tells the noise.
-        due = due_runs(plan, arms, blocks, seed=plan.confirm.seed + 1)
-        first = self._first_workload()
-        return [*due, *self._against_itself(first)]
-
     def serve(
         self, split: Split, kept: Runs, *, after: Callable[[DueRun, ArmRun], None] = lambda due, run: None
     ) -> None:
@@ -102,7 +87,7 @@ class Conductor:
 
         serve_all(
             self.plan,
-            self.due(split),
+            due_in(self.plan, split),
             kept,
             workload_of=lambda due: make(due.workload, split=split, block=due.block, seed=self.plan.confirm.seed),
             subject_of=lambda due: self._subject(due.arm, due.workload),
@@ -112,26 +97,8 @@ class Conductor:
 
     # --- inside
 
-    def _first_workload(self) -> WorkloadSpec:
-        return next((spec for spec in self.plan.workloads if spec.kind is Kind.NORMAL), self.plan.workloads[0])
-
-    def _judged(self) -> set[str]:
-        """The workloads that a critical metric names; those of kind normal where one names none."""
-        normal = [spec.name for spec in self.plan.workloads if spec.kind is Kind.NORMAL]
-        named = [metric.workloads or normal for metric in self.plan.metrics if metric.critical]
-        return {name for names in named for name in names}
-
-    def _against_itself(self, spec: WorkloadSpec) -> list[DueRun]:
-        """A against A: in blocks of their own, after those of dev, each turned the other way round from the last."""
-        runs, first = [], self.plan.dev_blocks
-        for block in range(first, 2 * first):
-            names = [self.candidate, AGAIN] if block % 2 else [AGAIN, self.candidate]
-            order = [*names, *reversed(names)]
-            runs += [DueRun(workload=spec, block=block, position=at, arm=name) for at, name in enumerate(order)]
-        return runs
-
     def _subject(self, name: str, spec: WorkloadSpec) -> Subject:
-        name = self.candidate if name == AGAIN else name
+        name = candidate_of(self.plan) if name == AGAIN else name
         arm = self.plan.arms[name]
         return self.subjects.subject(arm, self.settings_of(name), spec)
 
@@ -155,7 +122,7 @@ class Conductor:
         if (
             not steps
             or due.block
-            or due.workload is not self._first_workload()
+            or due.workload is not first_workload(self.plan)
             or (due.arm, due.workload.name) in known
         ):
             return

@@ -11,7 +11,15 @@ from itertools import groupby
 
 import msgspec
 
-from ekiden.evaluation.plan.model import Plan, WorkloadSpec
+from ekiden.evaluation.plan.model import Plan
+from ekiden.evaluation.plan.read import workloads_of
+from ekiden.evaluation.plan.store import RunKey
+from ekiden.evaluation.workloads.offer import Kind
+from ekiden.evaluation.workloads.source import Split
+from ekiden.evaluation.workloads.spec import WorkloadSpec
+
+AGAIN = "again"
+"""The candidate a second time, as an arm of its own: what differs between the two is noise."""
 
 
 class DueRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,8 +31,39 @@ class DueRun(msgspec.Struct, frozen=True, kw_only=True):
     arm: str
 
     @property
-    def key(self) -> tuple[str, int, int, str]:
-        return (self.workload.name, self.block, self.position, self.arm)
+    def key(self) -> RunKey:
+        return RunKey(self.workload.name, self.block, self.position, self.arm)
+
+
+def candidate_of(plan: Plan) -> str:
+    return next(name for name, arm in plan.arms.items() if arm.role == "candidate")
+
+
+def first_workload(plan: Plan) -> WorkloadSpec:
+    """The first of kind normal, which calibration, tuning and A against A use."""
+    return next((spec for spec in plan.workloads if spec.kind is Kind.NORMAL), plan.workloads[0])
+
+
+def due_in(plan: Plan, split: Split) -> list[DueRun]:
+    """All runs of a split: on confirm all blocks of the plan; on dev those of the workloads that the critical metrics
+    name, and the candidate against itself."""
+    if split == "confirm":
+        blocks = {spec.name: spec.blocks or plan.confirm.blocks for spec in plan.workloads}
+        return due_runs(plan, list(plan.arms), blocks, seed=plan.confirm.seed)
+    judged = {name for metric in plan.metrics if metric.critical for name in workloads_of(metric, plan)}
+    blocks = {spec.name: plan.dev_blocks for spec in plan.workloads if spec.name in judged}
+    return [*due_runs(plan, list(plan.arms), blocks, seed=plan.confirm.seed + 1), *_against_itself(plan)]
+
+
+def _against_itself(plan: Plan) -> list[DueRun]:
+    """A against A: in blocks of their own, after those of dev, each turned the other way round from the one before."""
+    runs = []
+    for block in range(plan.dev_blocks, 2 * plan.dev_blocks):
+        names = [candidate_of(plan), AGAIN] if block % 2 else [AGAIN, candidate_of(plan)]
+        order = [*names, *reversed(names)]
+        spec = first_workload(plan)
+        runs += [DueRun(workload=spec, block=block, position=at, arm=name) for at, name in enumerate(order)]
+    return runs
 
 
 def due_runs(plan: Plan, arms: Sequence[str], blocks: Mapping[str, int], *, seed: int) -> list[DueRun]:

@@ -4,23 +4,21 @@ An interrupted evaluation goes on where it stopped: what is kept is not measured
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from ekiden.evaluation.experiment.order import DueRun
 from ekiden.evaluation.load.subject import Subject
 from ekiden.evaluation.plan.model import Plan
+from ekiden.evaluation.plan.store import RunKey
 from ekiden.evaluation.results import ArmRun
 from ekiden.evaluation.workloads.offer import Workload
-
-RunKey = tuple[str, int, int, str]
-"""Workload, block, position, arm."""
 
 
 class Runs(Protocol):
     """Where the runs of one phase are kept."""
 
-    def finished(self) -> set[RunKey]: ...
+    def finished(self) -> Collection[RunKey]: ...
 
     def keep(self, run: ArmRun) -> None: ...
 

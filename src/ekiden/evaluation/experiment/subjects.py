@@ -11,16 +11,17 @@ from typing import Any, Protocol
 import msgspec
 
 from ekiden.build.model import describe_model, find_model, load_described
+from ekiden.config import Config
 from ekiden.engine.parts import EngineParts
 from ekiden.engine.simulated import EngineSpeed
 from ekiden.evaluation.benches.serve import first_model
-from ekiden.evaluation.experiment.settings import config_of, resolved
 from ekiden.evaluation.load.engine_subject import EngineSubject
 from ekiden.evaluation.load.server_subject import ServerSubject
 from ekiden.evaluation.load.simulated_subject import SimulatedSubject, pool_for
 from ekiden.evaluation.load.subject import Subject
 from ekiden.evaluation.load.target import Target
-from ekiden.evaluation.plan.model import Arm, Plan
+from ekiden.evaluation.plan.model import Arm, EngineSettings, Plan
+from ekiden.evaluation.plan.settings import with_settings
 from ekiden.evaluation.workloads.offer import Workload
 from ekiden.evaluation.workloads.realise import realise
 from ekiden.evaluation.workloads.spec import WorkloadSpec
@@ -31,6 +32,15 @@ from ekiden.models.load import ModelDescription
 
 MOST_LOADED = 3
 """Models held at once; the one that was loaded first goes first."""
+
+
+def config_of(engine: EngineSettings, *changes: Mapping[str, Any]) -> Config:
+    """The engine's settings with ``changes`` over them, later ones first. Variables of the environment and files of
+    settings do not count: the plan says it all. Raises :class:`ekiden.config.ConfigError`."""
+    values: dict[str, Any] = {"model": engine.model, **engine.settings}
+    for change in changes:
+        values |= change
+    return with_settings(Config(), values)
 
 
 class Subjects(Protocol):
@@ -121,8 +131,7 @@ class EngineSubjects:
         if key not in self._loaded:
             if len(self._loaded) >= MOST_LOADED:
                 self._loaded.pop(next(iter(self._loaded))).runner.close()
-            given = resolved(self._plan.engine, engine)
-            self._loaded[key] = load_described(given.config, self._description, given.sources)
+            self._loaded[key] = load_described(config_of(self._plan.engine, engine), self._description)
             if not engine:
                 self._lineage = dict(self._loaded[key].card.lineage.as_object())
         return self._loaded[key]

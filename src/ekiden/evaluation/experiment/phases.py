@@ -1,0 +1,203 @@
+"""The phases of an evaluation in its folder: an exploratory run, the one confirmation, and the report of either.
+
+What a phase needs to go on after an interruption lies in the folder: runs (:class:`Store`), what tuning chose, the
+speed of the engine, and the slot charts.
+"""
+
+import secrets
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ekiden.engine.simulated import EngineSpeed
+from ekiden.evaluation.analysis.analyse import analyse
+from ekiden.evaluation.experiment.conduct import AGAIN, Conductor
+from ekiden.evaluation.experiment.curves import rate_chart
+from ekiden.evaluation.experiment.serving import RunKey
+from ekiden.evaluation.experiment.subjects import Subjects
+from ekiden.evaluation.outcome import Chart, Label, Outcome, Phase, SlotChart, Tuning
+from ekiden.evaluation.plan.basis import basis_of
+from ekiden.evaluation.plan.journal import Event
+from ekiden.evaluation.plan.model import Plan
+from ekiden.evaluation.plan.registration import begin_confirm, check, confirm_of, registered, superseded
+from ekiden.evaluation.plan.store import DEV, Store
+from ekiden.evaluation.results import ArmRun
+from ekiden.evaluation.workloads.source import Split
+from ekiden.evaluation.workloads.sources import make
+from ekiden.models.files import replace_file
+
+PREPARED = "prepared.json"
+LEDGER = "ledger"
+
+
+class Prepared(msgspec.Struct, kw_only=True):
+    """What was found out on dev, and what is drawn of the first runs."""
+
+    tunings: list[Tuning] = []
+    speed: EngineSpeed | None = None
+    slots: dict[str, list[SlotChart]] = {}
+    """By split."""
+    charts: list[Chart] = []
+
+
+class _Kept:
+    """The runs of one split in the store, as :func:`serve_all` asks for them."""
+
+    def __init__(self, store: Store, split: Split) -> None:
+        self._store, self._split = store, split
+
+    def finished(self) -> Collection[RunKey]:
+        return self._store.finished(self._split).keys()
+
+    def keep(self, run: ArmRun) -> None:
+        self._store.save(self._split, run)
+
+    def all_runs(self) -> list[ArmRun]:
+        return self._store.load(self._split)
+
+
+class Evaluation:
+    """One plan and its folder. ``subjects`` is made when something is to be served."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        plan_path: Path,
+        folder: Path,
+        make_subjects: Callable[[Plan, Path], Subjects],
+        *,
+        bar: Callable[[str, int], Any],
+    ) -> None:
+        self.plan, self._plan_path, self.folder = plan, plan_path, folder
+        self._make_subjects, self._bar = make_subjects, bar
+        self.store = Store(folder)
+
+    @property
+    def ledger_folder(self) -> Path:
+        return self.folder / LEDGER
+
+    def explore(self) -> Outcome:
+        """Tune, serve dev and the candidate against itself, and say what that lets expect.
+
+        Raises :class:`StoppedError` and what the engine raises; what is served by then is kept.
+        """
+        with self._subjects() as subjects:
+            self._serve("dev", subjects)
+            lineage = subjects.lineage()
+        self.store.journal.append(Event.DEV_RUN, {"runs": len(self.store.finished(DEV))})
+        return self._outcome("dev", Label.EXPLORATORY, lineage)
+
+    def confirm(self) -> Outcome:
+        """Make the one run that counts, or go on with it. Raises :class:`UserError` where that is refused."""
+        begun = confirm_of(self.folder)
+        run_id = begun[0] if begun and not begun[1] else secrets.token_hex(4)
+        with self._subjects() as subjects:
+            self._prepare(subjects)  # on dev: nothing is tuned on what confirms
+            begin_confirm(self.folder, self._plan_path, run_id, basis_of(self.plan, subjects.lineage()))
+            self._serve("confirm", subjects)
+            lineage = subjects.lineage()
+        self.store.journal.append(Event.CONFIRM_FINISHED, {"run_id": run_id})
+        outcome = self._outcome("confirm", Label.CONFIRMATORY, lineage)
+        self.store.journal.append(Event.VERDICT, {"run_id": run_id, "verdict": outcome.verdict.value})
+        return outcome
+
+    def report(self) -> Outcome:
+        """The outcome again, of the confirmation if there is one: what was changed since is shown in it."""
+        begun = confirm_of(self.folder)
+        split: Split = "confirm" if begun and begun[1] else "dev"
+        registration = registered(self.folder)
+        lineage = registration.basis.lineage if registration else {}
+        label = Label.CONFIRMATORY if split == "confirm" else Label.EXPLORATORY
+        return self._outcome(split, label, lineage)
+
+    # --- inside
+
+    @contextmanager
+    def _subjects(self) -> Iterator[Subjects]:
+        subjects = self._make_subjects(self.plan, self.ledger_folder)
+        try:
+            yield subjects
+        finally:
+            subjects.close()
+
+    def _prepare(self, subjects: Subjects) -> Conductor:
+        """Find out the engine's speed and tune, where that has not been done."""
+        prepared = self._prepared()
+        conductor = Conductor(plan=self.plan, subjects=subjects, tunings=prepared.tunings, speed=prepared.speed)
+        untuned = [name for name in conductor.to_tune if name not in {tuning.arm for tuning in prepared.tunings}]
+        with self._bar("speed and tuning", len(untuned) + (prepared.speed is None)) as advance:
+            conductor.advance = lambda what: advance()
+            if conductor.speed is None:
+                conductor.measure_speed()
+            conductor.tune(on_engine=True)
+        if untuned or prepared.speed is None:
+            prepared.tunings, prepared.speed = conductor.tunings, conductor.speed
+            prepared.charts = [rate_chart(conductor)]
+            self._keep(prepared)
+            self.store.journal.append(Event.TUNED, {each.arm: each.chosen for each in prepared.tunings})
+        return conductor
+
+    def _serve(self, split: Split, subjects: Subjects) -> None:
+        conductor, kept = self._prepare(subjects), _Kept(self.store, split)
+        left = len({each.key for each in due_in(self.plan, split)}.difference(kept.finished()))
+        conductor.slots = list(self._prepared().slots.get(split, []))
+        with self._bar(split, left) as advance:
+            conductor.advance = lambda what: advance()
+            try:
+                conductor.serve(split, kept)
+            finally:
+                prepared = self._prepared()
+                prepared.slots[split] = conductor.slots
+                self._keep(prepared)
+
+    def _outcome(self, split: Split, label: Label, lineage: dict[str, Any]) -> Outcome:
+        due = due_in(self.plan, split)
+        runs, prepared, registration = self.store.load(split), self._prepared(), registered(self.folder)
+        # A against A has blocks of its own.
+        noisy = {(run.workload, run.block) for run in runs if run.arm == AGAIN}
+        integrity = check(self.folder, self._plan_path) if registration is not None else []
+        told = None
+        if registration is not None:
+            told = {
+                "digest": registration.digest,
+                "plan_digest": registration.plan_digest,
+                "analysis": registration.basis.analysis,
+                "superseded": superseded(self.folder),
+                "journal": self.store.journal.last_digest(),
+            }
+        outcome = analyse(
+            self.plan,
+            [run for run in runs if (run.workload, run.block) not in noisy],
+            label=label,
+            noise_runs=[run for run in self.store.load(DEV) if run.arm == AGAIN or (run.workload, run.block) in noisy],
+            made={
+                spec.name: make(spec, split=split, block=0, seed=self.plan.confirm.seed).made
+                for spec in self.plan.workloads
+                if spec.name in {each.workload.name for each in due}
+            },
+            tuning=prepared.tunings,
+            integrity=integrity,
+            registration=told,
+            lineage=lineage,
+            slots=prepared.slots.get(split, []),
+            charts=prepared.charts,
+            ledger_dir=self.ledger_folder,
+        )
+        missing = {each.key for each in due} - self.store.finished(split).keys()
+        if missing and outcome.phase is not Phase.FAILED:
+            outcome.phase = Phase.ERROR
+        return outcome
+
+    def _prepared(self) -> Prepared:
+        path = self.folder / PREPARED
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Prepared)
+        except FileNotFoundError:
+            return Prepared()
+
+    def _keep(self, prepared: Prepared) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self.folder / PREPARED, msgspec.json.encode(prepared))
