@@ -75,7 +75,7 @@ def init(plan: Path, name: str, price: float | None, model: str | None, force: b
     if model is not None:
         values["engine"] = {"model": model}
     text = filled(text, values)
-    parse_plan(text, _known(), where="what was given")
+    parse_plan(text, known_names(), where="what was given")
     try:
         plan.parent.mkdir(parents=True, exist_ok=True)
         plan.write_text(text, encoding="utf-8")
@@ -100,7 +100,7 @@ def register(plan: Path, folder: Path | None, as_json: bool) -> None:
     from ekiden.evaluation.plan.read import read_plan
     from ekiden.evaluation.plan.settings import with_settings
 
-    known, folder = _known(), folder or folder_of(plan)
+    known, folder = known_names(), folder or folder_of(plan)
     read = read_plan(plan, known)
     parts = load_model(with_settings(Config(), {"model": read.engine.model, **read.engine.settings}))
     try:
@@ -155,7 +155,7 @@ def _login() -> str:
         return ""
 
 
-def _known() -> "Known":
+def known_names() -> "Known":
     """The names that this version of Ekiden knows."""
     from ekiden.evaluation.plan.parts import Known
     from ekiden.evaluation.workloads.changes import CHANGES
@@ -183,4 +183,4 @@ def _tell(plan: "Plan") -> None:
         say(f"note: {remark}")
 
 
-__all__ = ["folder_of", "init", "register"]
+__all__ = ["folder_of", "init", "known_names", "register"]

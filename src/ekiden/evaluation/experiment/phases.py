@@ -14,16 +14,16 @@ import msgspec
 
 from ekiden.engine.simulated import EngineSpeed
 from ekiden.evaluation.analysis.analyse import analyse
-from ekiden.evaluation.experiment.conduct import AGAIN, Conductor
+from ekiden.evaluation.experiment.conduct import Conductor
 from ekiden.evaluation.experiment.curves import rate_chart
-from ekiden.evaluation.experiment.serving import RunKey
+from ekiden.evaluation.experiment.order import AGAIN, due_in
 from ekiden.evaluation.experiment.subjects import Subjects
 from ekiden.evaluation.outcome import Chart, Label, Outcome, Phase, SlotChart, Tuning
 from ekiden.evaluation.plan.basis import basis_of
 from ekiden.evaluation.plan.journal import Event
 from ekiden.evaluation.plan.model import Plan
 from ekiden.evaluation.plan.registration import begin_confirm, check, confirm_of, registered, superseded
-from ekiden.evaluation.plan.store import DEV, Store
+from ekiden.evaluation.plan.store import DEV, RunKey, Store
 from ekiden.evaluation.results import ArmRun
 from ekiden.evaluation.workloads.source import Split
 from ekiden.evaluation.workloads.sources import make
@@ -112,6 +112,10 @@ class Evaluation:
         lineage = registration.basis.lineage if registration else {}
         label = Label.CONFIRMATORY if split == "confirm" else Label.EXPLORATORY
         return self._outcome(split, label, lineage)
+
+    def write_requests(self) -> Path:
+        """``requests.parquet``: every request of every run that is stored."""
+        return self.store.write_requests([*self.store.load(DEV), *self.store.load("confirm")], self.plan.objectives)
 
     # --- inside
 

@@ -15,6 +15,7 @@ from ekiden.config import Config
 from ekiden.engine.parts import EngineParts
 from ekiden.engine.simulated import EngineSpeed
 from ekiden.evaluation.benches.serve import first_model
+from ekiden.evaluation.calibrate import calibrate
 from ekiden.evaluation.load.engine_subject import EngineSubject
 from ekiden.evaluation.load.server_subject import ServerSubject
 from ekiden.evaluation.load.simulated_subject import SimulatedSubject, pool_for
@@ -25,9 +26,6 @@ from ekiden.evaluation.plan.settings import with_settings
 from ekiden.evaluation.workloads.offer import Workload
 from ekiden.evaluation.workloads.realise import realise
 from ekiden.evaluation.workloads.spec import WorkloadSpec
-from ekiden.evidence.reader import LedgerReader
-from ekiden.evidence.recorded_speed import recorded_speed
-from ekiden.ledger.retention import SUFFIX
 from ekiden.models.load import ModelDescription
 
 MOST_LOADED = 3
@@ -54,8 +52,8 @@ class Subjects(Protocol):
         """The same engine in virtual time, for what would take too long otherwise."""
         ...
 
-    def speed_of(self, run_id: str) -> EngineSpeed:
-        """How fast the engine was in a run that an arm has recorded."""
+    def speed(self) -> EngineSpeed:
+        """How fast this machine computes the model's steps, measured now."""
         ...
 
     def lineage(self) -> dict[str, Any]:
@@ -104,9 +102,8 @@ class EngineSubjects:
         info = pool_for(self._parts({}).runner.info, config)
         return SimulatedSubject(config, speed, info=info, prompts=self._prompts)
 
-    def speed_of(self, run_id: str) -> EngineSpeed:
-        with LedgerReader(self._ledger_folder / (run_id + SUFFIX)) as reader:
-            return recorded_speed(list(reader.turns(*reader.bounds())))
+    def speed(self) -> EngineSpeed:
+        return calibrate(self._parts({}), config_of(self._plan.engine))
 
     def lineage(self) -> dict[str, Any]:
         return self._lineage or dict(self._parts({}).card.lineage.as_object())
