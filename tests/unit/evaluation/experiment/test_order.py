@@ -1,6 +1,7 @@
 """Who serves which block when."""
 
 from collections import Counter
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -49,7 +50,7 @@ def test_workloads_on_the_same_engine_stay_together():
     made = document()
     made["workloads"][0]["engine"] = {"threads": 1}
     due = due_in(parsed(made), "confirm")
-    changes = sum(a.workload.engine != b.workload.engine for a, b in zip(due, due[1:], strict=False))
+    changes = sum(a.workload.engine != b.workload.engine for a, b in pairwise(due))
     assert changes == 1
 
 

@@ -22,6 +22,7 @@ from ekiden.state.runner import ModelRunner
 from tests.unit.evaluation.plan.plans import KNOWN, document
 from tests.unit.evaluation.simulated_arms import INFO, SPEED
 
+NOISE = Noise(step=0.05, drift=0.05)
 LINEAGE: dict[str, Any] = {"digest": "0" * 64}
 WORKLOAD = {
     "name": "conversation", "source": "azure-conversation", "kind": "normal", "seconds": 20, "rate": 6.0,
@@ -49,9 +50,7 @@ def plan_document(arms: Mapping[str, Any], *, workload: Mapping[str, Any] = {}, 
 class VirtualSubjects:
     """``faults`` has options of :class:`SimulatedSubject` by arm. ``served`` counts the runs by arm."""
 
-    def __init__(
-        self, plan: Plan, *, seed: int = 0, noise: Noise = Noise(step=0.05, drift=0.05), **faults: Any
-    ) -> None:
+    def __init__(self, plan: Plan, *, seed: int = 0, noise: Noise = NOISE, **faults: Any) -> None:
         self.plan, self._seed, self._noise, self._faults = plan, seed, noise, faults
         self.served: list[str] = []
         self.stop_after: int | None = None
