@@ -129,7 +129,7 @@ def _stated(text: str, given: dict[str, Any]) -> dict[str, dict[str, Any]]:
     default = tomllib.loads(text)
     default["decision"]["owner"] = default["decision"]["owner"] or _login()
     values: dict[str, dict[str, Any]] = {"decision": {}, "objectives": {}}
-    asking, taken = sys.stdin.isatty(), []
+    asking, taken = _may_ask(), []
     for section, questions in (("decision", DECISION), ("objectives", OBJECTIVES)):
         for field, (flag, question) in questions.items():
             value = given[field]
@@ -142,6 +142,10 @@ def _stated(text: str, given: dict[str, Any]) -> dict[str, dict[str, Any]]:
     if taken:
         err().print(f"not stated, so as the profile has it: {', '.join(taken)}", soft_wrap=True)
     return values
+
+
+def _may_ask() -> bool:
+    return sys.stdin.isatty()
 
 
 def _login() -> str:

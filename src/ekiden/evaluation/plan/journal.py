@@ -67,7 +67,7 @@ class Journal:
         self._now = now
 
     def read(self) -> tuple[list[Entry], list[str]]:
-        """The entries that could be read, and what is wrong with the whole, in sentences. Raises ``OSError``."""
+        """The entries that are as they were written, and in sentences what is wrong. Raises ``OSError``."""
         try:
             return self._judged(self.path.read_bytes())
         except FileNotFoundError:
@@ -119,39 +119,45 @@ class Journal:
             os.close(handle)
 
     def _judged(self, content: bytes) -> tuple[list[Entry], list[str]]:
-        entries: list[Entry] = []
+        """Entries that are not as they were written are left out of the first."""
+        intact: list[Entry] = []
         faults: list[str] = []
-        before = START
+        digests: list[str] = []
         *lines, rest = content.split(b"\n")
         if rest:
-            faults.append(f"the journal's last line is incomplete (entry {len(lines)})")
+            faults.append(f"the journal's last line (entry {len(lines)}) is incomplete")
         for number, line in enumerate(lines):
+            before = digests[-1] if digests else START
+            digests.append("")
             try:
                 entry = msgspec.json.decode(line, type=Entry)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 faults.append(f"the journal's entry {number} cannot be read")
-                before = ""
                 continue
+            digests[-1] = entry.digest
             if _line(entry) != line or entry.digest != entry.computed():
                 faults.append(f"the journal's entry {number} ({entry.event}) was edited")
-            elif entry.number != number or (before and entry.before != before):
-                faults.append(f"the journal's entries before {number} ({entry.event}) were removed, added or reordered")
-            before = entry.digest
-            entries.append(entry)
-        return entries, faults + self._missed(entries)
+                continue
+            if entry.number != number or (before and entry.before != before):
+                faults.append(
+                    f"entries of the journal before {number} ({entry.event}) were removed, added or reordered"
+                )
+            intact.append(entry)
+        return intact, faults + self._missed(digests)
 
-    def _missed(self, entries: Sequence[Entry]) -> list[str]:
+    def _missed(self, digests: Sequence[str]) -> list[str]:
         """What the head tells of the end. A process that was killed may have added one entry more than it tells."""
+        last = len(digests) - 1
         try:
             head = msgspec.json.decode(self._head.read_bytes(), type=_Head)
         except FileNotFoundError:
             # The first entry alone may have been written by a process that was killed right after.
-            return ["the journal's head is missing"] if len(entries) > 1 else []
+            return ["the journal's head is missing"] if last > 0 else []
         except (msgspec.DecodeError, UnicodeDecodeError):
             return ["the journal's head cannot be read"]
-        if head.number >= len(entries):
-            return [f"the journal ends at entry {len(entries) - 1}; entries up to {head.number} were removed"]
-        if entries[head.number].digest != head.digest or head.number < len(entries) - 2:
+        if head.number > last:
+            return [f"the journal ends at entry {last}; entries up to {head.number} were removed"]
+        if not max(0, last - 1) <= head.number or digests[head.number] != head.digest:
             return ["the journal's head is not of this journal"]
         return []
 

@@ -137,12 +137,10 @@ def begin_confirm(folder: Path, plan_path: Path, run_id: str, now: Basis) -> Reg
     if (registration := registered(folder)) is None:
         raise UserError(f"{plan_path} is not registered; run `ekiden evaluate register` first")
     store = Store(folder)
-    started = [e for e in _under(entries, _registrations(entries)[-1][0]) if e.event is Event.CONFIRM_STARTED]
-    discarded = []
-    if started and started[-1].payload["run_id"] == run_id:
-        for path in store.leftovers(CONFIRM):  # of the moment when the run was interrupted
-            path.unlink()
-            discarded.append(path.name)
+    at = _registrations(entries)[-1][0]
+    _refuse_second(entries, at, run_id)
+    started = _confirmed(entries, at)
+    discarded = store.discard_leftovers(CONFIRM) if started else []
     if found := check(folder, plan_path, now):
         raise UserError(
             f"the confirmation of {plan_path} is refused, because since its registration: {'; '.join(found)}. Undo "
@@ -171,7 +169,7 @@ def confirm_of(folder: Path) -> tuple[str, bool] | None:
     under = _under(entries, found[-1][0]) if found else []
     begun = [entry for entry in under if entry.event is Event.CONFIRM_STARTED]
     finished = any(entry.event is Event.CONFIRM_FINISHED for entry in under)
-    return (begun[-1].payload["run_id"], finished) if begun else None
+    return (str(begun[-1].payload.get("run_id")), finished) if begun else None
 
 
 def check(folder: Path, plan_path: Path, now: Basis | None = None) -> list[str]:
@@ -190,7 +188,9 @@ def check(folder: Path, plan_path: Path, now: Basis | None = None) -> list[str]:
     found += Store(folder).altered()
     found += _file_changes(folder, registration)
     ids = [
-        e.payload["run_id"] for e in _under(entries, at) if e.event in (Event.CONFIRM_STARTED, Event.CONFIRM_RESUMED)
+        str(e.payload.get("run_id"))
+        for e in _under(entries, at)
+        if e.event in (Event.CONFIRM_STARTED, Event.CONFIRM_RESUMED)
     ]
     finished = sum(entry.event is Event.CONFIRM_FINISHED for entry in _under(entries, at))
     if len(set(ids)) > 1 or finished > 1:
@@ -232,12 +232,13 @@ def _confirmed(entries: Sequence[Entry], at: int) -> bool:
 
 
 def _refuse_second(entries: Sequence[Entry], at: int, run_id: str) -> None:
+    again = "what is measured again is exploratory: `ekiden evaluate run`"
     for entry in _under(entries, at):
-        again = "what is measured again is exploratory: `ekiden evaluate run`"
         if entry.event is Event.CONFIRM_FINISHED:
             raise UserError(f"the confirmation was finished at {entry.time}, and it is run once; {again}")
-        if entry.event is Event.CONFIRM_STARTED and entry.payload["run_id"] != run_id:
-            raise UserError(f"the confirmation was begun by run {entry.payload['run_id']} at {entry.time}; {again}")
+    for entry in _under(entries, at):
+        if entry.event is Event.CONFIRM_STARTED and entry.payload.get("run_id") != run_id:
+            raise UserError(f"the confirmation was begun by run {entry.payload.get('run_id')} at {entry.time}; {again}")
 
 
 def _shared(one: Basis, other: Basis) -> str:
@@ -305,7 +306,7 @@ def _file_changes(folder: Path, registration: Registration) -> list[str]:
 
 def _file_of(registration: Registration) -> bytes:
     whole = {"digest": registration.digest, **msgspec.to_builtins(registration)}
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(whole, order="sorted"), indent=2) + b"\n"
 
 
 def _sources(path: Path) -> Iterator[Path]:

@@ -49,6 +49,16 @@ class RunKey(NamedTuple):
         return cls(run.workload, run.block, run.position, run.arm)
 
 
+class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """The journal's payload for a run."""
+
+    file: str
+    """Relative to the folder."""
+    sha256: str
+    key: RunKey
+    run_id: str | None
+
+
 class Store:
     """The runs of one evaluation. Errors are :class:`UserError` and name the file."""
 
@@ -67,20 +77,14 @@ class Store:
         with _told(path):
             replace_file(path, msgspec.json.encode(run))
             digest = sha256_of(path)
-        payload = {"file": self._name(path), "sha256": digest, "key": list(RunKey.of(run)), "run_id": run.run_id}
-        self.journal.append(Event.RUN_STORED, payload)
+        told = _Stored(file=self._name(path), sha256=digest, key=RunKey.of(run), run_id=run.run_id)
+        self.journal.append(Event.RUN_STORED, msgspec.to_builtins(told))
         return path
 
     def finished(self, split: str) -> dict[RunKey, Path]:
         """The runs that need not be run again, in the order in which they were finished."""
-        entries, _ = self.journal.read()
-        found: dict[RunKey, Path] = {}
-        for entry in entries:
-            if entry.event is Event.RUN_STORED and entry.payload["file"].startswith(f"runs/{split}/"):
-                path = self.folder / entry.payload["file"]
-                if path.is_file():
-                    found[RunKey(*entry.payload["key"])] = path
-        return found
+        told = [stored for stored in self._stored() if stored.file.startswith(f"runs/{split}/")]
+        return {stored.key: path for stored in told if (path := self.folder / stored.file).is_file()}
 
     def load(self, split: str) -> list[ArmRun]:
         """All finished runs, by workload, block and position."""
@@ -91,10 +95,17 @@ class Store:
         told = set(self.finished(split).values())
         return [path for path in sorted((self.folder / "runs" / split).glob("*")) if path not in told]
 
+    def discard_leftovers(self, split: str) -> list[str]:
+        """Delete what a run that was interrupted left half done; returns the files' names."""
+        found = self.leftovers(split)
+        for path in found:
+            with _told(path):
+                path.unlink()
+        return [path.name for path in found]
+
     def altered(self) -> list[str]:
         """What is not as the journal tells, in sentences."""
-        entries, _ = self.journal.read()
-        digests = {e.payload["file"]: e.payload["sha256"] for e in entries if e.event is Event.RUN_STORED}
+        digests = {stored.file: stored.sha256 for stored in self._stored()}
         found = []
         for name, digest in digests.items():
             try:
@@ -130,6 +141,17 @@ class Store:
         with _told(path):
             rows: list[dict[str, Any]] = needed("pyarrow.parquet", "evaluate").read_table(path).to_pylist()
         return rows
+
+    def _stored(self) -> list["_Stored"]:
+        """What the journal tells of stored runs."""
+        with _told(self.journal.path):
+            entries, _ = self.journal.read()
+        found = []
+        for entry in entries:
+            if entry.event is Event.RUN_STORED:
+                with contextlib.suppress(msgspec.ValidationError):  # a forger's entry: its file is then not told of
+                    found.append(msgspec.convert(entry.payload, _Stored))
+        return found
 
     def _read(self, path: Path) -> ArmRun:
         with _told(path):
