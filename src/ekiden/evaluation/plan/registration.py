@@ -232,10 +232,11 @@ def _confirmed(entries: Sequence[Entry], at: int) -> bool:
 
 
 def _refuse_second(entries: Sequence[Entry], at: int, run_id: str) -> None:
+    again = "what is measured again is exploratory: `ekiden evaluate run`"
     for entry in _under(entries, at):
-        again = "what is measured again is exploratory: `ekiden evaluate run`"
         if entry.event is Event.CONFIRM_FINISHED:
             raise UserError(f"the confirmation was finished at {entry.time}, and it is run once; {again}")
+    for entry in _under(entries, at):
         if entry.event is Event.CONFIRM_STARTED and entry.payload.get("run_id") != run_id:
             raise UserError(f"the confirmation was begun by run {entry.payload.get('run_id')} at {entry.time}; {again}")
 

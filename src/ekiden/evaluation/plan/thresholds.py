@@ -1,9 +1,10 @@
 """Whether the metrics, falsifiers and predictions of a plan can decide anything."""
 
 import math
+from collections.abc import Sequence
 
 from ekiden.evaluation.plan.conditions import Condition, ConditionError
-from ekiden.evaluation.plan.model import Falsifies, Metric
+from ekiden.evaluation.plan.model import Falsifies, Metric, Predicted
 from ekiden.evaluation.plan.parts import LEAST_BLOCKS, Known, Parts, unknown
 from ekiden.evaluation.workloads.offer import Kind
 
@@ -81,7 +82,11 @@ def _metrics(parts: Parts) -> list[str]:
 def _expected(parts: Parts, known: Known) -> list[str]:
     """Falsifiers and predictions."""
     faults: list[str] = []
-    for section, expected in (("falsifies", parts.falsifies), ("predictions", parts.predictions)):
+    both: tuple[tuple[str, Sequence[Falsifies | Predicted]], ...] = (
+        ("falsifies", parts.falsifies),
+        ("predictions", parts.predictions),
+    )
+    for section, expected in both:
         for at, each in enumerate(expected, 1):
             where = f"{section}[{at}]"
             text = each.claim if isinstance(each, Falsifies) else each.text

@@ -39,6 +39,12 @@ def fixed(folder, text=TEXT, basis=BASIS):
     return plan, folder / "plan"
 
 
+def in_force(folder):
+    made = registered(folder)
+    assert made is not None
+    return made
+
+
 def changed(text=TEXT, seed=7):
     return text.replace("seed = 20261", f"seed = {seed}")
 
@@ -46,7 +52,7 @@ def changed(text=TEXT, seed=7):
 def test_an_untouched_registration_checks_out(tmp_path):
     plan, folder = fixed(tmp_path)
     assert check(folder, plan, BASIS) == []
-    made = registered(folder)
+    made = in_force(folder)
     assert made.plan_text == TEXT
     assert msgspec.json.decode((folder / "registration.json").read_bytes())["digest"] == made.digest
     assert superseded(folder) == []
@@ -160,11 +166,11 @@ def test_nothing_is_confirmed_without_a_registration(tmp_path):
 
 def test_a_changed_plan_is_registered_anew_and_the_old_one_stays_known(tmp_path):
     plan, folder = fixed(tmp_path)
-    first = registered(folder)
+    first = in_force(folder)
     with pytest.raises(UserError, match=r"is registered as it is .*; nothing has changed"):
         register(plan, folder, KNOWN, BASIS)
     fixed(tmp_path, changed())
-    assert registered(folder).digest != first.digest
+    assert in_force(folder).digest != first.digest
     (told,) = superseded(folder)
     assert told.startswith(f"registration {first.digest[:12]} of ")
     assert told.endswith("its confirmation was never begun")
