@@ -56,10 +56,10 @@ def logarithmic(values: Iterable[float]) -> Axis:
 
 
 def _even_values(low: float, high: float) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten."""
+    """Multiples of 1, 2, 2.5 or 5 times a power of ten."""
     rough = (high - low) / _MOST_TICKS
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)
     first = math.ceil(low / step - 1e-9)
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
 

@@ -9,7 +9,7 @@ from ekiden.evaluation.plan.conditions import Condition, ConditionError
 from ekiden.evaluation.report.axes import Axis, Tick
 
 WIDTH = 360
-_FURTHEST = 8.0
+_FURTHEST = 4.0
 """Ratios beyond this, or its inverse, are drawn as arrows."""
 _NARROWEST = 1.25
 
@@ -29,6 +29,7 @@ class Forest:
     """One metric; places in SVG units from the left. ``left`` and ``right`` are None if there is no interval."""
 
     ratio: float | None
+    """None too where it lies beyond the axis."""
     left: float | None
     right: float | None
     goes_on_left: bool
@@ -44,7 +45,7 @@ def forests(metrics: Sequence[MetricOutcome]) -> list[Forest]:
     conditions = [
         [(kind, found) for kind, text in _texts(metric) if (found := _parsed(text)) is not None] for metric in metrics
     ]
-    axis = _axis(metrics, [condition for found in conditions for _, condition in found])
+    axis = _axis([metric for metric, found in zip(metrics, conditions, strict=True) if found], conditions)
     return [_forest(metric, found, axis) for metric, found in zip(metrics, conditions, strict=True)]
 
 
@@ -60,9 +61,10 @@ def _parsed(text: str) -> Condition | None:
         return None
 
 
-def _axis(metrics: Sequence[MetricOutcome], conditions: Sequence[Condition]) -> Axis:
-    ends = [condition.least for condition in conditions] + [condition.most for condition in conditions]
-    for metric in metrics:
+def _axis(judged: Sequence[MetricOutcome], conditions: Sequence[Sequence[tuple[str, Condition]]]) -> Axis:
+    """As wide as what is judged needs it; a mere measurement may lie beyond."""
+    ends = [end for found in conditions for _, condition in found for end in (condition.least, condition.most)]
+    for metric in judged:
         ends += [end for end in (metric.comparison.low, metric.comparison.high, metric.comparison.ratio) if end]
     known = [end for end in ends if math.isfinite(end) and end > 0]
     far = max([_NARROWEST, *(max(end, 1 / end) for end in known)])
@@ -78,7 +80,7 @@ def _forest(metric: MetricOutcome, conditions: Sequence[tuple[str, Condition]], 
     there = low is not None or high is not None
     bounds = {end for _, condition in conditions for end in (condition.least, condition.most) if math.isfinite(end)}
     return Forest(
-        ratio=None if ratio is None or not math.isfinite(ratio) else place(ratio),
+        ratio=place(ratio) if ratio is not None and axis.low <= ratio <= axis.high else None,
         left=place(axis.low if low is None else low) if there else None,
         right=place(axis.high if high is None else high) if there else None,
         goes_on_left=low is None or low < axis.low,

@@ -10,6 +10,7 @@ from ekiden.evaluation.report.words import Words
 
 SEVERITIES = ("lost", "wrong", "late", "slow")
 DISTRIBUTIONS = ("ttft", "tpot", "itl", "largest_gap", "e2e", "slowdown", "send_lag")
+_LONGEST_WORD = 24
 _QUANTILES = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
 _SUBGROUP_SCALARS = ("slo_attainment", "goodput")
 
@@ -20,6 +21,11 @@ class Cell:
     sub: str = ""
     """Small print below it, such as a formula."""
     code: bool = False
+
+    @property
+    def long(self) -> bool:
+        """Whether a word of it is so long that it may be broken anywhere."""
+        return any(len(word) > _LONGEST_WORD for word in self.text.split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +69,11 @@ class Tables:
         known = list(dict.fromkeys([*DISTRIBUTIONS, *(name for arm in arms for name in arm.distributions)]))
         rows = []
         for name in known:
-            for arm in arms:
-                found = arm.distributions.get(name)
-                if found is not None:
-                    values = [self._numbers.of(getattr(found, part), unit_of(name)) for part in _QUANTILES]
-                    cells = [Cell(arm.arm), Cell(f"{found.n:,}"), *(Cell(value) for value in values)]
-                    rows.append([self._head("metric", name), *cells])
+            drawn = [(arm.arm, found) for arm in arms if (found := arm.distributions.get(name)) is not None]
+            for index, (arm_name, found) in enumerate(drawn):
+                head = Cell(self._words.name("metric", name)) if index else self._head("metric", name)
+                values = [self._numbers.of(getattr(found, part), unit_of(name)) for part in _QUANTILES]
+                rows.append([head, Cell(arm_name), Cell(f"{found.n:,}"), *(Cell(value) for value in values)])
         if not rows:
             return None
         caption = self._words("figures.tail", workload=workload, kind=self._words.name("kind", kind))

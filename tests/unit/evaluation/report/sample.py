@@ -162,7 +162,10 @@ def slot_charts() -> list[SlotChart]:
                 batch = max(free)
             start = batch if arm == "static" else free[slot]
             free[slot] = start + length * 0.04
-            segments.append(SlotSegment(slot, f"req-{index:03d}", start, free[slot], length))
+            name = f"req-{index:03d}"
+            segments.append(
+                SlotSegment(slot=slot, request_id=name, start=start, end=free[slot], output_tokens=length)
+            )
         charts.append(
             SlotChart(arm=arm, workload="azure-conversation", slots=6, seconds=max(free), segments=segments)
         )
