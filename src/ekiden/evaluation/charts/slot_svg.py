@@ -6,6 +6,7 @@ get the same ``scale`` and ``ticks``.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from itertools import count
 
@@ -61,6 +62,7 @@ class TimeAxis:
         return cls(scale=CHART_WIDTH / longest, ticks=[index * spacing for index in range(int(longest / spacing) + 1)])
 
 
+@cache
 def environment() -> Environment:
     """Templates of the package's data, all text escaped; a name that nobody gave is an error."""
     return Environment(

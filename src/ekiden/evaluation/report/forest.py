@@ -87,7 +87,11 @@ def _forest(metric: MetricOutcome, conditions: Sequence[tuple[str, Condition]], 
         goes_on_right=high is None or high > axis.high,
         equal=place(1.0),
         strips=[
-            Strip(kind=kind, start=place(condition.least), end=WIDTH if condition.most > axis.high else place(condition.most))
+            Strip(
+                kind=kind,
+                start=place(condition.least),
+                end=WIDTH if condition.most > axis.high else place(condition.most),
+            )
             for kind, condition in conditions
         ],
         thresholds=sorted(place(bound) for bound in bounds),

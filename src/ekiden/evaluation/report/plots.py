@@ -121,9 +121,7 @@ def _text(points: Iterable[tuple[float, float]]) -> str:
 
 def _quantile_line(arm: str, style: int, found: Distribution, x_axis: Axis, y_axis: Axis) -> Line:
     last = max(1, len(found.points) - 1)
-    places = [
-        _place(x_axis.share(value), y_axis.share(100 * index / last)) for index, value in enumerate(found.points)
-    ]
+    places = [_place(x_axis.share(value), y_axis.share(100 * index / last)) for index, value in enumerate(found.points)]
     marks = [places[round(last * quantile / 100)] for quantile in _MARKED_QUANTILES if len(places) > 1]
     return Line(arm, style, _text(places), marks)
 

@@ -125,7 +125,7 @@ class Tables:
                 Cell(case.arm),
                 Cell(case.workload),
                 Cell(case.kind, case.what),
-                Cell(self._numbers.plain(case.value)),
+                Cell(self._numbers.of(case.value)),
                 Cell(case.explain, code=True) if case.explain else Cell(self._words("page.none")),
             ]
             for case in sorted(cases, key=lambda case: rank.get(case.severity, len(rank)))
@@ -175,8 +175,10 @@ class Tables:
         """A table of whatever keys there are, in the order in which they first come."""
         keys = list(dict.fromkeys(key for row in rows for key in row))
         # A column of words stands left; that of figures right, so that they compare.
-        words = {index for index, key in enumerate(keys) if any(isinstance(row.get(key), str | Mapping) for row in rows)}
-        cells = [[Cell(self._numbers.plain(row[key])) if key in row else Cell("–") for key in keys] for row in rows]
+        words = {
+            index for index, key in enumerate(keys) if any(isinstance(row.get(key), str | Mapping) for row in rows)
+        }
+        cells = [[Cell(self._value(key, row[key])) if key in row else Cell("–") for key in keys] for row in rows]
         columns = [self._column(key) for key in keys]
         return Table(caption=caption, columns=columns, rows=cells, words=frozenset(words | {0}))
 
@@ -190,6 +192,11 @@ class Tables:
         if name not in arm.scalars:
             return Cell("–")
         return Cell(self._numbers.of(arm.scalars[name], self._units.get(name, "")))
+
+    def _value(self, key: str, value: Any) -> str:
+        """A number in the unit of its name, where that is a figure's."""
+        is_figure = isinstance(value, float) and key in self._units
+        return self._numbers.of(value, self._units[key]) if is_figure else self._numbers.plain(value)
 
     def _head(self, section: str, name: str) -> Cell:
         return Cell(self._words.name(section, name), self._formulas.get(name, ""))

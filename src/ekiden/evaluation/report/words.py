@@ -34,7 +34,7 @@ class Words:
     def all_of(self, by_language: dict[str, list[str]]) -> list[str]:
         return by_language.get(self.language) or by_language.get("en", [])
 
-    def keys(self) -> set[str]:
+    def all_keys(self) -> set[str]:
         return {f"{section}.{name}" for section, texts in self._texts.items() for name in texts}
 
 

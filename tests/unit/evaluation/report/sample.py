@@ -44,17 +44,24 @@ FORMULAS = {
     "slowdown": "end to end / end to end alone on an idle server",
     "send_lag": "time of sending - intended arrival",
 }
-UNITS = {"slo_attainment": "share", "utilisation": "share", "goodput": "/s", "output_tokens_per_second": "tokens/s"}
+UNITS = {
+    "worst_tenant_attainment": "share",
+    "service_gap": "share",
+    "slo_attainment": "share",
+    "utilisation": "share",
+    "goodput": "/s",
+    "output_tokens_per_second": "tokens/s",
+}
 
 
 def compared(ratio: float, spread: float, candidate: float, *, blocks: int = 10) -> Comparison:
     low, high = ratio * math.exp(-spread), ratio * math.exp(spread)
-    return Comparison(
-        ratio=ratio, low=low, high=high, blocks=blocks, candidate=candidate, baseline=candidate / ratio
-    )
+    return Comparison(ratio=ratio, low=low, high=high, blocks=blocks, candidate=candidate, baseline=candidate / ratio)
 
 
-def metric(name: str, workload: str, baseline: str, comparison: Comparison, phase: Phase, **other: Any) -> MetricOutcome:
+def metric(
+    name: str, workload: str, baseline: str, comparison: Comparison, phase: Phase, **other: Any
+) -> MetricOutcome:
     return MetricOutcome(
         metric=name,
         formula=FORMULAS.get(name, "the value at 99% of all requests, in order"),
@@ -82,15 +89,19 @@ def metrics() -> list[MetricOutcome]:
         metric("goodput", "azure-conversation", "static", compared(1.62, 0.09, 3.41), Phase.SUCCESSFUL, **up, **gain),
         metric("goodput", "azure-conversation", "window", compared(1.31, 0.07, 3.41), Phase.SUCCESSFUL, **up, **gain),
         metric(
-            *("goodput", "azure-code", "static", compared(0.91, 0.05, 1.2), Phase.FAILED), **up, **gain,
+            *("goodput", "azure-code", "static", compared(0.91, 0.05, 1.2), Phase.FAILED),
+            **up,
+            **gain,
             reason="The whole interval meets the condition for failure.",
         ),
         metric(
-            *("ttft_p99", "azure-code", "window", compared(1.04, 0.06, 2.81), Phase.INCONCLUSIVE), **within,
+            *("ttft_p99", "azure-code", "window", compared(1.04, 0.06, 2.81), Phase.INCONCLUSIVE),
+            **within,
             reason=undecided,
         ),
         metric(
-            *("e2e_p999", "azure-conversation", "static", missing, Phase.ERROR), **within,
+            *("e2e_p999", "azure-conversation", "static", missing, Phase.ERROR),
+            **within,
             reason="No value: p99.9 needs 2,995 requests and there are 1,204.",
         ),
         metric("ttft_p50", "azure-conversation", "static", compared(0.08, 0.4, 0.0342), Phase.SUCCESSFUL, reason=""),
@@ -163,12 +174,8 @@ def slot_charts() -> list[SlotChart]:
             start = batch if arm == "static" else free[slot]
             free[slot] = start + length * 0.04
             name = f"req-{index:03d}"
-            segments.append(
-                SlotSegment(slot=slot, request_id=name, start=start, end=free[slot], output_tokens=length)
-            )
-        charts.append(
-            SlotChart(arm=arm, workload="azure-conversation", slots=6, seconds=max(free), segments=segments)
-        )
+            segments.append(SlotSegment(slot=slot, request_id=name, start=start, end=free[slot], output_tokens=length))
+        charts.append(SlotChart(arm=arm, workload="azure-conversation", slots=6, seconds=max(free), segments=segments))
     return charts
 
 
