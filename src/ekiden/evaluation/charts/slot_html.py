@@ -1,21 +1,15 @@
 """The slot charts as one self-contained HTML file: inline SVG, no script, light and dark, hover text for every stay.
 
-``data/slot_charts.html`` is its template.
+``data/slot_charts.html`` is its template; :mod:`ekiden.evaluation.charts.slot_svg` has the drawing.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 
-from jinja2 import Environment
-
-from ekiden import data
 from ekiden.evaluation.charts.slot_chart import colours
+from ekiden.evaluation.charts.slot_svg import CHART_WIDTH, Bar, SlotPicture, TimeAxis, environment
 from ekiden.evaluation.charts.slots import stays
 from ekiden.evaluation.charts.trace import SlotStep
-
-CHART_WIDTH = 1000
-_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +19,6 @@ class ChartData:
     title: str
     steps: Sequence[SlotStep]
     num_slots: int
-
-    @property
-    def start(self) -> float:
-        return self.steps[0].start if self.steps else 0.0
-
-    @property
-    def seconds(self) -> float:
-        return self.steps[-1].end - self.start if self.steps else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +44,41 @@ def page(
 
     ``names`` and ``about`` are the letter and the hover text of each request.
     """
-    longest = max((chart.seconds for chart in charts), default=0.0) or 1.0
-    spacing = next((tick for tick in _TICKS if longest / tick <= 12), 120)
-    template = files(data).joinpath("slot_charts.html").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, keep_trailing_newline=True)
-    return environment.from_string(template).render(
+    fill = colours(list(names))
+    pictures = [_picture(chart, names, about, fill) for chart in charts]
+    template = environment().get_template("slot_charts.html")
+    return template.render(
         heading=heading,
         intro=intro,
-        charts=charts,
+        pictures=pictures,
         tables=tables,
-        names=names,
-        about=about,
-        fill=colours(list(names)),
-        stays=stays,
+        axis=TimeAxis.of(pictures),
         width=CHART_WIDTH,
-        scale=CHART_WIDTH / longest,
-        ticks=[index * spacing for index in range(int(longest / spacing) + 1)],
+    )
+
+
+def _picture(
+    chart: ChartData, names: Mapping[str, str], about: Mapping[str, str], fill: Mapping[str, str]
+) -> SlotPicture:
+    begin = chart.steps[0].start if chart.steps else 0.0
+    bars = []
+    for stay in stays(chart.steps):
+        name, start, end = names[stay.request_id], stay.start - begin, stay.end - begin
+        bars.append(
+            Bar(
+                slot=stay.slot,
+                start=start,
+                end=end,
+                name=name,
+                about=f"{name}: {about.get(stay.request_id, name)} (steps {stay.first_step + 1} to "
+                f"{stay.last_step + 1}, {stay.output_tokens} tokens, {start:.2f} s to {end:.2f} s)",
+                fill=fill[stay.request_id],
+                padding_from=None if stay.padding_from is None else stay.padding_from - begin,
+            )
+        )
+    return SlotPicture(
+        title=chart.title,
+        slots=chart.num_slots,
+        seconds=chart.steps[-1].end - begin if chart.steps else 0.0,
+        bars=bars,
     )

@@ -1,0 +1,106 @@
+"""One real browser for all tests of pages: Chromium without a window, driven by Playwright.
+
+The Makefile unpacks it (``make setup-browser``) with libraries and fonts of its own, so that nothing has to be installed
+by hand and pages look the same everywhere. All runs in the event loop of the session: Playwright's way without one
+would leave a loop running beneath the other tests.
+"""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, async_playwright
+
+PROGRAM = Path(__file__).parent / "program"
+UNPACKED = PROGRAM / "node_modules" / ".browser"
+AXE = PROGRAM / "node_modules" / "axe-core" / "axe.min.js"
+RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
+
+
+@dataclass(slots=True)
+class Opened:
+    """A page, and what went on behind it."""
+
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    """Addresses that were asked for, the page's own and ``data:`` apart. None of them got an answer."""
+    messages: list[str] = field(default_factory=list)
+    """What the page wrote to the console, and its errors."""
+
+    async def violations(self) -> list[str]:
+        """What axe-core finds wrong with the page's accessibility, one line each."""
+        await self.page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
+        run = (
+            "rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']}).then(found => found.violations)"
+        )
+        found: list[dict[str, Any]] = await self.page.evaluate(run, list(RULES))
+        return [f"{each['id']}: {each['help']}: {node['html'][:200]}" for each in found for node in each["nodes"]]
+
+    async def sticking_out(self) -> list[str]:
+        """Elements that reach beyond the right edge of the window, those that scroll by themselves apart."""
+        found: list[str] = await self.page.evaluate(
+            """() => [...document.querySelectorAll('body *')]
+                 .filter(each => !each.closest('.scroll') && each.getBoundingClientRect().right > innerWidth + 1)
+                 .map(each => each.outerHTML.slice(0, 160))"""
+        )
+        if await self.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            found.append("the page scrolls sideways")
+        return found
+
+
+Open = Callable[..., Awaitable[Opened]]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    if not (UNPACKED / "chromium").exists():
+        pytest.fail("there is no browser to test pages with: run `make setup-browser`")
+    libraries = [str(UNPACKED / "al2023" / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+    environment = {
+        **os.environ,
+        "FONTCONFIG_FILE": str(UNPACKED / "fonts.conf"),
+        "LD_LIBRARY_PATH": ":".join(filter(None, libraries)),
+    }
+    async with async_playwright() as playwright:
+        # Containers run tests as root, whom Chromium's sandbox refuses; only pages of our own are shown.
+        launched = await playwright.chromium.launch(
+            executable_path=UNPACKED / "chromium", env=environment, args=["--no-sandbox"]
+        )
+        yield launched
+        await launched.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def open_page(browser: Browser) -> AsyncIterator[Open]:
+    """``await open_page(file, width=..., height=..., scheme="dark", media="print")``; closed after the test."""
+    contexts = []
+
+    async def opened(
+        file: Path, *, width: int = 1440, height: int = 900, scheme: Any = "light", media: Any = "screen"
+    ) -> Opened:
+        context = await browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        contexts.append(context)
+        found = Opened(await context.new_page())
+        address = file.as_uri()
+
+        async def answer(route: Any) -> None:
+            if route.request.url == address:
+                await route.continue_()
+            else:
+                found.requests.append(route.request.url)
+                await route.abort()
+
+        await context.route(lambda url: not url.startswith("data:"), answer)
+        found.page.on("console", lambda message: found.messages.append(message.text))
+        found.page.on("pageerror", lambda error: found.messages.append(str(error)))
+        await found.page.emulate_media(media=media)
+        await found.page.goto(address)
+        return found
+
+    yield opened
+    for context in contexts:
+        await context.close()

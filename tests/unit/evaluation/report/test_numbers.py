@@ -1,0 +1,47 @@
+import math
+
+import pytest
+
+from ekiden.evaluation.report.numbers import Numbers
+from ekiden.evaluation.report.words import words
+
+N = Numbers(words("en"))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.1234, "s", "123 ms"),
+        (1.236, "s", "1.24 s"),
+        (0.0, "s", "0 s"),
+        (0.97, "share", "97%"),
+        (0.99951, "share", "99.95%"),
+        (0.0000123, "", "1.23e-05"),
+        (12345.6, "tokens/s", "12,346 tokens/s"),
+        (100.0, "", "100"),
+        (-0.5, "", "-0.5"),
+        (math.inf, "", "∞"),
+        (None, "s", "not estimable"),
+        (math.nan, "s", "not estimable"),
+    ],
+)
+def test_a_figure_with_its_unit(value, unit, text):
+    assert N.of(value, unit) == text
+
+
+def test_ratios_and_intervals():
+    assert N.ratio(1.2) == "1.200×"
+    assert N.ratio(0.0001234) == "0.000123×"
+    assert N.ratio(None) == "not estimable"
+    assert N.interval(0.9, 1.1) == "0.900 … 1.100"
+    assert N.interval(0.9, None) == "0.900 … ∞"
+    assert N.interval(None, 1.1) == "−∞ … 1.100"
+    assert N.interval(None, None) == "not estimable"
+
+
+def test_whatever_others_put_into_a_table():
+    assert N.plain({"threads": 1, "on": True, "of": None}) == "threads = 1, on = yes, of = not measured"
+    assert N.plain([1, 2.5, "x"]) == "1, 2.5, x"
+    assert N.plain({}) == N.plain([]) == "none"
+    assert N.plain(24_696_061_952) == "24,696,061,952"
+    assert Numbers(words("ja")).plain(None) == "測定していない"

@@ -1,0 +1,137 @@
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from ekiden.errors import UserError
+from ekiden.evaluation.outcome import Chart, Curve, Outcome, Verdict
+from ekiden.evaluation.report.page import SECTIONS, page
+from ekiden.evaluation.report.words import LANGUAGES, words
+from ekiden.evaluation.report.write import read_report, write_report
+from tests.unit.evaluation.report.sample import sample
+
+EMPTY = {
+    name: [] if isinstance(getattr(sample(), name), list) else {}
+    for name in (
+        *("falsifiers", "predictions", "metrics", "arms", "workloads", "figures", "noise", "blocks_needed", "tuning"),
+        *("calibration", "fairness", "worst", "void", "charts", "slots", "answers", "limits", "formulas", "integrity"),
+        *("lineage", "decision", "summary"),
+    )
+}
+
+
+class Balanced(HTMLParser):
+    """Counts elements, and notes those that were closed in the wrong order or never."""
+
+    VOID = {"meta", "link", "br"}
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        self.targets += [value for name, value in attrs if name == "href" and value]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Nothing is left open."""
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("changed", [{}, EMPTY, {"registration": None, "integrity": ["plan.toml was edited"]}])
+def test_the_page_is_well_formed_whatever_is_missing(language, changed):
+    found = Balanced(page(sample(**changed), language))
+    assert (found.open, found.wrong) == ([], [])
+    assert len(found.ids) == len(set(found.ids))
+    assert {target[1:] for target in found.targets if target.startswith("#")} <= set(found.ids)
+    assert [name for name in found.ids if name in SECTIONS] == list(SECTIONS)
+
+
+def test_nothing_points_outside():
+    text = page(sample())
+    assert set(re.findall(r"url\(([^)]*)\)", text)) == {"#hatch"}
+    assert set(re.findall(r"https?://[^\"' ]*", text)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert not re.search(r"<(script|img|iframe|object)|@import", text)
+    assert re.search(r"content=\"default-src &#39;none&#39;; style-src &#39;sha256-", text)
+
+
+def test_every_drawing_is_well_formed_and_named():
+    drawings = re.findall(r"<svg.*?</svg>", page(sample()), flags=re.DOTALL)
+    assert len(drawings) > 40
+    for drawing in drawings:
+        root = ElementTree.fromstring(drawing)
+        assert root.get("aria-hidden") == "true" or root.get("aria-label")
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_the_verdict_and_its_reason_come_first(verdict):
+    outcome = sample(verdict)
+    text = page(outcome)
+    order = [
+        words("en")(f"verdict.{verdict.value}") + "</span>",
+        outcome.summary["en"],
+        'id="falsifiers"',
+        'id="metrics"',
+    ]
+    places = [text.index(each, text.index("<main>")) for each in order]
+    assert places == sorted(places)
+
+
+def test_what_was_changed_since_registration_is_shown():
+    assert "plan.toml was edited" in page(sample(integrity=["plan.toml was edited"]))
+    assert "Nothing was found changed" not in page(sample(integrity=["plan.toml was edited"]))
+    assert "Nothing was found changed" not in page(sample(registration=None))
+    assert "Nothing was found changed" in page(sample())
+
+
+def test_figures_that_could_not_be_had_are_said_so():
+    assert page(sample(figures=[])).count("not estimable") < page(sample()).count("not estimable")
+    assert "推定できない" in page(sample(), "ja")
+
+
+def test_curves_with_holes_are_drawn_without_them():
+    nan = float("nan")
+    curves = [
+        Curve(name="a", x=[0.0, 1.0, 2.0], y=[1.0, nan, 3.0], low=[0.5, nan, 2.5], high=[1.5, nan, 3.5]),
+        Curve(name="none", x=[], y=[]),
+    ]
+    chart = Chart(kind="gain_variance", title="t", x_label="x", y_label="y", curves=curves)
+    text = page(sample(charts=[chart], figures=[]))
+    assert "nan" not in text
+    assert text.count('class="line c0" points=') == 1
+    assert "no gain" in text
+
+
+def test_texts_of_the_plan_are_shown_as_written_in_both_languages():
+    for language in LANGUAGES:
+        text = page(sample(), language)
+        assert "The gain comes from filling freed slots, so equal lengths must show none." in text
+        assert f'<html lang="{language}">' in text
+
+
+def test_the_folder_gets_the_pages_and_the_json_they_came_from(tmp_path):
+    outcome = sample()
+    paths = write_report(outcome, tmp_path / "new", ["en", "ja"])
+    assert [path.name for path in paths] == ["report.html", "report.ja.html", "report.json"]
+    again = read_report(paths[-1])
+    assert isinstance(again, Outcome)
+    assert msgspec.to_builtins(again) == msgspec.to_builtins(outcome)
+    assert page(again, "ja") == paths[1].read_text(encoding="utf-8")
+
+
+def test_an_unknown_language_writes_nothing(tmp_path):
+    with pytest.raises(UserError, match="no language 'fr'"):
+        write_report(sample(), tmp_path / "new", ["en", "fr"])
+    assert not (tmp_path / "new").exists()
