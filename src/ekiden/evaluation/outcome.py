@@ -163,6 +163,9 @@ class Calibrated(msgspec.Struct, kw_only=True):
     observed: float | None
     n: int
     median_relative_error: float | None
+    """Of the middle of the range, or of the only value that was stated: |stated - truth| / truth."""
+    how: str = ""
+    """What was compared with what, in one line."""
 
 
 class Tuning(msgspec.Struct, kw_only=True):
