@@ -103,11 +103,8 @@ def wilson(good: int, offered: int, *, confidence: float = 0.95) -> tuple[float,
     """The two-sided score interval of a share (Wilson, 1927); from 0 to 1 where nothing was offered."""
     if offered == 0:
         return 0.0, 1.0
-    interval = (
-        needed("scipy.stats", "evaluate")
-        .binomtest(good, offered)
-        .proportion_ci(confidence_level=confidence, method="wilson")
-    )
+    test = needed("scipy.stats", "evaluate").binomtest(good, offered)
+    interval = test.proportion_ci(confidence_level=confidence, method="wilson")
     return float(interval.low), float(interval.high)
 
 

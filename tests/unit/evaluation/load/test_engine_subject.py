@@ -53,7 +53,8 @@ def prompts_of(served: Workload) -> list[list[int]]:
 
 
 def subject(parts: EngineParts | None = None, config: Config = CONFIG, **rest: Any) -> EngineSubject:
-    return EngineSubject(parts or make_parts(), config, **({"objectives": EASY, "prompts": prompts_of} | rest))
+    given: dict[str, Any] = {"objectives": EASY, "prompts": prompts_of} | rest
+    return EngineSubject(parts or make_parts(), config, **given)
 
 
 def test_answers_have_the_offered_lengths_whatever_limit_is_stated():

@@ -83,8 +83,16 @@ def offer(index: int, output: int, stated: int | None, **rest: Any) -> Offer:
     return Offer(id=f"r{index}", at=0.002 * index, output_tokens=output, max_tokens=stated, **rest)
 
 
+def prompts_of(served: Workload) -> list[list[int]]:
+    return [[1, 2, 3]] * len(served.offers)
+
+
 def subject(played: Played, **rest: Any) -> ServerSubject:
-    given = {"objectives": EASY, "prompts": lambda served: [[1, 2, 3]] * len(served.offers), "end_token": 7} | rest
+    given: dict[str, Any] = {
+        "objectives": EASY,
+        "prompts": lambda served: [[1, 2, 3]] * len(served.offers),
+        "end_token": 7,
+    } | rest
     return ServerSubject(played.target, "m", **given)
 
 
