@@ -110,7 +110,6 @@ def command(
     changed = {name: value for name, value in changes.items() if value is not None}
     projector = Projector(profile, workloads, objectives, router=router, changed=changed, seed=seed)
     needed: Needed | None = None
-    figures: Projected | None
     if replicas is not None:
         figures = projector.fleet(replicas)
     else:
@@ -197,7 +196,7 @@ def _print(
     workloads: "list[Workload]",
     router: str,
     needed: "Needed | None",
-    figures: "Projected | None",
+    figures: "Projected",
     *,
     objectives_text: str,
 ) -> None:
@@ -210,28 +209,30 @@ def _print(
     if needed is not None:
         tried = ", ".join(f"{count}: {share:.1%}" for count, share in needed.tried)
         found = "more than were allowed" if needed.replicas is None else str(needed.replicas)
-        say(f"Replicas needed for {needed.target:.1%}: {found}  (attainment by replicas tried: {tried})\n")
-    if figures is not None:
-        low, high = figures.attainment_range
-        rows = [
-            ("replicas", str(figures.replicas)),
-            ("offered", f"{figures.rate:.2f} requests/s, {figures.requests:,} in all"),
-            ("attainment", f"{figures.attainment:.1%} (runs {low:.1%} to {high:.1%})"),
-            ("goodput", f"{figures.goodput:.2f} requests/s"),
-            ("output", f"{figures.output_tokens_per_second:,.0f} tokens/s"),
-        ]
-        for name in ("ttft", "tpot", "e2e"):
-            points = getattr(figures, name)
-            if points is not None:
-                p99 = in_words(points["p99"]) if points["n"] >= MIN_VALUES_FOR_P99 else NOT_ESTIMABLE
-                rows.append((name, f"p50 {in_words(points['p50'])}, p90 {in_words(points['p90'])}, p99 {p99}"))
-        rows.append(("busy", f"{min(figures.busy):.0%} to {max(figures.busy):.0%} of the time"))
-        rows.append(("imbalance", f"{figures.imbalance:.2f}"))
-        rows.append(("preemptions", f"{figures.preemptions:,}"))
-        kinds = ", ".join(f"{kind} x{count}" for kind, count in figures.failures.items())
-        rows.append(("failures", kinds or "none"))
-        out().print(plain_table("", "", rows=rows, header=False))
+        say(f"Replicas needed for {needed.target:.1%}: {found}  (attainment by replicas tried: {tried})")
+        if needed.replicas is None:
+            say("Where more replicas no longer help, some requests miss the objectives even on an idle one.")
         out().print()
+    low, high = figures.attainment_range
+    rows = [
+        ("replicas", str(figures.replicas)),
+        ("offered", f"{figures.rate:.2f} requests/s, {figures.requests:,} in all"),
+        ("attainment", f"{figures.attainment:.1%} (runs {low:.1%} to {high:.1%})"),
+        ("goodput", f"{figures.goodput:.2f} requests/s"),
+        ("output", f"{figures.output_tokens_per_second:,.0f} tokens/s"),
+    ]
+    for name in ("ttft", "tpot", "e2e"):
+        points = getattr(figures, name)
+        if points is not None:
+            p99 = in_words(points["p99"]) if points["n"] >= MIN_VALUES_FOR_P99 else NOT_ESTIMABLE
+            rows.append((name, f"p50 {in_words(points['p50'])}, p90 {in_words(points['p90'])}, p99 {p99}"))
+    rows.append(("busy", f"{min(figures.busy):.0%} to {max(figures.busy):.0%} of the time"))
+    rows.append(("imbalance", f"{figures.imbalance:.2f}"))
+    rows.append(("preemptions", f"{figures.preemptions:,}"))
+    kinds = ", ".join(f"{kind} x{count}" for kind, count in figures.failures.items())
+    rows.append(("failures", kinds or "none"))
+    out().print(plain_table("", "", rows=rows, header=False))
+    out().print()
     for name, formula in FORMULAS.items():
         out().print(f"{name} = {formula}", style="dim", soft_wrap=True)
     say(f"\n{_accuracy(profile)} Simulated: swapping, network and router cost nothing.")

@@ -100,10 +100,11 @@ class Projector:
 
     def needed(
         self, *, most: int = 64, on_point: Callable[[Projected], None] = lambda point: None
-    ) -> tuple[Needed, Projected | None]:
+    ) -> tuple[Needed, Projected]:
         """The fewest replicas with the objectives' attainment, found by doubling, then halving the interval.
 
-        It takes for granted that more replicas attain no less.
+        It takes for granted that more replicas attain no less. The figures are those of that fleet, or of ``most``
+        replicas where these do not suffice.
         """
         target, points = self._objectives.attainment, dict[int, Projected]()
 
@@ -114,7 +115,7 @@ class Projector:
 
         needed = fewest(suffices, most)
         tried = [(count, point.attainment) for count, point in points.items()]
-        return Needed(replicas=needed, target=target, tried=tried), None if needed is None else points[needed]
+        return Needed(replicas=needed, target=target, tried=tried), points[needed or most]
 
 
 def fewest(suffices: Callable[[int], bool], most: int) -> int | None:

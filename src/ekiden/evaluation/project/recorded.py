@@ -15,6 +15,7 @@ from ekiden.state.request import FinishReason
 
 _WHOLE = (FinishReason.STOP.value, FinishReason.LENGTH.value)
 _FEWEST_STEPS = 20
+_DETAILS = ("device", "cpu", "instruction_set", "threads", "weights", "kv_dtype")
 
 
 def profile_of(reader: LedgerReader, *, name: str = "", checked_on: LedgerReader | None = None) -> HardwareProfile:
@@ -26,6 +27,7 @@ def profile_of(reader: LedgerReader, *, name: str = "", checked_on: LedgerReader
     if speed.steps < _FEWEST_STEPS:
         raise UserError(f"run {header.run_id} has {speed.steps} steps; a step-time model needs {_FEWEST_STEPS} or more")
     machine = {key: str(value) for key, value in header.lineage.machine.items() if value is not None}
+    machine |= {key: header.details[key] for key in _DETAILS if key in header.details}
     profile = HardwareProfile(
         version=PROFILE_VERSION,
         name=name or f"run {header.run_id}",

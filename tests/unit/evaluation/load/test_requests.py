@@ -2,11 +2,16 @@
 
 import pytest
 
-from ekiden.engine.engine_core import StepResult
+from ekiden.backends.fake import FakeRunner
+from ekiden.config import controls_of
+from ekiden.engine.driver import VirtualClock, arrivals, drive
+from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.errors import UserError
 from ekiden.evaluation.load.requests import Collector, exact_sampling, request_of
 from ekiden.evaluation.workloads.offer import Kind, Offer, Workload
+from ekiden.sampling.sampler import Sampler
 from ekiden.state.request import Finish, FinishReason, Refusal, RefusalReason, RequestUpdate
+from tests.unit.evaluation.simulated_arms import config
 
 OFFER = Offer(id="a", at=2.0, output_tokens=5, max_tokens=5, tenant="t", priority=3, deadline=4.0, language="ja")
 
@@ -85,3 +90,28 @@ def test_times_tokens_and_ends_are_collected(last: RequestUpdate, failure: str |
     assert (result.prompt_tokens, result.output_tokens, result.tenant, result.language) == (3, 5, "t", "ja")
     assert answers == ([13.0] if last.terminal else [])
     assert collector.all_ended == last.terminal
+
+
+@pytest.mark.parametrize("stated", [None, 9, 5])
+def test_the_sampler_ends_the_answer_at_its_length(stated: int | None) -> None:
+    """With a vocabulary of 8 the end token comes by chance too, but never before its time."""
+    ends = frozenset({3})
+    runner = FakeRunner(vocab_size=8, block_size=16, sampler=Sampler(eos_token_ids=ends))
+    core = EngineCore(
+        runner=runner,
+        controls=controls_of(config()),
+        cache=config().cache,
+        clock=lambda: 0.0,
+        eos_token_ids=ends,
+    )
+    offers = tuple(
+        Offer(id=str(number), at=0.0, output_tokens=1 + number % 5, max_tokens=stated and stated - 4 + number % 5)
+        for number in range(20)
+    )
+    workload = Workload(name="w", kind=Kind.NORMAL, seconds=1.0, offers=offers, made={}, sources={})
+    prompts = [(number % 8, number // 8) for number in range(20)]
+    collector = Collector(workload, prompts, start=0.0, now=lambda: 0.0)
+    requests = [request_of(offer, prompt, 0.0, end_token=3) for offer, prompt in zip(offers, prompts, strict=True)]
+    drive(core, arrivals(core, VirtualClock(), requests), VirtualClock(), collector)
+    found = [(result.record.failure, len(result.token_ids or ())) for result in collector.results()]
+    assert found == [(None, offer.output_tokens) for offer in offers]
