@@ -4,10 +4,10 @@ import pytest
 
 from ekiden.errors import UserError
 from ekiden.evaluation.outcome import Label, Verdict
-from tests.unit.evaluation.experiment.virtual import Trial, WrongTokens, plan_document
+from tests.unit.evaluation.experiment.virtual import Trial, change_document, plan_document
+from tests.unit.evaluation.load.test_simulated_subject import WrongFrom
 
 SAME = {"role": "candidate", "settings": {"batching": "continuous"}}
-OLD = {"role": "baseline", "settings": {"batching": "continuous", "max_concurrent_prefills": 7}}
 STATIC = {"role": "baseline", "settings": {"batching": "static"}, "tune": {"max_num_seqs": [2, 8]}}
 
 
@@ -29,14 +29,13 @@ def test_a_real_gain_is_adopted_and_the_report_can_be_made_again(tmp_path):
 
 
 def test_a_slower_step_is_not_adopted(tmp_path):
-    made = plan_document({"new": SAME, "old": OLD}, workload={"rate": 9.0})
-    _, outcome = confirmed(tmp_path, made, new={"slowdown": 1.2})
+    _, outcome = confirmed(tmp_path, change_document(SAME), new={"slowdown": 1.2})
     assert outcome.verdict is Verdict.DO_NOT_ADOPT, outcome.summary
 
 
 def test_wrong_tokens_in_one_arm_are_not_adopted(tmp_path):
     made = plan_document({"continuous": SAME, "static": STATIC})
-    _, outcome = confirmed(tmp_path, made, continuous={"wrap": WrongTokens})
+    _, outcome = confirmed(tmp_path, made, continuous={"wrap": lambda runner: WrongFrom(runner, 100)})
     assert outcome.verdict is Verdict.DO_NOT_ADOPT, outcome.summary
     failed = [metric.metric for metric in outcome.metrics if metric.critical and metric.phase.value == "Failed"]
     assert failed == ["tokens_equal"]
@@ -48,19 +47,20 @@ def test_a_starving_order_is_not_adopted(tmp_path):
         "role": "candidate",
         "settings": {"batching": "continuous", "scheduling_policy": "priority", "ageing_seconds": 1e6},
     }
-    made = plan_document({"new": starving, "old": OLD}, workload={"change": ["contradictory-hints"], "rate": 9.0})
+    made = change_document(starving, change=["contradictory-hints"], rate=12.0)
+    made["metrics"].append({"name": "e2e_p99", "direction": "down", "margin": 0.1, "critical": True, "workloads": []})
     _, outcome = confirmed(tmp_path, made)
-    assert outcome.verdict is not Verdict.ADOPT, outcome.summary
+    assert outcome.verdict is Verdict.DO_NOT_ADOPT, outcome.summary
 
 
 def test_a_against_a_is_inconclusive(tmp_path):
     verdicts = []
-    for seed in range(6):
+    for seed in range(3):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        _, outcome = confirmed(folder, plan_document({"new": SAME, "old": OLD}), seed=seed)
+        _, outcome = confirmed(folder, change_document(SAME), seed=seed)
         verdicts.append(outcome.verdict)
-    assert verdicts == [Verdict.INCONCLUSIVE] * 6
+    assert verdicts == [Verdict.INCONCLUSIVE] * 3
 
 
 def test_an_interrupted_confirmation_goes_on_and_is_run_once(tmp_path):
@@ -85,8 +85,8 @@ def test_a_plan_that_was_edited_is_refused_and_an_edited_result_is_shown(tmp_pat
     trial = Trial(tmp_path, plan_document({"continuous": SAME, "static": STATIC}))
     trial.register()
     text = trial.path.read_text(encoding="utf-8")
-    trial.path.write_text(text.replace("result >= 1.1", "result >= 0.5"), encoding="utf-8")
-    with pytest.raises(UserError, match="1\\.1"):
+    trial.path.write_text(text.replace("result >= 1.1", "result >= 1.01"), encoding="utf-8")
+    with pytest.raises(UserError, match="1\\.01"):
         trial.evaluation().confirm()
     trial.path.write_text(text, encoding="utf-8")
     trial.evaluation().confirm()

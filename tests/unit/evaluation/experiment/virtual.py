@@ -17,15 +17,14 @@ from ekiden.evaluation.plan.basis import basis_of
 from ekiden.evaluation.plan.model import Arm, Plan
 from ekiden.evaluation.plan.read import read_plan
 from ekiden.evaluation.workloads.spec import WorkloadSpec
-from ekiden.state.plan import BatchPlan, StepOutput
-from ekiden.state.runner import ModelRunner
+from ekiden.state.lineage import Lineage
 from tests.unit.evaluation.plan.plans import KNOWN, document
 from tests.unit.evaluation.simulated_arms import INFO, SPEED
 
 NOISE = Noise(step=0.05, drift=0.05)
-LINEAGE: dict[str, Any] = {"digest": "0" * 64}
+LINEAGE: dict[str, Any] = Lineage().as_object()
 WORKLOAD = {
-    "name": "conversation", "source": "azure-conversation", "kind": "normal", "seconds": 20, "rate": 6.0,
+    "name": "conversation", "source": "azure-conversation", "kind": "normal", "seconds": 8, "rate": 6.0,
     "length_scale": 0.1, "options": {"max_prompt_tokens": 128, "max_output_tokens": 48},
 }  # fmt: skip
 ENGINE = {"block_size": 16, "max_num_seqs": 8, "max_num_batched_tokens": 128, "target_itl_ms": 0.0}
@@ -44,6 +43,19 @@ def plan_document(arms: Mapping[str, Any], *, workload: Mapping[str, Any] = {}, 
         each["workload"] = "conversation"
     made["falsifies"][0]["condition"] = "result > 100"
     made["confirm"]["blocks"] = blocks
+    return made
+
+
+def change_document(candidate: Mapping[str, Any], **workload: Any) -> dict[str, Any]:
+    """A change that claims to make nothing worse, against what there is: guardrails only, all of them critical."""
+    baseline = {"role": "baseline", "settings": {"batching": "continuous", "max_concurrent_prefills": 7}}
+    made = plan_document({"new": candidate, "old": baseline}, workload=workload)
+    for metric in made["metrics"]:
+        if metric["name"] == "goodput":
+            metric |= {"successCondition": "result >= 1.02", "failureCondition": "result < 0.8"}
+        metric["critical"] = True
+        if metric["name"] == "tpot_p50":
+            metric["margin"] = 0.05
     return made
 
 
@@ -99,24 +111,3 @@ class Trial:
 
     def register(self) -> None:
         registration.register(self.path, self.folder, KNOWN, basis_of(self.plan, LINEAGE))
-
-
-class WrongTokens:
-    """Passes on what a runner gives, but for one token of every tenth step."""
-
-    def __init__(self, inner: ModelRunner) -> None:
-        self._inner, self.info, self._steps = inner, inner.info, 0
-
-    def execute(self, plan: BatchPlan) -> StepOutput:
-        output = self._inner.execute(plan)
-        self._steps += 1
-        rows = list(output.rows)
-        if self._steps % 10 == 0 and rows and rows[0].token_ids:
-            rows[0] = type(rows[0])(((rows[0].token_ids[0] + 1) % 500,))
-        return StepOutput(rows=rows, timing=output.timing)
-
-    def check(self) -> None:
-        self._inner.check()
-
-    def close(self) -> None:
-        self._inner.close()

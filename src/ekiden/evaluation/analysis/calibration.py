@@ -1,0 +1,1 @@
+def calibrated(runs, ledger_dir): return []

@@ -1,0 +1,1 @@
+def worst_cases(plan, runs, ledger_dir): return []

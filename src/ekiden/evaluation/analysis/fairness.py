@@ -1,0 +1,2 @@
+def fairness(plan, runs): return []
+def fairness_charts(plan, runs): return []

@@ -1,0 +1,1 @@
+def arm_figures(plan, runs): return []
