@@ -1,4 +1,4 @@
-"""Packages that only exports need, and that not every installation has."""
+"""Packages that only exports and evaluations need, and that not every installation has."""
 
 import importlib
 from typing import Any
@@ -7,7 +7,7 @@ from ekiden.errors import UserError
 
 
 class ExportError(UserError, RuntimeError):
-    """An export that cannot be made; the message says what is missing."""
+    """Something that cannot be made; the message says what is missing."""
 
 
 def needed(module: str, extra: str) -> Any:
@@ -15,4 +15,4 @@ def needed(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ExportError(f"this export needs {module.partition('.')[0]}: pip install 'ekiden[{extra}]'") from error
+        raise ExportError(f"this needs {module.partition('.')[0]}: pip install 'ekiden[{extra}]'") from error
