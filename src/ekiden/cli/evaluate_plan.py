@@ -161,7 +161,12 @@ def known_names() -> "Known":
     from ekiden.evaluation.workloads.changes import CHANGES
     from ekiden.evaluation.workloads.sources import SOURCES, check
 
-    return Known(sources=SOURCES, changes=CHANGES, check_workload=check)
+    return Known(
+        metrics={name: metric.direction for name, metric in METRICS.items()},
+        sources=SOURCES,
+        changes=CHANGES,
+        check_workload=check,
+    )
 
 
 def _tell(plan: "Plan") -> None:

@@ -7,7 +7,7 @@ from ekiden.errors import UserError
 
 
 class ExportError(UserError, RuntimeError):
-    """An export or an evaluation that cannot be made; the message says what is missing."""
+    """Something that cannot be made; the message says what is missing."""
 
 
 def needed(module: str, extra: str) -> Any:

@@ -74,5 +74,9 @@ def unknown(where: str, names: Iterable[str], known: Collection[str] | None, wha
     """A fault for each name that is not known."""
     if known is None:
         return []
-    hints = ((name, nearest(name, known) or f"; {what}: {', '.join(sorted(known))}") for name in names)
-    return [f"{where} is {shown(name)}, which is not known{hint}" for name, hint in hints if name not in known]
+    others = f"; {what}: {', '.join(sorted(known))}"
+    return [
+        f"{where} is {shown(name)}, which is not known{nearest(name, known) or others}"
+        for name in names
+        if name not in known
+    ]

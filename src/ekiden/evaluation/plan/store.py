@@ -4,8 +4,8 @@
 
     journal.jsonl, journal.head      what happened (plan/journal.py)
     registration.json                what is fixed (plan/registration.py)
-    runs/dev/*.json                  one file a run of one arm
-    runs/confirm/*.json
+    runs/dev/*.json                  one file a run of one arm; dev-2 and so on when it was begun anew
+    runs/confirm/*.json              confirm-2 and so on under later registrations
     requests.parquet                 every request of all runs, a row each, written at the end
 
 A run's file is written whole or not at all, and then told to the journal with its digest. What the journal does not
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ekiden.errors import UserError
-from ekiden.evaluation.plan.journal import Event, Journal
+from ekiden.evaluation.plan.journal import Entry, Event, Journal
 from ekiden.evaluation.plan.model import Objectives
 from ekiden.evaluation.results import ArmRun
 from ekiden.evidence.extras import needed
@@ -69,7 +69,16 @@ class Store:
     def path_of(self, split: str, key: RunKey) -> Path:
         """``split``: ``dev`` or ``confirm``. Names of arms and workloads are checked when a plan is read."""
         name = f"{key.workload}~{key.block:03}~{key.position:02}~{key.arm}.json"
-        return self.folder / "runs" / split / name
+        return self.folder / "runs" / self._series(split) / name
+
+    def begin_dev(self, run_id: str, plan_digest: str, *, fresh: bool = False) -> str:
+        """Start an exploratory run, or go on with the last one if it was of the same plan, unless it is to be
+        ``fresh``. Returns the run id in force."""
+        begun = [entry.payload for entry in self._entries() if entry.event is Event.DEV_RUN]
+        if begun and begun[-1].get("plan") == plan_digest and not fresh:
+            return str(begun[-1].get("run_id"))
+        self.journal.append(Event.DEV_RUN, {"run_id": run_id, "plan": plan_digest})
+        return run_id
 
     def save(self, split: str, run: ArmRun) -> Path:
         """Write a finished run, and tell the journal."""
@@ -83,7 +92,7 @@ class Store:
 
     def finished(self, split: str) -> dict[RunKey, Path]:
         """The runs that need not be run again, in the order in which they were finished."""
-        told = [stored for stored in self._stored() if stored.file.startswith(f"runs/{split}/")]
+        told = [stored for stored in self._stored() if stored.file.startswith(f"runs/{self._series(split)}/")]
         return {stored.key: path for stored in told if (path := self.folder / stored.file).is_file()}
 
     def load(self, split: str) -> list[ArmRun]:
@@ -92,8 +101,7 @@ class Store:
 
     def leftovers(self, split: str) -> list[Path]:
         """Files beside the runs that the journal does not tell of."""
-        told = set(self.finished(split).values())
-        return [path for path in sorted((self.folder / "runs" / split).glob("*")) if path not in told]
+        return self._untold(self._series(split))
 
     def discard_leftovers(self, split: str) -> list[str]:
         """Delete what a run that was interrupted left half done; returns the files' names."""
@@ -115,7 +123,7 @@ class Store:
                 found.append(f"the result file {name} was removed")
             except OSError as error:
                 found.append(f"the result file {name} cannot be read: {error.strerror or error}")
-        unknown = [self._name(path) for path in self.leftovers(CONFIRM)]
+        unknown = [self._name(path) for path in self._untold(f"{CONFIRM}*")]
         return found + [f"the result file {name} is not in the journal" for name in unknown]
 
     def write_requests(self, runs: Sequence[ArmRun], objectives: Objectives) -> Path:
@@ -142,12 +150,25 @@ class Store:
             rows: list[dict[str, Any]] = needed("pyarrow.parquet", "evaluate").read_table(path).to_pylist()
         return rows
 
+    def _entries(self) -> list[Entry]:
+        with _told(self.journal.path):
+            return self.journal.read()[0]
+
+    def _series(self, split: str) -> str:
+        """The folder of the runs that belong together: those since this split was last begun."""
+        start = Event.DEV_RUN if split == DEV else Event.CONFIRM_STARTED
+        times = sum(entry.event is start for entry in self._entries())
+        return split if times < 2 else f"{split}-{times}"
+
+    def _untold(self, pattern: str) -> list[Path]:
+        """Files in the folders of the pattern that the journal does not tell of."""
+        told = {self.folder / stored.file for stored in self._stored()}
+        return [path for path in sorted((self.folder / "runs").glob(f"{pattern}/*")) if path not in told]
+
     def _stored(self) -> list["_Stored"]:
         """What the journal tells of stored runs."""
-        with _told(self.journal.path):
-            entries, _ = self.journal.read()
         found = []
-        for entry in entries:
+        for entry in self._entries():
             if entry.event is Event.RUN_STORED:
                 with contextlib.suppress(msgspec.ValidationError):  # a forger's entry: its file is then not told of
                     found.append(msgspec.convert(entry.payload, _Stored))

@@ -188,6 +188,7 @@ def test_a_confirmed_plan_is_not_registered_again(tmp_path):
 def test_data_that_served_a_confirmation_serve_no_second(tmp_path):
     plan, folder = fixed(tmp_path)
     begin_confirm(folder, plan, "run-1", BASIS)
+    Store(folder).save(CONFIRM, made_run())
     Store(folder).journal.append(Event.VERDICT, {"verdict": "do not adopt"})
     fixed(tmp_path, changed())
     assert superseded(folder)[0].endswith("its verdict was do not adopt")
@@ -196,6 +197,9 @@ def test_data_that_served_a_confirmation_serve_no_second(tmp_path):
     fresh = msgspec.structs.replace(BASIS, data={}, workloads={"flood/0": "44"})
     fixed(tmp_path, changed(seed=8), fresh)
     begin_confirm(folder, plan, "run-2", fresh)
+    assert check(folder, plan, fresh) == []
+    assert Store(folder).finished(CONFIRM) == {}  # the first confirmation's runs are not of this one, and stay
+    assert Store(folder).save(CONFIRM, made_run()).parent.name == "confirm-2"
     assert check(folder, plan, fresh) == []
 
 

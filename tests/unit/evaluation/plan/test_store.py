@@ -50,6 +50,20 @@ def test_what_the_journal_does_not_tell_is_not_finished(tmp_path):
     assert store.altered() == []
 
 
+def test_an_exploratory_run_of_another_plan_begins_anew(tmp_path):
+    store = Store(tmp_path)
+    assert store.begin_dev("run-1", "plan-a") == "run-1"
+    store.save(DEV, made_run())
+    assert store.begin_dev("run-2", "plan-a") == "run-1"
+    assert len(store.finished(DEV)) == 1
+    assert store.begin_dev("run-3", "plan-b") == "run-3"
+    assert store.finished(DEV) == {}
+    assert store.save(DEV, made_run()).parent.name == "dev-2"
+    assert store.begin_dev("run-4", "plan-b", fresh=True) == "run-4"
+    assert store.finished(DEV) == {}
+    assert store.altered() == []
+
+
 def test_a_file_that_is_gone_is_run_again_and_told(tmp_path):
     store = Store(tmp_path)
     store.save(CONFIRM, made_run()).unlink()
