@@ -1,1 +1,0 @@
-def calibrated(runs, ledger_dir): return []

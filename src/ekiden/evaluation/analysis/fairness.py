@@ -1,2 +1,0 @@
-def fairness(plan, runs): return []
-def fairness_charts(plan, runs): return []
