@@ -122,6 +122,12 @@ def load(
 @click.option("--precision", type=POSITIVE, default=0.1, help="relative width at which the search ends  [default: 0.1]")
 @click.option("--runs", type=click.IntRange(min=1), default=3, help="most runs at one rate  [default: 3]")
 @click.option(
+    "--least-requests",
+    type=click.IntRange(min=1),
+    default=20,
+    help="requests of a run: at low rates it lasts longer than --seconds  [default: 20]",
+)
+@click.option(
     "--state", type=click.Path(dir_okay=False, path_type=Path), help="file that remembers runs, so as to go on later"
 )
 @_asked
@@ -132,6 +138,7 @@ def sweep(
     where: dict[str, Any],
     precision: float,
     runs: int,
+    least_requests: int,
     state: Path | None,
     as_json: bool,
 ) -> None:
@@ -139,14 +146,19 @@ def sweep(
     seed = resolved.config.engine.seed
 
     def workload_at(rate: float, index: int) -> Workload:
-        asked = msgspec.structs.replace(spec, rate=rate)
+        asked = msgspec.structs.replace(spec, rate=rate, seconds=max(spec.seconds, least_requests / rate))
         there = blocks_available(asked, "dev") or index + 1
         return make(asked, split="dev", block=index % there, seed=seed + index // there)
 
     def tell(run: SweepRun) -> None:
         err().print(f"{run.rate:.3g} requests/s: {run.good} of {run.offered} good", soft_wrap=True)
 
-    made_with = {"workload": msgspec.to_builtins(spec), "seed": seed, **_arm(resolved, where)}
+    made_with = {
+        "workload": msgspec.to_builtins(spec),
+        "seed": seed,
+        "least_requests": least_requests,
+        **_arm(resolved, where),
+    }
     with _subject(resolved, objectives, cut=True, **where) as subject:
         found = run_sweep(
             subject, workload_at, objectives,
@@ -171,7 +183,7 @@ def _arm(resolved: Resolved, where: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(found: Sweep, objectives: Objectives) -> None:
-    columns = ("requests/s", "runs", "offered", "good", "attainment", "95 % interval", "goodput/s", "p99 TTFT", "holds")
+    columns = ("rate/s", "runs", "offered", "good", "attainment", "95 %", "goodput/s", "p99 TTFT", "holds")
     rows = [
         (
             f"{point.rate:.3g}",
@@ -179,10 +191,10 @@ def _show(found: Sweep, objectives: Objectives) -> None:
             f"{point.offered:,}",
             f"{point.good:,}",
             f"{point.attainment:.2%}",
-            f"{point.low:.1%} to {point.high:.1%}",
+            f"{100 * point.low:.0f}-{100 * point.high:.0f} %",
             f"{point.goodput:.3f}",
             NOT_ESTIMABLE if point.p99_ttft is None else f"{point.p99_ttft:.3f} s",
-            f"{'yes' if point.holds else 'no'}{'' if point.decided else ' (not decided)'}",
+            f"{'yes' if point.holds else 'no'}{'' if point.decided else '?'}",
         )
         for point in found.points
     ]
@@ -192,8 +204,8 @@ def _show(found: Sweep, objectives: Objectives) -> None:
     console.print(f"\nHighest rate with attainment of {found.target:.0%} or more: [bold]{highest}[/bold]")
     console.print(
         f"attainment = good / all offered; good = whole, TTFT within {objectives.ttft:g} s, TPOT within "
-        f"{objectives.tpot:g} s; goodput = good / duration of the arrivals; interval: Wilson, over requests; "
-        "not decided: the interval holds the target, so the attainment itself was taken",
+        f"{objectives.tpot:g} s; goodput = good / duration of the arrivals; 95 %: Wilson interval of the attainment; "
+        "with a ? the interval holds the target, and the attainment itself was taken",
         style="dim",
         soft_wrap=True,
     )

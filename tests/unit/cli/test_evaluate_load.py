@@ -57,7 +57,8 @@ def test_a_late_generator_makes_the_status_1(engine):
 
 def test_a_sweep_that_finds_no_rate_fails_and_remembers_what_it_measured(engine, tmp_path: Path):
     state = tmp_path / "state.jsonl"
-    hopeless = ("--in-process", "--ttft", "60", "--tpot", "0.0000001", "--runs", "1", "--state", str(state))
+    objectives = ("--ttft", "60", "--tpot", "0.0000001")
+    hopeless = ("--in-process", *objectives, "--runs", "1", "--least-requests", "1", "--state", str(state))
     load = ("--source", "equal-lengths", "--rate", "40", "--seconds", "0.2", "--length-scale", "0.1")
     first = json.loads(run(evaluate_load.sweep, *engine, *load, *hopeless, "--json", status=1).stdout)
     assert first["highest"] is None
