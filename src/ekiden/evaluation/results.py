@@ -47,6 +47,8 @@ class StepTotals(msgspec.Struct, kw_only=True):
     used_block_steps: int
     block_steps: int
     preemptions: int
+    kv_tokens: int | None = None
+    """Tokens that the KV pool holds, for the bound on unfairness."""
 
 
 class ArmRun(msgspec.Struct, kw_only=True):

@@ -4,8 +4,9 @@ With the n values in order x[0] <= ... <= x[n - 1], percentile p lies at positio
 where h is whole, else on the straight line between its neighbours: x[i] + (h - i) * (x[i + 1] - x[i]), i = floor(h).
 This is numpy's default, type 7 of Hyndman and Fan (1996).
 
-A p99 needs 299 values for a one-sided 95 % bound; below that a table says "not estimable" and only the JSON carries the
-sample's value.
+A p99 needs 299 values for a one-sided 95 % bound, a p99.9 2,995: the smallest n for which 0.99 ** n, or 0.999 ** n, is
+at most 5 %, so that the largest value lies above the percentile with 95 % certainty. With fewer a table says "not
+estimable", and only the JSON of `bench` carries the sample's value.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 LEVELS = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 MIN_VALUES_FOR_P99 = 299
+MIN_VALUES_FOR_P999 = 2_995
 
 
 def percentiles(values: npt.ArrayLike, levels: Sequence[float], *, counts: npt.ArrayLike | None = None) -> list[float]:

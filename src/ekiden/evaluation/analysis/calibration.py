@@ -25,7 +25,7 @@ RANGE_SHARE: Final = 0.8
 MEDIAN_SHARE: Final = 0.5
 MOST_TENANTS: Final = 8
 """Tenants that are shown one by one; the others are shown together."""
-OTHERS: Final = "other tenants"
+OTHERS: Final = "tenant=(others)"
 _WHOLE: Final = frozenset({FinishReason.STOP.value, FinishReason.LENGTH.value})
 
 _HOW: Final = {

@@ -108,7 +108,7 @@ class StepRecorder:
             for step, end in zip(self.steps, self._ends, strict=True)
         ]
 
-    def totals(self, *, num_slots: int, num_blocks: int) -> StepTotals:
+    def totals(self, *, num_slots: int, num_blocks: int, block_size: int) -> StepTotals:
         """Sums over all steps. Rows that only pad a batch are no use, and neither are their tokens."""
         useful = [row for step in self.steps for row in step.rows if row.work is not Work.PADDING]
         return StepTotals(
@@ -122,6 +122,7 @@ class StepRecorder:
             used_block_steps=sum(num_blocks - step.free_blocks for step in self.steps),
             block_steps=num_blocks * len(self.steps),
             preemptions=sum(step.preempted for step in self.steps),
+            kv_tokens=num_blocks * block_size,
         )
 
 

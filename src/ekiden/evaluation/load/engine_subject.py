@@ -147,7 +147,7 @@ class EngineSubject:
             for result in results:
                 result.record.intended = watch.intended.get(result.id, start) - start
         lags = [watch.sent[result.id] - watch.intended[result.id] for result in results if result.id in watch.sent]
-        self.last_steps = recorder.steps
+        self.last_steps, info = recorder.steps, self._parts.runner.info
         return ArmRun(
             arm="",
             workload=workload.name,
@@ -159,7 +159,7 @@ class EngineSubject:
             workload_digest=workload.digest,
             results=results,
             steps=recorder.totals(
-                num_slots=self._config.scheduler.max_num_seqs, num_blocks=self._parts.runner.info.num_blocks
+                num_slots=self._config.scheduler.max_num_seqs, num_blocks=info.num_blocks, block_size=info.block_size
             ),
             cpu_seconds=cpu_seconds,
             joules=joules,

@@ -92,7 +92,7 @@ class SimulatedSubject:
             arrival_seconds=workload.seconds,
             workload_digest=workload.digest,
             results=results,
-            steps=recorder.totals(num_slots=slots, num_blocks=self._info.num_blocks),
+            steps=recorder.totals(num_slots=slots, num_blocks=self._info.num_blocks, block_size=self._info.block_size),
         )
 
     def close(self) -> None:
