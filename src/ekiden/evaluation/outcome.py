@@ -149,6 +149,8 @@ class WorstCase(msgspec.Struct, kw_only=True):
     what: str
     value: float | None
     explain: str | None
+    whats: dict[str, str] = {}
+    """``what`` by language."""
 
 
 class Calibrated(msgspec.Struct, kw_only=True):
@@ -166,6 +168,8 @@ class Calibrated(msgspec.Struct, kw_only=True):
     """Of the middle of the range, or of the only value that was stated: |stated - truth| / truth."""
     how: str = ""
     """What was compared with what, in one line."""
+    hows: dict[str, str] = {}
+    """``how`` by language."""
 
 
 class Tuning(msgspec.Struct, kw_only=True):

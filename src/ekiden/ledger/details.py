@@ -58,9 +58,10 @@ def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep
     request, outcome = arrival.request, arrival.outcome
     refusal = outcome if isinstance(outcome, Refusal) else None
     prompt = request.prompt_token_ids
-    keys, worst, expected = b"", 0, None
+    keys, worst, expected, wait = b"", 0, None, None
     if isinstance(outcome, Sequence):
         worst, expected = -(-outcome.max_total_tokens // block_size), outcome.expected_output
+        wait = outcome.expected_wait
         if prefix_caching:
             keys = b"".join([key[:KEY_BYTES] for key in prompt_keys(outcome, block_size)])
     return RequestDetail(
@@ -83,6 +84,7 @@ def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep
         by_door=refusal is not None and refusal.by_door,
         carried=_carried_detail(request.carried),
         reading=request.reading,
+        expected_wait=wait,
     )
 
 

@@ -245,6 +245,8 @@ class RequestDetail(msgspec.Struct, frozen=True, array_like=True):
     carried: CarriedDetail | None = None
     reading: Reading | None = None
     """What was wanted of a prompt that was only read; None for a request that generates."""
+    expected_wait: float | None = None
+    """Seconds that intake expected it to wait for admission; None while nothing was known, and for a refused one."""
 
 
 class EndDetail(msgspec.Struct, frozen=True, array_like=True):

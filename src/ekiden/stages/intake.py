@@ -86,6 +86,7 @@ class Intake:
             max_total_tokens=min(total, room),
             stop_token_ids=stops if sampling.ignore_eos else stops | self.eos_token_ids,
             expected_output=None if request.reading else self.signals.output_lengths.expect(request.tenant),
+            expected_wait=self._expected_wait(now),
         )
         with contained(sequence, Stage.INTAKE, "preparing its stop strings and its grammar"):
             if sampling.stop:

@@ -109,6 +109,8 @@ class Sequence:
     """How many of its blocks lie in the swap space while it is preempted."""
     expected_output: tuple[int, int, int] | None = None
     """p10, p50 and p90 of the output tokens of its tenant's finished requests; None while none has finished."""
+    expected_wait: float | None = None
+    """Seconds that intake expected it to wait for admission; None while nothing was known."""
     num_preemptions: int = 0
     num_overtaken: int = 0
     """How often a later sequence joined because this one did not fit the KV pool."""
