@@ -18,7 +18,7 @@ COMMANDS = {
     "workloads": ("ekiden.cli.evaluate_workloads:workloads", "List the workloads and changes of premise."),
     "load": ("ekiden.cli.evaluate_load:load", "Offer one workload to an engine or any server."),
     "sweep": ("ekiden.cli.evaluate_load:sweep", "Find the highest rate at which the objectives hold."),
-    "project": ("ekiden.cli.evaluate_project:project", "Simulate more replicas or another machine."),
+    "project": ("ekiden.cli.evaluate_project", "Simulate more replicas or another machine."),
 }
 
 

@@ -157,6 +157,7 @@ def _login() -> str:
 
 def known_names() -> "Known":
     """The names that this version of Ekiden knows."""
+    from ekiden.evaluation.analysis.metrics import METRICS
     from ekiden.evaluation.plan.parts import Known
     from ekiden.evaluation.workloads.changes import CHANGES
     from ekiden.evaluation.workloads.sources import SOURCES, check

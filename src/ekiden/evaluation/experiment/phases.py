@@ -22,6 +22,7 @@ from ekiden.evaluation.outcome import Chart, Label, Outcome, Phase, SlotChart, T
 from ekiden.evaluation.plan.basis import basis_of
 from ekiden.evaluation.plan.journal import Event
 from ekiden.evaluation.plan.model import Plan
+from ekiden.evaluation.plan.read import plan_digest
 from ekiden.evaluation.plan.registration import begin_confirm, check, confirm_of, registered, superseded
 from ekiden.evaluation.plan.store import DEV, RunKey, Store
 from ekiden.evaluation.results import ArmRun
@@ -85,9 +86,9 @@ class Evaluation:
         Raises :class:`StoppedError` and what the engine raises; what is served by then is kept.
         """
         with self._subjects() as subjects:
+            self.store.begin_dev(secrets.token_hex(4), plan_digest(self.plan))
             self._serve("dev", subjects)
             lineage = subjects.lineage()
-        self.store.journal.append(Event.DEV_RUN, {"runs": len(self.store.finished(DEV))})
         return self._outcome("dev", Label.EXPLORATORY, lineage)
 
     def confirm(self) -> Outcome:
