@@ -250,6 +250,15 @@ FORMULAS: Final[dict[str, str]] = {
     **{name: metric.formula for name, metric in METRICS.items()},
     **DISTRIBUTIONS,
     **TOTALS,
-    "jain_index": "(sum of x)^2 / (tenants x sum of x^2), x = the tenant's attainment; never to be read alone",
+    "jain": "(sum of x)^2 / (tenants x sum of x^2), x = the tenant's attainment; never to be read alone",
 }
 """Of all figures of the report, by name."""
+
+UNITS: Final[dict[str, str]] = {
+    **{name: metric.unit for name, metric in METRICS.items()},
+    "machine_seconds": "s",
+    "cost": "currency",
+    "cpu_seconds": "s",
+    "joules": "J",
+}
+"""Of all scalars, by name; a slowdown and a factor have none."""

@@ -16,18 +16,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ekiden.evaluation.analysis.subgroups import most_requests
 from ekiden.evaluation.results import Answered, ArmRun
 
 PROMPT_WEIGHT: Final = 1.0
 OUTPUT_WEIGHT: Final = 2.0
 """Those that the order `fair` has by default (``fair_prompt_weight``, ``fair_output_weight``)."""
-MOST_TENANTS: Final = 12
-"""Only the pairs of so many tenants are compared, those with the most requests."""
-
 FORMULA: Final = (
     "largest |service of p - service of q| over any time in which both tenants have a request without a token / "
     "(2 * max(w_p * longest prompt, w_q * tokens that the KV pool holds)); service = w_p * prompt tokens + w_q * "
-    f"output tokens, w_p = {PROMPT_WEIGHT:g}, w_q = {OUTPUT_WEIGHT:g}; where the pool is unknown, the most tokens in flight"
+    f"output tokens, w_p = {PROMPT_WEIGHT:g}, w_q = {OUTPUT_WEIGHT:g}; for an unknown pool the most tokens in flight"
 )
 
 Interval = tuple[float, float]
@@ -46,9 +44,9 @@ class Service:
         """The service received up to and including some moments."""
         return np.concatenate(([0.0], self.received))[np.searchsorted(self.times, moments, side="right")]
 
-    @property
-    def backlogged_seconds(self) -> float:
-        return sum(end - begin for begin, end in self.backlogged)
+    def seconds_with(self, other: "Service") -> float:
+        """How long both were backlogged."""
+        return sum(end - begin for begin, end in _both(self.backlogged, other.backlogged))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +65,11 @@ class ServiceGap:
 
 
 def services(run: ArmRun) -> dict[str, Service]:
-    """The tenants of a run with the most requests, each with its service."""
-    of_tenant: dict[str, list[Answered]] = {}
-    for result in run.results:
-        of_tenant.setdefault(result.tenant, []).append(result)
-    largest = sorted(of_tenant, key=lambda tenant: (-len(of_tenant[tenant]), tenant))[:MOST_TENANTS]
-    return {tenant: _service(of_tenant[tenant], run.seconds) for tenant in largest}
+    """The tenants of a run with the most requests, each with its service; only their pairs are compared."""
+    return {
+        tenant: _service([result for result in run.results if result.tenant == tenant], run.seconds)
+        for tenant in most_requests(run.results)
+    }
 
 
 def service_gap(run: ArmRun) -> ServiceGap | None:
@@ -82,24 +79,31 @@ def service_gap(run: ArmRun) -> ServiceGap | None:
     if not gaps:
         return None
     tokens, tenants = max(gaps)
+    bound, source = bound_of(run)
+    return ServiceGap(tenants=tenants, tokens=tokens, bound=bound, bound_from=source)
+
+
+def bound_of(run: ArmRun) -> tuple[float, str]:
+    """The bound of a run in weighted tokens, and what stood for the tokens of the batch."""
     known = None if run.steps is None else run.steps.kv_tokens
     batch = known or tokens_in_flight(run.results)
-    longest = max(result.prompt_tokens for result in run.results)
-    bound = 2 * max(PROMPT_WEIGHT * longest, OUTPUT_WEIGHT * batch, 1.0)
-    source = "kv pool" if known else "tokens in flight"
-    return ServiceGap(tenants=tenants, tokens=tokens, bound=bound, bound_from=source)
+    longest = max((result.prompt_tokens for result in run.results), default=0)
+    return 2 * max(PROMPT_WEIGHT * longest, OUTPUT_WEIGHT * batch, 1.0), "kv pool" if known else "tokens in flight"
+
+
+def service_over_time(p: Service, q: Service) -> tuple[Vector, Vector]:
+    """Moments in order, and by how much more service ``p`` than ``q`` had got by then, of what came while both were
+    backlogged; between such times it stays as it is."""
+    times, apart = [np.zeros(1)], [np.zeros(1)]
+    for moments, of_p, of_q in _together(p, q):
+        times.append(moments)
+        apart.append(apart[-1][-1] + (of_p - of_p[0]) - (of_q - of_q[0]))
+    return np.concatenate(times), np.concatenate(apart)
 
 
 def difference(p: Service, q: Service) -> float:
     """The largest difference in service over any time in which both are backlogged."""
-    largest = 0.0
-    events = np.union1d(p.times, q.times)
-    for begin, end in _both(p.backlogged, q.backlogged):
-        first, last = np.searchsorted(events, (begin, end), side="right")
-        moments = np.concatenate(([begin], events[first:last]))
-        apart = p.at(moments) - q.at(moments)
-        largest = max(largest, float(apart.max() - apart.min()))
-    return largest
+    return max((float(np.ptp(of_p - of_q)) for _, of_p, of_q in _together(p, q)), default=0.0)
 
 
 def tokens_in_flight(results: Sequence[Answered]) -> int:
@@ -114,6 +118,16 @@ def tokens_in_flight(results: Sequence[Answered]) -> int:
         held += tokens
         most = max(most, held)
     return most
+
+
+def _together(p: Service, q: Service) -> Iterator[tuple[Vector, Vector, Vector]]:
+    """For each time in which both are backlogged: its start and all moments at which service came, and what each of
+    the two had received by then."""
+    events = np.union1d(p.times, q.times)
+    for begin, end in _both(p.backlogged, q.backlogged):
+        first, last = np.searchsorted(events, (begin, end), side="right")
+        moments = np.concatenate(([begin], events[first:last]))
+        yield moments, p.at(moments), q.at(moments)
 
 
 def _service(results: Sequence[Answered], run_seconds: float) -> Service:

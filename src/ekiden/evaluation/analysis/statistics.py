@@ -123,11 +123,13 @@ class PooledArm:
         if pooled is ratio_of_sums:
             sums = np.array([np.sum(self.parts[block], axis=0) for block in blocks], np.float64)
             amount, per = (counts @ sums).T
-            return np.divide(amount, per, out=np.full(len(drawn), math.nan), where=per > 0)
+            rates: Floats = np.divide(amount, per, out=np.full(len(drawn), math.nan), where=per > 0)
+            return rates
         kinds, which = np.unique(counts, axis=0, return_inverse=True)
         if isinstance(pooled, PooledPercentile):
             joined = [np.concatenate(self.parts[block]) for block in blocks]
-            return pooled.resampled(joined, kinds)[which.reshape(-1)]
+            resampled: Floats = pooled.resampled(joined, kinds)[which.reshape(-1)]
+            return resampled
         found = [self._kept(tuple(np.repeat(blocks, kind).tolist())) for kind in kinds]
         return np.array(found)[which.reshape(-1)]
 

@@ -57,14 +57,17 @@ def judged(
     if found.missing:
         phase = Phase.ERROR if metric.must_have_data else Phase.INCONCLUSIVE
         return phase, _sentence("Data are missing{note}.", "データがない{note}。", note)
-    if found.scale == "share":
-        return _counted(found, thresholds, note)
+    counted = _counted(found, thresholds, note) if found.scale == "share" else None
+    if counted is not None and counted[0] is Phase.FAILED:
+        return counted
     lost = max(0, planned - found.blocks)
     if lost > metric.inconclusive_limit:
         return Phase.INCONCLUSIVE, _both(
             f"{lost} of {planned} blocks are void or missing; at most {metric.inconclusive_limit} may be.",
             f"{planned} ブロックのうち {lost} が無効か欠けている（許容は {metric.inconclusive_limit} まで）。",
         )
+    if counted is not None:
+        return counted
     if found.low is None or found.high is None:
         return Phase.INCONCLUSIVE, _sentence("There is no interval{note}.", "区間が求まらない{note}。", note)
     english, japanese = interval(found), interval(found, "ja")

@@ -24,6 +24,13 @@ from tests.unit.evaluation.analysis.made import KNOWN, METRICS, Served, plan, ru
 EQUAL = {"continuous": Served(), "static": Served(), "window": Served()}
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Fewer resamples, and no p-values, on which no verdict rests."""
+    monkeypatch.setattr(statistics, "RESAMPLES", 299)
+    monkeypatch.setattr(statistics, "flipped_signs", lambda singles, metric, seed: None)
+
+
 def evaluated(chat, *, equal=None, seed=1, blocks=8, label=Label.CONFIRMATORY, metrics=METRICS, **changes):
     made = [
         *runs(chat, seed=seed, blocks=blocks, workloads=["chat"], requests=40, noise=0.05),
@@ -136,9 +143,8 @@ def test_a_wrong_answer_is_wrong_however_many_blocks_are_missing():
 
 @pytest.mark.parametrize("noise", [0.05, 0.1])
 def test_equal_arms_are_inconclusive_at_least_95_times_in_100(noise, monkeypatch):
-    """150 evaluations at each noise; with fewer resamples and blocks than a real one, for speed."""
-    monkeypatch.setattr(statistics, "RESAMPLES", 199)
-    monkeypatch.setattr(statistics, "flipped_signs", lambda singles, metric, seed: None)
+    """150 evaluations at each noise; with fewer blocks than a real one, for speed."""
+    monkeypatch.setattr(statistics, "RESAMPLES", 99)
     arms = {"continuous": Arm(role="candidate", settings={"a": 1}), "static": Arm()}
     given = plan(blocks=5, arms=arms)
     found: Counter[Verdict] = Counter()
