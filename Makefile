@@ -7,8 +7,8 @@ ARGS ?=
 BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
-.PHONY: serve demo test test-fast test-clients soak fuzz bench bench-peer lint format clean lock
-.PHONY: setup setup-test setup-light-clients setup-clients setup-browser setup-bench
+.PHONY: serve demo evaluate test test-fast test-clients soak fuzz bench bench-peer lint format clean lock
+.PHONY: setup setup-test setup-light-clients setup-clients setup-browser setup-evaluate setup-bench
 
 serve: setup
 	@exec $(BIN)/ekiden serve $(ARGS)
@@ -16,7 +16,17 @@ serve: setup
 demo: setup
 	@exec $(BIN)/ekiden demo $(ARGS)
 
-# Two files of tests at a time keep both of two cores busy. ARGS="-n 0" for one.
+# From nothing to a verdict in minutes: a plan, its registration, the one confirmation, and the report in two languages.
+# A verdict is no failure of this command; `ekiden evaluate confirm` by itself ends with 3 or 4 for those that are no yes.
+EVALUATION ?= evaluation-out/$(shell date +%Y%m%d-%H%M%S)
+evaluate: setup-evaluate
+	@set -e; plan=$(EVALUATION)/plan.toml; \
+	$(BIN)/ekiden evaluate init $$plan --profile quick $(ARGS) </dev/null; \
+	$(BIN)/ekiden evaluate register $$plan; \
+	status=0; $(BIN)/ekiden evaluate confirm $$plan || status=$$?; \
+	case $$status in 0|3|4) $(BIN)/ekiden evaluate report $$plan --lang ja >/dev/null || true;; *) exit $$status;; esac
+
+# Two files of tests keep both of two cores busy. ARGS="-n 0" for one.
 PYTEST = $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 # The checks run in what time the tests leave, and tell what they found when the tests have ended.
@@ -68,10 +78,11 @@ bench-peer: setup-bench
 	$(BIN)/ekiden bench peer $(ARGS)
 
 clean:
-	rm -rf $(VENV) .venv-clients tests/clients/programs/*/node_modules $(BROWSER)/node_modules build dist demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-clients tests/clients/programs/*/node_modules $(BROWSER)/node_modules build dist demo-out evaluation-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup: $(VENV)/.ekiden-serve
+setup-evaluate: $(VENV)/.ekiden-evaluate
 setup-test: $(VENV)/.ekiden-test
 setup-bench: $(VENV)/.ekiden-bench
 
@@ -89,6 +100,10 @@ $(VENV)/.ekiden-serve: requirements.lock pyproject.toml | $(BIN)/python
 
 $(VENV)/.ekiden-test: requirements-test.lock $(VENV)/.ekiden-serve
 	$(BIN)/python -m pip install --quiet -r requirements-test.lock
+	@touch $@
+
+$(VENV)/.ekiden-evaluate: requirements-evaluate.lock $(VENV)/.ekiden-serve
+	$(BIN)/python -m pip install --quiet -r requirements-evaluate.lock
 	@touch $@
 
 $(VENV)/.ekiden-bench: requirements-bench.lock $(VENV)/.ekiden-serve
@@ -127,6 +142,7 @@ PINNED = --python-platform x86_64-manylinux_2_28 --python-version 3.11 --no-head
 COMPILE = uv pip compile pyproject.toml $(PINNED)
 lock:
 	$(COMPILE) -o requirements.lock
+	$(COMPILE) --extra evaluate -c requirements.lock -o requirements-evaluate.lock
 	$(COMPILE) --group test -c requirements.lock -o requirements-test.lock
 	$(COMPILE) --group bench -c requirements.lock -o requirements-bench.lock
 	for name in instructor frameworks evaluation; do \
