@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from ekiden.evaluation.analysis.fairness import MOST_POINTS, fairness, fairness_charts, jain_index
-from ekiden.evaluation.analysis.service import bound_of, difference, service_gap, services, tokens_in_flight
+from ekiden.evaluation.analysis.service import ServiceGap, bound_of, difference, service_gap, services, tokens_in_flight
+from ekiden.evaluation.results import ArmRun
 from tests.unit.evaluation.analysis.made import plan
 from tests.unit.evaluation.analysis.served import OBJECTIVES, answer, run, steps
 
@@ -17,8 +18,14 @@ def flooded(count=5, **more):
     return run([*flood, answer("l", (count + 1.0,), tenant="lone")], **({"steps": steps()} | more))
 
 
+def gap_of(run: ArmRun) -> ServiceGap:
+    found = service_gap(run)
+    assert found is not None
+    return found
+
+
 def test_service_differs_by_what_one_got_while_the_other_waited():
-    gap = service_gap(flooded(5))
+    gap = gap_of(flooded(5))
     # Five prompts of 10 tokens and five output tokens of weight 2, in the time in which both waited.
     assert gap.tokens == 5 * 10 + 5 * 2
     assert gap.tenants in {("flood", "lone"), ("lone", "flood")}
@@ -29,7 +36,7 @@ def test_service_differs_by_what_one_got_while_the_other_waited():
 def test_service_counts_only_while_both_wait():
     served_alone = [answer(f"f{number}", (number + 1.0,), tenant="flood") for number in range(5)]
     later = answer("l", (4.5,), at=3.5, tenant="lone")
-    gap = service_gap(run([*served_alone, later]))
+    gap = gap_of(run([*served_alone, later]))
     # From 3.5 to 4.5 the flood got one answer, then the other got its own.
     assert gap.tokens == 12
 
@@ -46,8 +53,8 @@ def test_a_refused_request_does_not_wait_and_one_that_timed_out_does():
     served = [answer(f"f{number}", (number + 1.0,), tenant="flood") for number in range(4)]
     waited = answer("l", failure="timeout", end=2.5, tenant="lone")
     refused = answer("l", failure="refused_full", end=2.5, tenant="lone")
-    assert service_gap(run([*served, waited])).tokens == 2 * 12
-    assert service_gap(run([*served, refused])).tokens == 0
+    assert gap_of(run([*served, waited])).tokens == 2 * 12
+    assert gap_of(run([*served, refused])).tokens == 0
 
 
 def test_without_a_known_pool_the_tokens_in_flight_make_the_bound():
