@@ -1,8 +1,8 @@
 """One real browser for all tests of pages: Chromium without a window, driven by Playwright.
 
-The Makefile unpacks it (``make setup-browser``) with libraries and fonts of its own, so that nothing has to be installed
-by hand and pages look the same everywhere. All runs in the event loop of the session: Playwright's way without one
-would leave a loop running beneath the other tests.
+The Makefile unpacks it (``make setup-browser``) with libraries and fonts of its own, so that nothing has to be
+installed by hand and pages look the same everywhere. All of it runs in the event loop of the session: without one, Playwright would
+leave a loop running beneath the other tests.
 """
 
 import os

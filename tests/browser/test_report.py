@@ -123,7 +123,8 @@ async def test_it_prints_on_paper(open_page: Open, reports, language):
     )
     assert outside == []
     tall = await opened.page.evaluate(
-        "() => [...document.querySelectorAll('figure')].filter(each => each.getBoundingClientRect().height > 1000).length"
+        "() => [...document.querySelectorAll('figure')]"
+        ".filter(each => each.getBoundingClientRect().height > 1000).length"
     )
     assert tall == 0  # none that a page could not hold whole
     assert (await opened.page.pdf(prefer_css_page_size=True)).startswith(b"%PDF-")

@@ -90,7 +90,7 @@ def _forest(metric: MetricOutcome, conditions: Sequence[tuple[str, Condition]], 
             Strip(
                 kind=kind,
                 start=place(condition.least),
-                end=WIDTH if condition.most > axis.high else place(condition.most),
+                end=place(min(condition.most, axis.high)),
             )
             for kind, condition in conditions
         ],

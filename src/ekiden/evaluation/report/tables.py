@@ -1,4 +1,4 @@
-"""Tables of the report as plain values: a caption, columns, and rows of cells, which ``data/report/page.html`` writes."""
+"""Tables of the report as plain values: a caption, columns and rows; ``data/report/marks.html`` writes them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -222,9 +222,14 @@ def charts() -> list[Chart]:
 
 
 QUESTIONS = {
-    "Purpose": "目的", "Mechanism": "仕組み", "Baseline": "比較の基準", "Evidence": "証拠", "Operation": "運用", "Risk": "リスク",
+    "Purpose": "目的",
+    "Mechanism": "仕組み",
+    "Baseline": "比較の基準",
+    "Evidence": "証拠",
+    "Operation": "運用",
+    "Risk": "リスク",
     "Recovery": "回復",
-}  # fmt: skip
+}
 
 
 def answers() -> list[Answer]:
@@ -257,8 +262,8 @@ def sample(verdict: Verdict = Verdict.DO_NOT_ADOPT, label: Label = Label.CONFIRM
         "phase": {Verdict.ADOPT: Phase.SUCCESSFUL, Verdict.INCONCLUSIVE: Phase.INCONCLUSIVE}.get(verdict, Phase.FAILED),
         "label": label,
         "summary": {
-            "en": "Goodput on azure-code against static lies wholly below 1 (0.866 … 0.957), which is a critical failure.",
-            "ja": "azure-code における static とのグッドプットの比は、区間全体（0.866 … 0.957）が 1 を下回り、重要な指標が未達となった。",
+            "en": "Goodput on azure-code against static lies wholly below 1 (0.866 … 0.957), a critical failure.",
+            "ja": "azure-code のグッドプットは、static との比が 1 を下回り未達となった（0.866 … 0.957）。",
         },
         "question": "Shall the chat service of the town library serve with continuous batching?",
         "decision": {
@@ -337,11 +342,16 @@ def sample(verdict: Verdict = Verdict.DO_NOT_ADOPT, label: Label = Label.CONFIRM
                 predicted="step time", arm="continuous", subgroup=subgroup, stated=0.8, observed=observed, n=n,
                 median_relative_error=error,
             )
-            for subgroup, observed, n, error in (("", 0.784, 20411, 0.041), ("mixed", 0.71, 3300, 0.083), ("x", None, 0, None))
+            for subgroup, observed, n, error in (
+                ("", 0.784, 20411, 0.041),
+                ("mixed", 0.71, 3300, 0.083),
+                ("x", None, 0, None),
+            )
         ],
         "fairness": [
             {
-                "workload": "azure-code", "arm": arm, "worst_tenant": "c143", "worst_tenant_attainment": 0.91 / slower**0.2,
+                "workload": "azure-code", "arm": arm, "worst_tenant": "c143",
+                "worst_tenant_attainment": 0.91 / slower**0.2,
                 "service_gap": 0.4 * slower, "jain": 0.97, "language_gap": None,
             }
             for arm, slower in ARMS.items()
@@ -365,7 +375,10 @@ def sample(verdict: Verdict = Verdict.DO_NOT_ADOPT, label: Label = Label.CONFIRM
         "answers": answers(),
         "limits": {
             "en": ["One model of 135 million parameters.", "A machine of two cores; a GPU has other step times."],
-            "ja": ["パラメーター数 1 億 3,500 万のモデル一つでしか測っていない。", "2 コアの計算機での結果であり、GPU では 1 ステップの時間が異なる。"],
+            "ja": [
+                "パラメーター数 1 億 3,500 万のモデル一つでしか測っていない。",
+                "2 コアの計算機での結果であり、GPU では 1 ステップの時間が異なる。",
+            ],
         },
         "formulas": FORMULAS,
         "units": UNITS,
