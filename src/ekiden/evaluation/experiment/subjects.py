@@ -52,8 +52,8 @@ class Subjects(Protocol):
         """The same engine in virtual time, for what would take too long otherwise."""
         ...
 
-    def speed(self) -> EngineSpeed:
-        """How fast this machine computes the model's steps, measured now."""
+    def speed(self, engine: Mapping[str, Any] = {}) -> EngineSpeed:
+        """How fast this machine computes the model's steps, measured now, with a workload's ``engine`` settings."""
         ...
 
     def lineage(self) -> dict[str, Any]:
@@ -102,8 +102,8 @@ class EngineSubjects:
         info = pool_for(self._parts({}).runner.info, config)
         return SimulatedSubject(config, speed, info=info, prompts=self._prompts)
 
-    def speed(self) -> EngineSpeed:
-        return calibrate(self._parts({}), config_of(self._plan.engine))
+    def speed(self, engine: Mapping[str, Any] = {}) -> EngineSpeed:
+        return calibrate(self._parts(engine), config_of(self._plan.engine, engine))
 
     def lineage(self) -> dict[str, Any]:
         return self._lineage or dict(self._parts({}).card.lineage.as_object())

@@ -18,6 +18,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Arrivals of one run of one block."""
     rate: float
     """Mean requests a second after scaling."""
+    load: float | None = None
+    """Share of the candidate's capacity on this machine. `ekiden evaluate init` measures that and sets ``rate``."""
     length_scale: float = 1.0
     change: list[str] = []
     """Changes of premise, in order, such as ``no-max-tokens``."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import tomlkit
 
+from ekiden.cli.evaluate_plan import known_names
 from ekiden.engine.simulated import EngineSpeed, Noise
 from ekiden.evaluation.experiment.phases import Evaluation
 from ekiden.evaluation.experiment.subjects import config_of
@@ -18,9 +19,10 @@ from ekiden.evaluation.plan.model import Arm, Plan
 from ekiden.evaluation.plan.read import read_plan
 from ekiden.evaluation.workloads.spec import WorkloadSpec
 from ekiden.state.lineage import Lineage
-from tests.unit.evaluation.plan.plans import KNOWN, document
+from tests.unit.evaluation.plan.plans import document
 from tests.unit.evaluation.simulated_arms import INFO, SPEED
 
+KNOWN = known_names()
 NOISE = Noise(step=0.05, drift=0.05)
 LINEAGE: dict[str, Any] = Lineage().as_object()
 WORKLOAD = {
@@ -82,7 +84,7 @@ class VirtualSubjects:
     def simulated(self, settings: Mapping[str, Any], spec: WorkloadSpec, speed: EngineSpeed) -> Subject:
         return SimulatedSubject(config_of(self.plan.engine, spec.engine, settings), speed, info=INFO)
 
-    def speed(self) -> EngineSpeed:
+    def speed(self, engine: Mapping[str, Any] = {}) -> EngineSpeed:
         return SPEED
 
     def lineage(self) -> dict[str, Any]:
