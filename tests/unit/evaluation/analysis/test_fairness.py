@@ -49,6 +49,16 @@ def test_service_of_any_stretch_counts_and_not_only_from_the_start():
     assert difference(found["p"], found["q"]) == difference(found["q"], found["p"]) == 4 * 12
 
 
+def test_every_time_in_which_both_wait_counts():
+    p = [answer("1", (1.0,), tenant="p"), answer("2", (3.0,), at=2.0, prompt_tokens=50, tenant="p")]
+    found = services(run([*p, answer("3", (5.0,), tenant="q")]))
+    assert difference(found["p"], found["q"]) == difference(found["q"], found["p"]) == 52
+
+
+def test_who_gets_tokens_waits_no_more():
+    assert gap_of(run([answer("1", (1.0, 5.0), tenant="p"), answer("2", (6.0,), tenant="q")])).tokens == 12
+
+
 def test_a_refused_request_does_not_wait_and_one_that_timed_out_does():
     served = [answer(f"f{number}", (number + 1.0,), tenant="flood") for number in range(4)]
     waited = answer("l", failure="timeout", end=2.5, tenant="lone")
