@@ -6,8 +6,10 @@ import pytest
 from ekiden.evaluation.analysis.fairness import MOST_POINTS, fairness, fairness_charts, jain_index
 from ekiden.evaluation.analysis.service import ServiceGap, bound_of, difference, service_gap, services, tokens_in_flight
 from ekiden.evaluation.results import ArmRun
+from ekiden.evaluation.workloads.offer import Kind, Offer, Workload
 from tests.unit.evaluation.analysis.made import plan
 from tests.unit.evaluation.analysis.served import OBJECTIVES, answer, run, steps
+from tests.unit.evaluation.simulated_arms import INFO, subject
 
 PLAN = plan(objectives=OBJECTIVES)
 
@@ -72,6 +74,26 @@ def test_without_a_known_pool_the_tokens_in_flight_make_the_bound():
     assert tokens_in_flight(overlapping) == 24
     assert bound_of(run(overlapping)) == (2 * 2 * 24, "tokens in flight")
     assert bound_of(run([]))[0] > 0
+
+
+def test_the_order_fair_keeps_the_bound_that_first_come_first_served_has_no_part_in() -> None:
+    offers = [
+        Offer(id=f"{tenant}{number}", at=start + number / 100, output_tokens=20, prompt_tokens=30, tenant=tenant)
+        for tenant, start, count in (("flood", 0.0, 60), ("lone", 0.5, 20))
+        for number in range(count)
+    ]
+    offered = Workload(
+        name="flood",
+        kind=Kind.MISLEADING,
+        seconds=0.7,
+        offers=tuple(sorted(offers, key=lambda offer: offer.at)),
+        made={},
+        sources={},
+    )
+    fcfs, fair = (subject({"scheduling_policy": order}).serve(offered) for order in ("fcfs", "fair"))
+    assert gap_of(fair).bound == gap_of(fcfs).bound == 2 * 2 * INFO.num_blocks * INFO.block_size
+    assert gap_of(fair).share < 1
+    assert gap_of(fcfs).tokens > 10 * gap_of(fair).tokens
 
 
 def test_the_worst_tenant_is_named_beside_the_gap_and_the_index():
