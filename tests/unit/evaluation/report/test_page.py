@@ -1,5 +1,6 @@
 import re
 from html.parser import HTMLParser
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -12,7 +13,7 @@ from ekiden.evaluation.report.words import LANGUAGES, words
 from ekiden.evaluation.report.write import read_report, write_report
 from tests.unit.evaluation.report.sample import sample
 
-EMPTY = {
+EMPTY: dict[str, Any] = {
     name: [] if isinstance(getattr(sample(), name), list) else {}
     for name in (
         *("falsifiers", "predictions", "metrics", "arms", "workloads", "figures", "noise", "blocks_needed", "tuning"),
