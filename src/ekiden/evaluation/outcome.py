@@ -129,12 +129,14 @@ class ArmFigures(msgspec.Struct, kw_only=True):
     offered: int
     good: int
     failures: dict[str, int]
+    """All that were not good, by kind; what was answered late among them. With ``good`` they make up ``offered``."""
     seconds: float
     """Sum of the arrival times of its runs."""
     scalars: dict[str, float | None]
     """By names of metrics: ``goodput``, ``slo_attainment``, ``output_tokens_per_second``, ``utilisation``, ..."""
     distributions: dict[str, Distribution]
-    """``ttft``, ``tpot``, ``itl``, ``largest_gap``, ``e2e``, ``send_lag``, ``slowdown``."""
+    """``ttft``, ``tpot``, ``itl``, ``largest_gap``, ``e2e``, ``send_lag``, ``slowdown``; those of subgroups lack
+    ``points``, and there is no ``itl`` and no ``send_lag``."""
 
 
 class WorstCase(msgspec.Struct, kw_only=True):

@@ -74,7 +74,7 @@ COSTS: Final = (
     MetricDef(
         name="cost_per_good",
         formula="machine-seconds / 3600 x the stated price of a machine-hour / good",
-        unit="currency",
+        unit="",
         direction="down",
         of_run=_cost,
     ),

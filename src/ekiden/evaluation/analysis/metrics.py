@@ -183,7 +183,7 @@ _ALL: Final = (
         _slowdowns,
         pooled=pooled_percentile(100),
     ),
-    _rate("service_gap", f"mean over runs of: {service.FORMULA}", "share of the bound", "down", _service_gap),
+    _rate("service_gap", f"mean over runs of: {service.FORMULA}", "share", "down", _service_gap),
     _rate(
         "errors",
         "requests without a whole answer (refused, timed out, failed) / all offered",
@@ -234,12 +234,17 @@ _ALL: Final = (
         "language_gap",
         "exp |mean of ln(e2e in the other language / e2e in English)| over pairs of the same task, both answered whole "
         "in the same run; 1 is equal",
-        "factor",
+        "",
         "down",
         _language_gap,
         pooled=_gap_factor,
     ),
 )
+
+PERCENTILES: Final = {
+    name: values for metric in _ALL for values in DISTRIBUTIONS if (name := metric.name).rpartition("_")[0] == values
+}
+"""Which distribution a metric is a percentile of."""
 
 METRICS: Final[dict[str, MetricDef]] = {metric.name: metric for metric in _ALL}
 """By name: what a plan may ask for."""
@@ -250,15 +255,22 @@ FORMULAS: Final[dict[str, str]] = {
     **{name: metric.formula for name, metric in METRICS.items()},
     **DISTRIBUTIONS,
     **TOTALS,
+    "largest_service_gap": "the largest, over runs, of what service_gap is the mean of",
+    "other_to_english_e2e": "exp(mean of ln(e2e in the other language / e2e in English)) over the same pairs",
+    "other_to_english_ttft": "the same of ttft",
     "jain": "(sum of x)^2 / (tenants x sum of x^2), x = the tenant's attainment; never to be read alone",
 }
 """Of all figures of the report, by name."""
 
-UNITS: Final[dict[str, str]] = {
-    **{name: metric.unit for name, metric in METRICS.items()},
-    "machine_seconds": "s",
-    "cost": "currency",
-    "cpu_seconds": "s",
-    "joules": "J",
-}
-"""Of all scalars, by name; a slowdown and a factor have none."""
+
+def units(objectives: Objectives) -> dict[str, str]:
+    """The unit of each scalar by name; empty for plain ratios, and for money without a currency."""
+    return {
+        **{name: metric.unit for name, metric in METRICS.items()},
+        "cost": objectives.currency,
+        "cost_per_good": objectives.currency,
+        "machine_seconds": "s",
+        "cpu_seconds": "s",
+        "joules": "J",
+        "largest_service_gap": "share",
+    }

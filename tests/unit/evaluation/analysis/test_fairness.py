@@ -4,9 +4,12 @@ import msgspec
 import pytest
 
 from ekiden.evaluation.analysis.fairness import MOST_POINTS, fairness, fairness_charts, jain_index
-from ekiden.evaluation.analysis.service import bound_of, difference, service_gap, services, tokens_in_flight
+from ekiden.evaluation.analysis.service import ServiceGap, bound_of, difference, service_gap, services, tokens_in_flight
+from ekiden.evaluation.results import ArmRun
+from ekiden.evaluation.workloads.offer import Kind, Offer, Workload
 from tests.unit.evaluation.analysis.made import plan
 from tests.unit.evaluation.analysis.served import OBJECTIVES, answer, run, steps
+from tests.unit.evaluation.simulated_arms import INFO, subject
 
 PLAN = plan(objectives=OBJECTIVES)
 
@@ -17,8 +20,14 @@ def flooded(count=5, **more):
     return run([*flood, answer("l", (count + 1.0,), tenant="lone")], **({"steps": steps()} | more))
 
 
+def gap_of(run: ArmRun) -> ServiceGap:
+    found = service_gap(run)
+    assert found is not None
+    return found
+
+
 def test_service_differs_by_what_one_got_while_the_other_waited():
-    gap = service_gap(flooded(5))
+    gap = gap_of(flooded(5))
     # Five prompts of 10 tokens and five output tokens of weight 2, in the time in which both waited.
     assert gap.tokens == 5 * 10 + 5 * 2
     assert gap.tenants in {("flood", "lone"), ("lone", "flood")}
@@ -29,7 +38,7 @@ def test_service_differs_by_what_one_got_while_the_other_waited():
 def test_service_counts_only_while_both_wait():
     served_alone = [answer(f"f{number}", (number + 1.0,), tenant="flood") for number in range(5)]
     later = answer("l", (4.5,), at=3.5, tenant="lone")
-    gap = service_gap(run([*served_alone, later]))
+    gap = gap_of(run([*served_alone, later]))
     # From 3.5 to 4.5 the flood got one answer, then the other got its own.
     assert gap.tokens == 12
 
@@ -42,12 +51,22 @@ def test_service_of_any_stretch_counts_and_not_only_from_the_start():
     assert difference(found["p"], found["q"]) == difference(found["q"], found["p"]) == 4 * 12
 
 
+def test_every_time_in_which_both_wait_counts():
+    p = [answer("1", (1.0,), tenant="p"), answer("2", (3.0,), at=2.0, prompt_tokens=50, tenant="p")]
+    found = services(run([*p, answer("3", (5.0,), tenant="q")]))
+    assert difference(found["p"], found["q"]) == difference(found["q"], found["p"]) == 52
+
+
+def test_who_gets_tokens_waits_no_more():
+    assert gap_of(run([answer("1", (1.0, 5.0), tenant="p"), answer("2", (6.0,), tenant="q")])).tokens == 12
+
+
 def test_a_refused_request_does_not_wait_and_one_that_timed_out_does():
     served = [answer(f"f{number}", (number + 1.0,), tenant="flood") for number in range(4)]
     waited = answer("l", failure="timeout", end=2.5, tenant="lone")
     refused = answer("l", failure="refused_full", end=2.5, tenant="lone")
-    assert service_gap(run([*served, waited])).tokens == 2 * 12
-    assert service_gap(run([*served, refused])).tokens == 0
+    assert gap_of(run([*served, waited])).tokens == 2 * 12
+    assert gap_of(run([*served, refused])).tokens == 0
 
 
 def test_without_a_known_pool_the_tokens_in_flight_make_the_bound():
@@ -55,6 +74,26 @@ def test_without_a_known_pool_the_tokens_in_flight_make_the_bound():
     assert tokens_in_flight(overlapping) == 24
     assert bound_of(run(overlapping)) == (2 * 2 * 24, "tokens in flight")
     assert bound_of(run([]))[0] > 0
+
+
+def test_the_order_fair_keeps_the_bound_that_first_come_first_served_has_no_part_in() -> None:
+    offers = [
+        Offer(id=f"{tenant}{number}", at=start + number / 100, output_tokens=20, prompt_tokens=30, tenant=tenant)
+        for tenant, start, count in (("flood", 0.0, 60), ("lone", 0.5, 20))
+        for number in range(count)
+    ]
+    offered = Workload(
+        name="flood",
+        kind=Kind.MISLEADING,
+        seconds=0.7,
+        offers=tuple(sorted(offers, key=lambda offer: offer.at)),
+        made={},
+        sources={},
+    )
+    fcfs, fair = (subject({"scheduling_policy": order}).serve(offered) for order in ("fcfs", "fair"))
+    assert gap_of(fair).bound == gap_of(fcfs).bound == 2 * 2 * INFO.num_blocks * INFO.block_size
+    assert gap_of(fair).share < 1
+    assert gap_of(fcfs).tokens > 10 * gap_of(fair).tokens
 
 
 def test_the_worst_tenant_is_named_beside_the_gap_and_the_index():

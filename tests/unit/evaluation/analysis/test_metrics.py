@@ -7,7 +7,7 @@ import pytest
 
 from ekiden.config import SchedulerConfig
 from ekiden.evaluation.analysis import service
-from ekiden.evaluation.analysis.metrics import DISTRIBUTIONS, FORMULAS, METRICS, UNITS
+from ekiden.evaluation.analysis.metrics import DISTRIBUTIONS, FORMULAS, METRICS, units
 from ekiden.evaluation.analysis.requests import fault, faults
 from ekiden.evaluation.plan.model import Objectives
 from ekiden.measure.percentiles import MIN_VALUES_FOR_P99, MIN_VALUES_FOR_P999
@@ -62,7 +62,8 @@ def test_every_metric_is_tested_somewhere_here():
 def test_every_metric_has_a_formula_and_every_figure_too():
     assert set(METRICS) | set(DISTRIBUTIONS) <= set(FORMULAS)
     assert all(len(formula) > 10 for formula in FORMULAS.values())
-    assert set(METRICS) <= set(UNITS)
+    assert set(METRICS) <= set(units(OBJECTIVES))
+    assert units(OBJECTIVES)["cost_per_good"] == "USD"
     assert {metric.direction for metric in METRICS.values()} == {"up", "down"}
 
 
