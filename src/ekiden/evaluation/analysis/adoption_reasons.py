@@ -20,8 +20,8 @@ STAGES: Final[dict[str, Words]] = {
         "continuous lets them in at every step, static only when the whole batch has ended, window when a batch is "
         "full or its oldest request has waited long enough, sequential one at a time",
         "batching は補充（refill）の段階で働き、空いた席に待機中の要求をいくつ入れるかを決める。"
-        "continuous はステップごとに、static はバッチ全体が終わってから、window はバッチが満ちるか先頭の要求が一定時間待ってから、"
-        "sequential は 1 件ずつ入れる",
+        "continuous はステップごとに、static はバッチ全体が終わってから、"
+        "window はバッチが満ちるか先頭の要求が一定時間待ってから、sequential は 1 件ずつ入れる",
     ),
     "scheduling_policy": both(
         "scheduling_policy orders the waiting queue, from which the refill stage takes the next request",
@@ -113,7 +113,7 @@ def mechanism(told: Told) -> list[Words]:
     )
     lines.append(
         both(
-            f"Answers whose tokens are the same under both schedules: {same['en']}{where['en']}.",
+            f"Answers whose tokens are the same under another schedule: {same['en']}{where['en']}.",
             f"スケジューリングを変えてもトークンが一致した応答：{same['ja']}{where['ja']}。",
         )
     )

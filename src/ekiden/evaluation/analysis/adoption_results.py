@@ -42,7 +42,10 @@ def evidence(told: Told) -> list[Words]:
         shown = both("; ".join(one["en"] for one in compared), "。".join(one["ja"] for one in compared))
         shown = shown if compared else NOT_MEASURED
         lines.append(
-            both(f"Goodput, {kind_words['en']}: {shown['en']}.", f"goodput の比（{kind_words['ja']}）：{shown['ja']}。")
+            both(
+                f"Goodput as a ratio, {kind_words['en']}: {shown['en']}.",
+                f"goodput の比（{kind_words['ja']}）：{shown['ja']}。",
+            )
         )
     lines += [_worst_subgroup(told), _languages(told), _registered(told)]
     return lines

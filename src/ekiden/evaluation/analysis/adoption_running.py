@@ -16,9 +16,13 @@ from ekiden.evaluation.analysis.told_figures import (
     times,
 )
 
-_ALERTS: Final = (
-    "EkidenTimeToFirstTokenHigh, EkidenInterTokenLatencyHigh, EkidenPreemptionThrash, EkidenRequestsRefused"
+ALERTS: Final = (
+    "EkidenTimeToFirstTokenHigh",
+    "EkidenInterTokenLatencyHigh",
+    "EkidenPreemptionThrash",
+    "EkidenRequestsRefused",
 )
+"""Those of the packaged Prometheus rules that tell of a tail that grows."""
 
 
 def operation(told: Told) -> list[Words]:
@@ -32,7 +36,7 @@ def operation(told: Told) -> list[Words]:
             japanese.format(**{key: value["ja"] for key, value in words.items()}),
         )
 
-    settings = len(told.different_settings)
+    settings = ", ".join(told.different_settings) or "-"
     return [
         line(
             f"Latency on {main}: first token p99 {{ttft}}; time per output token p50 {{tpot}}.",
@@ -47,7 +51,7 @@ def operation(told: Told) -> list[Words]:
             preemptions=("preemptions", number),
         ),
         line(
-            "Compute per good answer: {machine} of machine time; {cpu} of processor time. Step time outside the "
+            "Compute per good answer: machine time {machine}; processor time {cpu}. Step time outside the "
             "model: {host}. Money per good answer: {cost}.",
             "期限内の応答 1 件あたりの計算。機械の占有時間：{machine}。CPU 時間：{cpu}。ステップ時間のうちモデル外："
             "{host}。費用：{cost}。",
@@ -62,10 +66,10 @@ def operation(told: Told) -> list[Words]:
             joules=("joules_per_good", number),
         ),
         both(
-            f"Upkeep: {settings} settings differ from the baselines; there is no further service, and no model to "
-            "train. Review: every decision is recorded, and `ekiden explain` tells of any request what caused its "
+            f"Upkeep: settings that differ from the baselines: {settings}; there is no further service, and no model "
+            "to train. Review: every decision is recorded, and `ekiden explain` tells of any request what caused its "
             "time.",
-            f"保守：比較対象と異なる設定は {settings} 個で、追加のサービスも学習するモデルもない。"
+            f"保守：比較対象と異なる設定は {settings} で、追加のサービスも学習するモデルもない。"
             "確認：判断はすべて記録され、`ekiden explain` で要求ごとに時間の内訳と原因をたどれる。",
         ),
     ]
@@ -86,8 +90,8 @@ def risk(told: Told) -> list[Words]:
     kinds = kinds if failures else both("none", "なし")
     return [
         both(
-            f"The tail shows first in the longest pause within an answer, p99 {gap['en']}, and in the slowdown "
-            f"against an idle engine, at most {slow['en']} ({main}).",
+            f"The tail shows first in the longest pause within an answer, p99 {gap['en']}, and in the "
+            f"largest slowdown against an idle engine: {slow['en']} ({main}).",
             f"末尾の悪化は、応答の途中の最も長い中断（p99：{gap['ja']}）と、無負荷時に対する遅れの最大値"
             f"（{slow['ja']}）に最初に現れる（{main}）。",
         ),
@@ -104,9 +108,9 @@ def risk(told: Told) -> list[Words]:
         ),
         *_predicted(told),
         both(
-            f"In production the alerts {_ALERTS} warn of the tail; counters by tenant exist, but no alert compares "
-            "tenants.",
-            f"本番では {_ALERTS} の各アラートが末尾の悪化を知らせる。"
+            f"In production the alerts {', '.join(ALERTS)} warn of the tail; counters by tenant exist, but no alert "
+            "compares tenants.",
+            f"本番では {'、'.join(ALERTS)} の各アラートが末尾の悪化を知らせる。"
             "テナント別の計数はあるが、テナント間を比べるアラートはない。",
         ),
     ]

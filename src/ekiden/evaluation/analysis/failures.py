@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ekiden.evaluation.analysis.figures import in_plan
 from ekiden.evaluation.analysis.requests import EMPTY, LATE_FIRST_TOKEN, fault, good, largest_gap, slowdown, whole
 from ekiden.evaluation.load.requests import WRONG_LENGTH
 from ekiden.evaluation.outcome import WorstCase
@@ -30,6 +31,8 @@ _NO_ANSWER: Final = frozenset({WRONG_LENGTH, "malformed"})
 """Failures in which something came, and it was the wrong thing."""
 
 Words = dict[str, str]
+_Request = tuple[str, str, int, str]
+"""Workload, its digest, block and id: what tells requests apart."""
 
 
 class _Case(NamedTuple):
@@ -58,14 +61,15 @@ def worst_cases(plan: Plan, runs: Sequence[ArmRun], ledger_dir: Path | None) -> 
     counted = [run for run in runs if run.void is None]
     for case in [*_failed(plan.objectives, counted), *_other_tokens(plan, counted), *_slow(plan.objectives, counted)]:
         cases[case.severity, case.run.workload, case.run.arm, case.kind].append(case)
-    arms, workloads = list(plan.arms), [spec.name for spec in plan.workloads]
     shown: list[WorstCase] = []
-    for key in sorted(
-        cases, key=lambda key: (SEVERITIES.index(key[0]), workloads.index(key[1]), arms.index(key[2]), key[3])
-    ):
+    for key in sorted(cases, key=lambda key: (SEVERITIES.index(key[0]), in_plan(plan, key[2], key[1]), key[3])):
         own = sorted(cases[key], key=lambda case: (-case.badness, case.run.block, case.answer.id))
         count = 1 if key[0] == SLOW else WORST_OF_A_KIND
-        shown += [_told(case, len(own), plan, ledger_dir) for case in own[:count]]
+        # A block serves its requests several times; each is listed with the run in which it went worst.
+        worst: dict[tuple[int, str], _Case] = {}
+        for case in own:
+            worst.setdefault((case.run.block, case.answer.id), case)
+        shown += [_told(case, len(own), ledger_dir) for case in [*worst.values()][:count]]
     return shown
 
 
@@ -76,14 +80,13 @@ def explain_command(run: ArmRun, request_id: str, ledger_dir: Path | None) -> st
     return shlex.join(["ekiden", "explain", request_id, "--run", run.run_id, "--ledger-dir", str(ledger_dir)])
 
 
-def _told(case: _Case, count: int, plan: Plan, ledger_dir: Path | None) -> WorstCase:
+def _told(case: _Case, count: int, ledger_dir: Path | None) -> WorstCase:
     words = dict(case.words)
     if case.severity != SLOW and count > 1:
         words = {
             "en": f"{words['en']}; one of {count} of this kind",
             "ja": f"{words['ja']}（同種の失敗は {count} 件）",
         }
-    is_ours = plan.arms[case.run.arm].url is None
     return WorstCase(
         arm=case.run.arm,
         workload=case.run.workload,
@@ -92,7 +95,7 @@ def _told(case: _Case, count: int, plan: Plan, ledger_dir: Path | None) -> Worst
         severity=case.severity,
         what=words["en"],
         value=case.value,
-        explain=explain_command(case.run, case.answer.id, ledger_dir) if is_ours else None,
+        explain=explain_command(case.run, case.answer.id, ledger_dir),
         whats=words,
     )
 
@@ -143,20 +146,21 @@ def _other_tokens(plan: Plan, runs: Sequence[ArmRun]) -> Iterator[_Case]:
     same_engine = [name for name, arm in plan.arms.items() if arm.url is None]
     if candidate not in same_engine:
         return
-    told: dict[tuple[str, str, int, str], tuple[str, tuple[int, ...]]] = {}
+    told: dict[_Request, dict[tuple[int, ...], str]] = defaultdict(dict)
     for run in runs:
         if run.arm == candidate or run.arm not in same_engine:
             continue
         for answer in run.results:
             if whole(answer) and answer.token_ids is not None:
-                told.setdefault(_same_request(run, answer), (run.arm, answer.token_ids))
+                told[_same_request(run, answer)].setdefault(answer.token_ids, run.arm)
     for run in (run for run in runs if run.arm == candidate):
         for answer in run.results:
-            arm, theirs = told.get(_same_request(run, answer), ("", None))
-            if theirs is None or not whole(answer) or answer.token_ids in (None, theirs):
+            ours = answer.token_ids
+            others = told.get(_same_request(run, answer), {})
+            theirs = next((tokens for tokens in others if tokens != ours), None)
+            if ours is None or theirs is None or not whole(answer):
                 continue
-            assert answer.token_ids is not None
-            at = _first_difference(answer.token_ids, theirs)
+            arm, at = others[theirs], _first_difference(ours, theirs)
             words = {
                 "en": f"the tokens are other than those of {arm} from token {at + 1} on",
                 "ja": f"{at + 1} 番目以降のトークンが {arm} の応答と異なる",
@@ -164,7 +168,7 @@ def _other_tokens(plan: Plan, runs: Sequence[ArmRun]) -> Iterator[_Case]:
             yield _Case(run, answer, OTHER_TOKENS, WRONG, float(at + 1), -float(at), words)
 
 
-def _same_request(run: ArmRun, answer: Answered) -> tuple[str, str, int, str]:
+def _same_request(run: ArmRun, answer: Answered) -> _Request:
     return run.workload, run.workload_digest, run.block, answer.id
 
 

@@ -47,7 +47,7 @@ def _subject(outcome: Outcome) -> list[Words]:
     backend = (lineage.get("backend") or {}).get("backend")
     name, longest = model.get("name"), model.get("max_model_len")
     context = (
-        both(f" (context {longest:,} tokens)", f"（コンテキスト長 {longest:,} トークン）") if longest else both("", "")
+        both(f" (context {longest:,} tokens)", f"（コンテキスト長 {longest:,} トークン）") if longest else both("", " ")
     )
     hardware = [str(machine[key]) for key in ("system", "machine") if machine.get(key)]
     cpus = machine.get("cpus")
@@ -55,15 +55,14 @@ def _subject(outcome: Outcome) -> list[Words]:
     runner = both(f", {backend}", f"、{backend}") if backend else both("", "")
     return [
         both(
-            f"Model: only {name}{context['en']}. Larger models spend more of a step on weights, so gains may differ.",
-            f"モデルは {name}{context['ja']} のみ。"
-            "大きなモデルではステップに占める重みの読み出しの割合が変わり、効果も変わりうる。",
+            f"Model: only {name}{context['en']}. Others have other step costs, so gains may differ.",
+            f"モデルは {name}{context['ja']}のみ。ほかのモデルではステップの時間の内訳が異なり、効果も変わりうる。",
         )
         if name
         else both("Model: not recorded.", "モデル：記録がない。"),
         both(
-            f"Hardware: one machine ({' '.join(hardware)}{processors['en']}{runner['en']}). Of GPUs, several sockets "
-            "or fleets nothing was measured; `ekiden evaluate project` only simulates them.",
+            f"Hardware: one machine ({' '.join(hardware)}{processors['en']}{runner['en']}). GPUs, several sockets "
+            "and fleets were not measured; `ekiden evaluate project` only simulates them.",
             f"ハードウェアは 1 台（{' '.join(hardware)}{processors['ja']}{runner['ja']}）のみ。GPU、複数ソケット、"
             "複数台の構成は測定していない。`ekiden evaluate project` の結果はシミュレーションである。",
         )
@@ -108,12 +107,12 @@ def _data(told: Told) -> list[Words]:
         ),
     ]
     lacking = [kind for kind in Kind if kind not in told.kinds.values()]
-    words = {Kind.NORMAL: "通常", Kind.HARD: "困難", Kind.MISLEADING: "誤解を招く"}
+    words = {Kind.NORMAL: "通常の", Kind.HARD: "困難な", Kind.MISLEADING: "誤解を招く"}
     if lacking:
         lines.append(
             both(
                 f"No workload of kind {' or '.join(kind.value for kind in lacking)} was run.",
-                f"{'・'.join(words[kind] for kind in lacking)}負荷は実行していない。",
+                f"{'や'.join(words[kind] + '負荷' for kind in lacking)}は実行していない。",
             )
         )
     return lines

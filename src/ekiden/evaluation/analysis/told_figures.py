@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
+from ekiden.evaluation.analysis.metrics import METRICS
 from ekiden.evaluation.outcome import ArmFigures, MetricOutcome, Outcome
 from ekiden.evaluation.workloads.offer import Kind
 
@@ -48,7 +49,7 @@ def times(value: float) -> Words:
 
 
 def per_second(value: float) -> Words:
-    return both(f"{value:.3g}/s", f"毎秒 {value:.3g}")
+    return both(f"{value:.3g}/s", f"{value:.3g} 件/秒")
 
 
 def settings_words(settings: dict[str, Any]) -> str:
@@ -102,6 +103,7 @@ class Told:
 
     def scalar(self, arm: str, workload: str, name: str, form: Form) -> Words:
         """A figure in words; a tail without enough values is not estimable, anything else not measured."""
+        assert name in METRICS, f"{name} is no metric"
         found = self.figures(arm, workload)
         value = None if found is None else found.scalars.get(name)
         if value is not None:
@@ -125,7 +127,10 @@ class Told:
     def compared(self, metric: str, workload: str) -> list[MetricOutcome]:
         """The comparisons of a metric on a workload, one for each baseline."""
         found = [one for one in self.outcome.metrics if (one.metric, one.workload) == (metric, workload)]
-        return list({one.baseline: one for one in reversed(found)}.values())[::-1]
+        firsts: dict[str, MetricOutcome] = {}
+        for one in found:
+            firsts.setdefault(one.baseline, one)
+        return list(firsts.values())
 
     def subgroups_of(self, arm: str, workload: str) -> list[ArmFigures]:
         return [one for one in self.outcome.figures if one.subgroup and (one.arm, one.workload) == (arm, workload)]
