@@ -55,8 +55,11 @@ def folder_of(plan: Path) -> Path:
 @click.option("--price", type=float, help="price of an hour of the machine, for the cost of a good answer")
 @click.option("--currency", help="of the price, such as EUR or JPY")
 @click.option("--model", help="catalog name, .gguf file, model folder, or org/name on a hub")
+@click.option(
+    "--fit/--no-fit", default=True, help="measure this machine and set each rate to its share of what it can do"
+)
 @click.option("--force", is_flag=True, help="replace PLAN if it exists")
-def init(plan: Path, name: str, price: float | None, model: str | None, force: bool, **given: Any) -> None:
+def init(plan: Path, name: str, price: float | None, model: str | None, fit: bool, force: bool, **given: Any) -> None:
     """Write a plan: what is to be decided, and what would decide it.
 
     Asks what no flag says, on a terminal only; elsewhere the profile's words are taken, and named.
@@ -75,7 +78,9 @@ def init(plan: Path, name: str, price: float | None, model: str | None, force: b
     if model is not None:
         values["engine"] = {"model": model}
     text = filled(text, values)
-    parse_plan(text, known_names(), where="what was given")
+    read = parse_plan(text, known_names(), where="what was given")
+    if fit:
+        text = filled(text, {}, workloads={each: {"rate": rate} for each, rate in _rates(read).items()})
     try:
         plan.parent.mkdir(parents=True, exist_ok=True)
         plan.write_text(text, encoding="utf-8")
@@ -120,6 +125,23 @@ def register(plan: Path, folder: Path | None, as_json: bool) -> None:
         f"workloads, {len(basis.data)} data files\ndigest [bold]{made.digest}[/bold]\n"
         "Note it where others can see it: only that shows a journal that was rewritten whole."
     )
+
+
+def _rates(plan: "Plan") -> dict[str, float]:
+    """By workload, what makes its load on this machine."""
+    from ekiden.cli.loading import describe_model
+    from ekiden.evaluation.experiment.capacity import fitted_rates
+    from ekiden.evaluation.experiment.subjects import EngineSubjects
+
+    subjects = EngineSubjects(plan, Path(), describe=describe_model)
+    try:
+        say("measuring this machine, so that the rates suit it")
+        rates = fitted_rates(plan, subjects)
+    finally:
+        subjects.close()
+    for name, rate in rates.items():
+        say(f"  {name}: {rate:g} requests a second")
+    return rates
 
 
 def _stated(text: str, given: dict[str, Any]) -> dict[str, dict[str, Any]]:

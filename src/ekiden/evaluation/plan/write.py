@@ -33,12 +33,18 @@ def profile(name: str) -> str:
     return files(ekiden.data).joinpath("plans", f"{name}.toml").read_text(encoding="utf-8")
 
 
-def filled(template: str, values: Mapping[str, Mapping[str, Any]]) -> str:
-    """A plan's text with some fields of its sections set, comments kept; ``values`` is by section and field."""
+def filled(
+    template: str, values: Mapping[str, Mapping[str, Any]], *, workloads: Mapping[str, Mapping[str, Any]] = {}
+) -> str:
+    """A plan's text with some fields set, comments kept; ``values`` is by section and field, ``workloads`` by the
+    workload's name and field."""
     document = needed("tomlkit", "evaluate").parse(template)
     for section, fields in values.items():
         for name, value in fields.items():
             document[section][name] = value
+    for table in document["workloads"] if workloads else ():
+        for name, value in workloads.get(table["name"], {}).items():
+            table[name] = value
     text: str = document.as_string()
     return text
 
