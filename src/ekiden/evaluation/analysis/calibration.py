@@ -5,8 +5,10 @@ relied on. For a wait the engine states one value, and half of the requests shou
 is left out: the engine had learnt nothing yet, and no figure of the run counts it.
 """
 
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -65,6 +67,29 @@ class Stated(NamedTuple):
         return abs(self.middle - self.truth) / self.truth if self.truth > 0 else None
 
 
+@dataclass(slots=True)
+class _Tally:
+    """Sums over predictions; a long evaluation has millions of steps."""
+
+    count: int = 0
+    held: int = 0
+    errors: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def add(self, case: Stated) -> None:
+        self.count += 1
+        self.held += case.held
+        if (error := case.relative_error) is not None:
+            self.errors.append(error)
+
+    def add_all(self, other: "_Tally") -> None:
+        self.count += other.count
+        self.held += other.held
+        self.errors.extend(other.errors)
+
+
+_Groups = defaultdict[str, _Tally]
+
+
 def calibrated(runs: Sequence[ArmRun], ledger_dir: Path | None) -> list[Calibrated]:
     """For each arm and prediction: all cases first, then the subgroups (kind of step, workload, tenant).
 
@@ -73,42 +98,44 @@ def calibrated(runs: Sequence[ArmRun], ledger_dir: Path | None) -> list[Calibrat
     """
     if ledger_dir is None:
         return []
-    found: dict[str, list[Stated]] = defaultdict(list)
+    found: dict[str, dict[str, _Groups]] = {}
     recorded, lost = Counter[str](), Counter[str]()
     for run in runs:
         if run.run_id is None:
             continue
         recorded[run.arm] += 1
+        tallies = found.setdefault(run.arm, {name: _Groups(_Tally) for name in _HOW})
         try:
             with LedgerReader(ledger_dir / (run.run_id + SUFFIX)) as reader:
-                found[run.arm] += stated_in(reader, run.workload)
+                for case in stated_in(reader, run.workload):
+                    for group in ("", *case.groups):
+                        tallies[case.predicted][group].add(case)
         except LedgerReadError:
             lost[run.arm] += 1
     return [
         one
-        for arm, cases in found.items()
-        for predicted in (STEP_TIME, OUTPUT_LENGTH, WAIT)
-        for one in _of_arm(arm, predicted, [case for case in cases if case.predicted == predicted], lost, recorded)
+        for arm, tallies in found.items()
+        for predicted, groups in tallies.items()
+        if groups
+        for one in _of_arm(arm, predicted, groups, how=_how(predicted, lost[arm], recorded[arm]))
     ]
 
 
-def stated_in(reader: LedgerReader, workload: str) -> list[Stated]:
+def stated_in(reader: LedgerReader, workload: str) -> Iterator[Stated]:
     """Every prediction of a recorded run with its truth, the warm-up's apart."""
     requests = {row.request: row for row in reader.all_requests()}
     ends = reader.all_ends()
     # The warm-up is over before the first request of the workload arrives, so its last turn divides the run.
     warm = max((end.turn for end in ends if requests[end.request].tenant == WARM_UP), default=0)
     starts: dict[int, int] = {}
-    found: list[Stated] = []
     for turn in reader.all_turns():
         starts[turn.turn] = turn.start
         if turn.turn > warm and (step := _step(turn, workload)) is not None:
-            found.append(step)
+            yield step
     for end in ends:
         row = requests[end.request]
         if row.tenant != WARM_UP and row.carried is None and row.refusal is None:
-            found += _of_request(row, end, starts.get(row.turn), workload)
-    return found
+            yield from _of_request(row, end, starts.get(row.turn), workload)
 
 
 def _step(turn: TurnRow, workload: str) -> Stated | None:
@@ -134,40 +161,31 @@ def _of_request(row: RequestRow, end: EndRow, intake: int | None, workload: str)
         yield Stated(WAIT, groups, float("-inf"), wait, wait, truth=(end.admitted - intake) / 1e6)
 
 
-def _of_arm(
-    arm: str, predicted: str, cases: Sequence[Stated], lost: Counter[str], recorded: Counter[str]
-) -> Iterator[Calibrated]:
-    if not cases:
-        return
-    tenants = Counter(group for case in cases for group in case.groups if group.startswith("tenant="))
-    shown = {tenant for tenant, _ in tenants.most_common(MOST_TENANTS)}
-    groups: dict[str, list[Stated]] = defaultdict(list)
-    for case in cases:
-        for group in case.groups:
-            groups[OTHERS if group in tenants and group not in shown else group].append(case)
+def _of_arm(arm: str, predicted: str, groups: _Groups, how: dict[str, str]) -> Iterator[Calibrated]:
+    tenants = [group for group in groups if group.startswith("tenant=")]
+    shown = sorted(tenants, key=lambda group: (-groups[group].count, group))[:MOST_TENANTS]
+    others = _Tally()
+    for group in tenants:
+        if group not in shown:
+            others.add_all(groups.pop(group))
+    ordered = sorted(groups.items())
+    for subgroup, tally in [*ordered, (OTHERS, others)] if others.count else ordered:
+        yield Calibrated(
+            predicted=predicted,
+            arm=arm,
+            subgroup=subgroup,
+            stated=MEDIAN_SHARE if predicted == WAIT else RANGE_SHARE,
+            observed=tally.held / tally.count,
+            n=tally.count,
+            median_relative_error=median(tally.errors) if tally.errors else None,
+            how=how["en"],
+            hows=how,
+        )
+
+
+def _how(predicted: str, lost: int, recorded: int) -> dict[str, str]:
     how = dict(_HOW[predicted])
-    if lost[arm]:
-        how["en"] += f"; the ledgers of {lost[arm]} of {recorded[arm]} runs are gone"
-        how["ja"] += f"（{recorded[arm]} 回の実行のうち {lost[arm]} 回分の台帳は残っていない）"
-    order = sorted(groups, key=lambda group: (group == OTHERS, group))
-    for group, own in [("", list(cases)), *((group, groups[group]) for group in order)]:
-        yield _summed(arm, predicted, group, own, how)
-
-
-def _summed(arm: str, predicted: str, subgroup: str, cases: Sequence[Stated], how: dict[str, str]) -> Calibrated:
-    return Calibrated(
-        predicted=predicted,
-        arm=arm,
-        subgroup=subgroup,
-        stated=MEDIAN_SHARE if predicted == WAIT else RANGE_SHARE,
-        observed=sum(case.held for case in cases) / len(cases),
-        n=len(cases),
-        median_relative_error=_median_of(case.relative_error for case in cases),
-        how=how["en"],
-        hows=how,
-    )
-
-
-def _median_of(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    if lost:
+        how["en"] += f"; the ledgers of {lost} of {recorded} runs are gone"
+        how["ja"] += f"（{recorded} 回の実行のうち {lost} 回分の台帳は残っていない）"
+    return how

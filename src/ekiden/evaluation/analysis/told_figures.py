@@ -73,7 +73,7 @@ class Told:
 
     def settings_of(self, arm: str) -> dict[str, Any]:
         """Its own settings, with what tuning chose."""
-        own = next((one["settings"] for one in self.outcome.arms if one["name"] == arm), {})
+        own: dict[str, Any] = next((one["settings"] for one in self.outcome.arms if one["name"] == arm), {})
         chosen = next((tuning.chosen for tuning in self.outcome.tuning if tuning.arm == arm), {})
         return {**own, **chosen}
 

@@ -3,6 +3,7 @@
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -97,7 +98,7 @@ def test_tuning_the_variance_of_lengths_and_calibration_are_told():
         )
     ]  # fmt: skip
     tuning = [Tuning(arm="static", chosen={"batching": "static", "max_num_seqs": 16}, trials=[{}] * 3, how="grid")]
-    own = {"arm": "continuous", "n": 50, "median_relative_error": 0.1, "stated": 0.8}
+    own: dict[str, Any] = {"arm": "continuous", "n": 50, "median_relative_error": 0.1, "stated": 0.8}
     calibration = [
         Calibrated(predicted="step time", subgroup="", observed=0.75, **own),
         Calibrated(predicted="step time", subgroup="step=mixed", observed=0.11, **own),
