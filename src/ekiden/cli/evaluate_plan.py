@@ -41,7 +41,7 @@ def folder_of(plan: Path) -> Path:
 @click.argument("plan", metavar=f"[PLAN={DEFAULT_PLAN}]", default=DEFAULT_PLAN, type=click.Path(path_type=Path))
 @click.option(
     "--profile", "name", type=click.Choice(["quick", "full"]), default="full", show_default=True,
-    help="quick takes minutes and is coarse; full takes hours",
+    help="quick takes minutes and is coarse; full takes about an hour",
 )  # fmt: skip
 @click.option("--question", help="what is to be decided")
 @click.option("--affected", help="the population: whose requests the figures shall speak for")

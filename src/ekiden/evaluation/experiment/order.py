@@ -45,12 +45,13 @@ def first_workload(plan: Plan) -> WorkloadSpec:
 
 
 def due_in(plan: Plan, split: Split) -> list[DueRun]:
-    """All runs of a split: on confirm all blocks of the plan; on dev those of the workloads that the critical metrics
-    name, and the candidate against itself."""
+    """All runs of a split: on confirm all blocks of the plan; on dev those of the workloads on which the candidate must
+    be better, and the candidate against itself."""
     if split == "confirm":
         blocks = {spec.name: spec.blocks or plan.confirm.blocks for spec in plan.workloads}
         return due_runs(plan, list(plan.arms), blocks, seed=plan.confirm.seed)
-    judged = {name for metric in plan.metrics if metric.critical for name in workloads_of(metric, plan)}
+    superior = [metric for metric in plan.metrics if metric.critical and metric.success_condition is not None]
+    judged = {name for metric in superior for name in workloads_of(metric, plan)}
     blocks = {spec.name: plan.dev_blocks for spec in plan.workloads if spec.name in judged}
     return [*due_runs(plan, list(plan.arms), blocks, seed=plan.confirm.seed + 1), *_against_itself(plan)]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from ekiden.config import Config, ConfigError
 from ekiden.errors import UserError
-from ekiden.evaluation.plan.parts import LEAST_BLOCKS, Known, Parts, unknown
+from ekiden.evaluation.plan.parts import LEAST_BLOCKS, LEAST_OF_A_WORKLOAD, Known, Parts, unknown
 from ekiden.evaluation.plan.settings import (
     combinations,
     faults_of,
@@ -148,8 +148,10 @@ def _workload(parts: Parts, workload: WorkloadSpec, known: Known) -> list[str]:
     faults += unknown(f"{where}.source", [workload.source], known.sources)
     faults += unknown(f"{where}.change", workload.change, known.changes)
     faults += unknown(f"{where}.arms", workload.arms, parts.arm_names, "arms of the plan")
-    if workload.blocks is not None and workload.blocks < LEAST_BLOCKS:
-        faults.append(f"{where}.blocks is {workload.blocks}; no interval can be had from fewer than {LEAST_BLOCKS}")
+    if workload.blocks is not None and workload.blocks < LEAST_OF_A_WORKLOAD:
+        faults.append(
+            f"{where}.blocks is {workload.blocks}; no interval can be had from fewer than {LEAST_OF_A_WORKLOAD}"
+        )
     if not faults:
         try:
             known.check_workload(workload)

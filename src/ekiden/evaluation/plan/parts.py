@@ -18,6 +18,8 @@ from ekiden.evaluation.plan.model import (
 )
 from ekiden.evaluation.plan.structure import shown
 
+LEAST_OF_A_WORKLOAD = 3
+"""Blocks of a workload that has fewer than the others: the least that gives an interval at all, a wide one."""
 LEAST_BLOCKS = 5
 """With fewer no interval over blocks means anything: the signs of 5 blocks agree by chance 1 time in 16."""
 
