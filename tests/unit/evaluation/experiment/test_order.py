@@ -9,6 +9,7 @@ import pytest
 from ekiden.evaluation.experiment.order import AGAIN, due_in
 from ekiden.evaluation.experiment.serving import StoppedError, serve_all
 from ekiden.evaluation.results import ArmRun
+from ekiden.evaluation.workloads.offer import Kind, Workload
 from tests.unit.evaluation.plan.plans import document, parsed
 
 PLAN = parsed(document())
@@ -68,6 +69,9 @@ class Kept:
         return list(self.runs)
 
 
+EMPTY = Workload(name="", kind=Kind.NORMAL, seconds=1.0, offers=(), made={}, sources={})
+
+
 class Void:
     def serve(self, workload, *, on_answer=lambda: None):
         return ArmRun(
@@ -82,13 +86,13 @@ class Void:
 def test_too_many_void_runs_and_too_much_time_end_an_evaluation():
     kept = Kept()
     with pytest.raises(StoppedError, match="void_runs is 6|stop.void_runs 6"):
-        serve_all(PLAN, due_in(PLAN, "confirm"), kept, workload_of=lambda due: None, subject_of=lambda due: Void())
+        serve_all(PLAN, due_in(PLAN, "confirm"), kept, workload_of=lambda due: EMPTY, subject_of=lambda due: Void())
     assert len(kept.runs) == PLAN.stop.void_runs + 1
     times = iter([0.0, 1.0, 2000.0])
     kept = Kept()
     with pytest.raises(StoppedError, match="stop.seconds is 900"):
         serve_all(
             PLAN, due_in(PLAN, "confirm"), kept,
-            workload_of=lambda due: None, subject_of=lambda due: Void(), now=lambda: next(times),
+            workload_of=lambda due: EMPTY, subject_of=lambda due: Void(), now=lambda: next(times),
         )  # fmt: skip
     assert len(kept.runs) == 1

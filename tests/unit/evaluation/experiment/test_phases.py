@@ -42,15 +42,13 @@ def test_wrong_tokens_in_one_arm_are_not_adopted(tmp_path):
 
 
 def test_a_starving_order_is_not_adopted(tmp_path):
-    """Requests of a high priority always go first, and nothing ages: the others wait for ever under load."""
-    starving = {
-        "role": "candidate",
-        "settings": {"batching": "continuous", "scheduling_policy": "priority", "ageing_seconds": 1e6},
-    }
-    made = change_document(starving, change=["contradictory-hints"], rate=12.0)
-    made["metrics"].append({"name": "e2e_p99", "direction": "down", "margin": 0.1, "critical": True, "workloads": []})
+    """Beside a tenant that sends twenty times as much, the other one waits behind it: good for nobody but the flood."""
+    made = change_document(SAME, source="flood", rate=16.0, seconds=8, length_scale=0.3, options={})
+    made["arms"]["old"]["settings"]["scheduling_policy"] = "fair"
+    made["metrics"].append({"name": "service_gap", "direction": "down", "margin": 0.5, "critical": True})
     _, outcome = confirmed(tmp_path, made)
     assert outcome.verdict is Verdict.DO_NOT_ADOPT, outcome.summary
+    assert "service_gap" in {each.metric for each in outcome.metrics if each.phase.value == "Failed"}
 
 
 def test_a_against_a_is_inconclusive(tmp_path):

@@ -31,7 +31,7 @@ def in_force(path):
 @pytest.mark.parametrize("profile", ["quick", "full"])
 def test_init_without_a_terminal_asks_nothing_and_says_what_it_took(tmp_path, profile):
     path = tmp_path / "new" / "plan.toml"
-    said = run(init, path, "--profile", profile, "--owner", "Aoi", "--ttft", 0.5, "--model", "x.gguf")
+    said = run(init, path, "--no-fit", "--profile", profile, "--owner", "Aoi", "--ttft", 0.5, "--model", "x.gguf")
     plan = read_plan(path, KNOWN)
     assert (plan.decision.owner, plan.objectives.ttft, plan.engine.model) == ("Aoi", 0.5, "x.gguf")
     assert (
@@ -45,7 +45,7 @@ def test_init_on_a_terminal_asks_what_no_flag_says(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate_plan, "_may_ask", lambda: True)
     path = tmp_path / "plan.toml"
     answers = 'Is it "faster"?\nmoney\n\n\n走者\n1.5\n\n0.95\n'
-    said = run(init, path, "--affected", "all of us", "--price", 0.1, "--currency", "JPY", answers=answers)
+    said = run(init, path, "--no-fit", "--affected", "all of us", "--price", 0.1, "--currency", "JPY", answers=answers)
     plan = read_plan(path, KNOWN)
     assert plan.decision.question == 'Is it "faster"?'
     assert (plan.decision.affected, plan.decision.wrong_result, plan.decision.owner) == ("all of us", "money", "走者")
@@ -59,16 +59,16 @@ def test_init_replaces_nothing_unless_told(tmp_path):
     path = tmp_path / "plan.toml"
     path.write_text("mine")
     with pytest.raises(UserError, match="exists; give another name, or --force"):
-        run(init, path)
+        run(init, path, "--no-fit")
     assert path.read_text() == "mine"
-    run(init, path, "--force", "--owner", "Aoi")
+    run(init, path, "--no-fit", "--force", "--owner", "Aoi")
     assert read_plan(path, KNOWN).decision.owner == "Aoi"
 
 
 def test_init_writes_no_plan_with_faults(tmp_path):
     path = tmp_path / "plan.toml"
     with pytest.raises(PlanError) as caught:
-        run(init, path, "--owner", " ", "--ttft", -1, "--price", 2)
+        run(init, path, "--no-fit", "--owner", " ", "--ttft", -1, "--price", 2)
     assert [fault.split(" ")[0] for fault in caught.value.faults] == [
         "decision.owner", "objectives.ttft", "objectives.currency",
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def test_init_writes_no_plan_with_faults(tmp_path):
 def test_register_prints_what_is_fixed_and_its_digest(tmp_path, monkeypatch):
     monkeypatch.setattr(loading, "load_model", lambda config: make_parts())
     path = tmp_path / "plan.toml"
-    run(init, path, "--profile", "quick", "--owner", "Aoi")
+    run(init, path, "--no-fit", "--profile", "quick", "--owner", "Aoi")
     said = run(register, path)
     made = in_force(path)
     assert made.digest in said
