@@ -14,7 +14,7 @@ from ekiden.evaluation.analysis.comparing import Comparisons
 from ekiden.evaluation.analysis.failures import worst_cases
 from ekiden.evaluation.analysis.fairness import fairness, fairness_charts
 from ekiden.evaluation.analysis.figures import arm_figures
-from ekiden.evaluation.analysis.metrics import FORMULAS, METRICS
+from ekiden.evaluation.analysis.metrics import FORMULAS, METRICS, units
 from ekiden.evaluation.analysis.power import blocks_sentence, noise_of
 from ekiden.evaluation.analysis.statistics import Words
 from ekiden.evaluation.analysis.verdict import falsifiers, metric_outcomes, predictions, summary, verdict_of
@@ -88,6 +88,7 @@ def analyse(
         answers=[],
         limits={},
         formulas=dict(FORMULAS),
+        units=units(plan.objectives),
         integrity=list(integrity),
         registration=None if registration is None else dict(registration),
         lineage=dict(lineage or {}),

@@ -43,7 +43,7 @@ def test_wrong_tokens_in_one_arm_are_not_adopted(tmp_path):
 
 def test_a_starving_order_is_not_adopted(tmp_path):
     """Beside a tenant that sends twenty times as much, the other one waits behind it: good for nobody but the flood."""
-    made = change_document(SAME, source="flood", rate=16.0, seconds=8, length_scale=0.3, options={})
+    made = change_document(SAME, source="flood", rate=24.0, seconds=8, length_scale=0.3, options={})
     made["arms"]["old"]["settings"]["scheduling_policy"] = "fair"
     made["metrics"].append({"name": "service_gap", "direction": "down", "margin": 0.5, "critical": True})
     _, outcome = confirmed(tmp_path, made)
