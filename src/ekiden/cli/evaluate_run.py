@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from ekiden.cli.evaluate_plan import DEFAULT_PLAN, folder_of, known_names
 from ekiden.cli.terminal import err, out, plain_table, print_json, say
@@ -15,6 +16,7 @@ from ekiden.cli.terminal import err, out, plain_table, print_json, say
 if TYPE_CHECKING:
     from ekiden.evaluation.experiment.phases import Evaluation
     from ekiden.evaluation.outcome import MetricOutcome, Outcome
+    from ekiden.evaluation.plan.model import Plan
 
 _PLAN = click.argument("plan", metavar=f"[PLAN={DEFAULT_PLAN}]", default=DEFAULT_PLAN, type=click.Path(path_type=Path))
 _FOLDER = click.option(
@@ -81,16 +83,21 @@ def _evaluation(plan: Path, folder: Path | None) -> "Evaluation":
     from ekiden.cli.loading import describe_model
     from ekiden.evaluation.experiment.phases import Evaluation
     from ekiden.evaluation.experiment.subjects import EngineSubjects
-    from ekiden.evaluation.plan.model import Plan
-    from ekiden.evaluation.plan.read import read_plan
 
-    def subjects(read: Plan, ledger_folder: Path) -> EngineSubjects:
+    def subjects(read: "Plan", ledger_folder: Path) -> EngineSubjects:
         return EngineSubjects(read, ledger_folder, describe=describe_model)
 
     def bar(label: str, total: int) -> Any:
         return progress(label, total, "runs")
 
-    return Evaluation(read_plan(plan, known_names()), plan, folder or folder_of(plan), subjects, bar=bar)
+    return Evaluation(read_plan_at(plan), plan, folder or folder_of(plan), subjects, bar=bar)
+
+
+def read_plan_at(path: Path) -> "Plan":
+    """Raises :class:`ekiden.errors.UserError` with all its faults."""
+    from ekiden.evaluation.plan.read import read_plan
+
+    return read_plan(path, known_names())
 
 
 def _tell(evaluation: "Evaluation", outcome: "Outcome", language: str, as_json: bool) -> int:
@@ -103,7 +110,7 @@ def _tell(evaluation: "Evaluation", outcome: "Outcome", language: str, as_json: 
     confirmed = outcome.label is Label.CONFIRMATORY or outcome.integrity
     page, _ = write_report(outcome, evaluation.folder if confirmed else evaluation.folder / "exploratory", [language])
     if as_json:
-        print_json(outcome)
+        print_json(msgspec.to_builtins(outcome))
     else:
         _print(outcome, language)
         say(f"\nThe report: {page}")

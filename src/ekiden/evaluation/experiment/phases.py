@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ekiden.engine.simulated import EngineSpeed
+from ekiden.errors import UserError
 from ekiden.evaluation.analysis.analyse import analyse
 from ekiden.evaluation.experiment.conduct import Conductor
 from ekiden.evaluation.experiment.curves import rate_chart
@@ -160,6 +161,8 @@ class Evaluation:
 
     def _outcome(self, split: Split, label: Label, lineage: dict[str, Any]) -> Outcome:
         due = due_in(self.plan, split)
+        if not self.store.finished(split):
+            raise UserError(f"nothing has been served of {self._plan_path} yet; do `ekiden evaluate run` or `confirm`")
         runs, prepared, registration = self.store.load(split), self._prepared(), registered(self.folder)
         # A against A has blocks of its own.
         noisy = {(run.workload, run.block) for run in runs if run.arm == AGAIN}
