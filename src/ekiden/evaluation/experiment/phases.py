@@ -97,7 +97,6 @@ class Evaluation:
         begun = confirm_of(self.folder)
         run_id = begun[0] if begun and not begun[1] else secrets.token_hex(4)
         with self._subjects() as subjects:
-            self._prepare(subjects)  # on dev: nothing is tuned on what confirms
             begin_confirm(self.folder, self._plan_path, run_id, basis_of(self.plan, subjects.lineage()))
             self._serve("confirm", subjects)
             lineage = subjects.lineage()
@@ -164,11 +163,13 @@ class Evaluation:
         if not self.store.finished(split):
             raise UserError(f"nothing has been served of {self._plan_path} yet; do `ekiden evaluate run` or `confirm`")
         runs, prepared, registration = self.store.load(split), self._prepared(), registered(self.folder)
-        # A against A has blocks of its own.
-        noisy = {(run.workload, run.block) for run in runs if run.arm == AGAIN}
-        integrity = check(self.folder, self._plan_path) if registration is not None else []
+        # A against A was served on dev, in blocks of its own.
+        dev = runs if split == "dev" else self.store.load(DEV)
+        noisy = {(run.workload, run.block) for run in dev if run.arm == AGAIN}
+        integrity = self._changed_tuning()
         told = None
         if registration is not None:
+            integrity += check(self.folder, self._plan_path)
             told = {
                 "digest": registration.digest,
                 "plan_digest": registration.plan_digest,
@@ -178,9 +179,9 @@ class Evaluation:
             }
         outcome = analyse(
             self.plan,
-            [run for run in runs if (run.workload, run.block) not in noisy],
+            [run for run in runs if split == "confirm" or (run.workload, run.block) not in noisy],
             label=label,
-            noise_runs=[run for run in self.store.load(DEV) if run.arm == AGAIN or (run.workload, run.block) in noisy],
+            noise_runs=[run for run in dev if (run.workload, run.block) in noisy],
             made={
                 spec.name: make(spec, split=split, block=0, seed=self.plan.confirm.seed).made
                 for spec in self.plan.workloads
@@ -198,6 +199,17 @@ class Evaluation:
         if missing and outcome.phase is not Phase.FAILED:
             outcome.phase = Phase.ERROR
         return outcome
+
+    def _changed_tuning(self) -> list[str]:
+        """What tuning chose stands in the journal; settings that are not those were put there later."""
+        entries, _ = self.store.journal.read()
+        told = next((entry.payload for entry in reversed(entries) if entry.event is Event.TUNED), {})
+        kept = {each.arm: each.chosen for each in self._prepared().tunings}
+        return [
+            f"the tuned settings of arm {arm} in {PREPARED} were edited: {kept.get(arm)} and not {told.get(arm)}"
+            for arm in sorted(told.keys() | kept.keys())
+            if told.get(arm) != kept.get(arm)
+        ]
 
     def _prepared(self) -> Prepared:
         path = self.folder / PREPARED

@@ -95,6 +95,17 @@ def test_a_plan_that_was_edited_is_refused_and_an_edited_result_is_shown(tmp_pat
     assert again.label is Label.EXPLORATORY
 
 
+def test_tuned_settings_that_are_edited_afterwards_are_shown(tmp_path):
+    trial, outcome = confirmed(tmp_path, plan_document({"continuous": SAME, "static": STATIC}))
+    assert not outcome.integrity
+    file = trial.folder / "prepared.json"
+    text, chosen = file.read_text(encoding="utf-8"), outcome.tuning[0].chosen["max_num_seqs"]
+    file.write_text(text.replace(f'"max_num_seqs":{chosen}}}', '"max_num_seqs":1}', 1), encoding="utf-8")
+    again = trial.evaluation().report()
+    assert any("static" in finding for finding in again.integrity)
+    assert again.label is Label.EXPLORATORY
+
+
 def test_an_exploratory_run_tells_the_noise_and_how_many_blocks_are_needed(tmp_path):
     made = plan_document({"continuous": SAME, "static": STATIC})
     made["dev_blocks"] = 4
@@ -103,4 +114,6 @@ def test_an_exploratory_run_tells_the_noise_and_how_many_blocks_are_needed(tmp_p
     assert outcome.label is Label.EXPLORATORY
     assert outcome.noise
     assert outcome.noise[0].blocks == 4
+    trial.register()
+    assert trial.evaluation().confirm().noise[0].blocks == 4, "the noise of dev stands in the confirmation too"
     assert outcome.blocks_needed
