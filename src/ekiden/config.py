@@ -292,9 +292,7 @@ class GuardConfig(_Section):
     guard_command: str | None = setting(
         None, "program that a page is given to as JSON on its standard input; split as a shell would, run without one"
     )
-    two_person: bool = setting(
-        False, "what a person must agree to needs two: keys of different names must approve it"
-    )
+    two_person: bool = setting(False, "what a person must agree to needs two: keys of different names must approve it")
 
     def __post_init__(self) -> None:
         _Section.__post_init__(self)
@@ -307,7 +305,9 @@ class GuardConfig(_Section):
         try:
             empty = self.guard_command is not None and not self.command
         except ValueError as error:
-            raise ConfigError(f"guard_command is {self.guard_command!r}: {error}; write a program and arguments") from None
+            raise ConfigError(
+                f"guard_command is {self.guard_command!r}: {error}; write a program and arguments"
+            ) from None
         _check(not empty, "guard_command is empty; write a program and its arguments")
 
     @property

@@ -17,9 +17,9 @@ Command = TypeVar("Command", bound=Any)
 
 def server_options(command: Command) -> Command:
     """Give a command ``--url`` and ``--api-key``; it gets ``url`` and ``key``."""
-    command = click.option(
-        "--api-key", "key", envvar="EKIDEN_API_KEY", help="key of scope admin (or EKIDEN_API_KEY)"
-    )(command)
+    command = click.option("--api-key", "key", envvar="EKIDEN_API_KEY", help="key of scope admin (or EKIDEN_API_KEY)")(
+        command
+    )
     return click.option(  # type: ignore[no-any-return]  # click's decorators keep the callable
         "--url", metavar="URL", default=DEFAULT_URL, show_default=True, help="address of the server"
     )(command)

@@ -132,6 +132,11 @@ class EngineClient(LastingStreams):
             return await self._ask(change, self._held.append)
         return await super().set_controls(change)
 
+    def restart(self, why: str) -> None:
+        if self._child is not None and self._child.ready and not self._stopping.is_set():
+            self._child.failure = self._child.failure or f"it was restarted: {why}"
+            self._child.process.kill()
+
     def _silent_for(self) -> float:
         """Seconds without a report while there is work."""
         ready = self._child is not None and self._child.ready

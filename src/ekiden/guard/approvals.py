@@ -116,7 +116,9 @@ def opened(
     return Approvals(_kept((*approvals.all, new)), number), new
 
 
-def voiced(approvals: Approvals, wanted: str, *, who: str, why: str, at: float, yes: bool) -> tuple[Approvals, Approval]:
+def voiced(
+    approvals: Approvals, wanted: str, *, who: str, why: str, at: float, yes: bool
+) -> tuple[Approvals, Approval]:
     """With one person's yes or no. Raises :class:`ApprovalError` for a settled one, and for a second yes of the same
     person."""
     approval = approvals.find(wanted)

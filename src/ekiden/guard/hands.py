@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
@@ -30,6 +31,9 @@ class Hands(Protocol):
     def apply(self, change: ControlChange) -> None:
         """Make a change. Raises :class:`NoAnswer`, and :class:`ekiden.state.controls.InvalidControls`."""
 
+    def restart(self, why: str) -> None:
+        """End the engine, so that another one goes on with its requests."""
+
 
 class EngineHands:
     """Those of an engine on an event loop, for other threads. ``loop`` gives that loop."""
@@ -45,6 +49,10 @@ class EngineHands:
 
     def controls(self) -> ControlState:
         return self._engine.controls()
+
+    def restart(self, why: str) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            self._loop().call_soon_threadsafe(self._engine.restart, why)
 
     def apply(self, change: ControlChange) -> None:
         asked = self._engine.set_controls(change)

@@ -1,6 +1,6 @@
-"""What the rungs in force ask of the engine's controls, as changes that expire unless they are renewed.
+"""Which changes of the controls the rungs in force need now. Pure.
 
-- A rule has one change in force, which replaces the one before. It holds for :data:`LEASE_SECONDS` and is renewed long
+- A rule has one change in force (:mod:`ekiden.guardrails.force`). It holds for :data:`LEASE_SECONDS` and is renewed long
   before: a guard that dies leaves nothing in force.
 - Each field belongs to the rule that raised a rung for it last. Only that rule's value is put in force and renewed, so
   that two rules which set one field do not take turns.
@@ -8,36 +8,19 @@
   rule that held it is down again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-import msgspec
-
-from ekiden.state.controls import ControlChange, ControlState, ControlValue, SetBy
+from ekiden.guardrails.actions import Values
+from ekiden.guardrails.force import Held
+from ekiden.state.controls import ControlState, SetBy
 
 LEASE_SECONDS: Final = 30.0
 RENEWAL_SECONDS: Final = 20.0
 """A change that has less than this left is renewed."""
-WHO: Final = "guard:"
-"""The guard's changes are in the names of its rules."""
-Values = dict[str, ControlValue]
 
-
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rule's rungs set, the lowest first, and why the newest was raised.
-
-    ``given_up``: the fields that a person has taken over.
-    """
-
-    rule: str
-    rungs: tuple[Values, ...] = ()
-    why: str = ""
-    given_up: frozenset[str] = frozenset()
-
-    @property
-    def values(self) -> Values:
-        """A higher rung's value of a field replaces a lower one's."""
-        return {name: value for rung in self.rungs for name, value in rung.items()}
+GivenUp = Mapping[str, tuple[str, ...]]
+"""The fields that persons have taken over, by the rule that held them."""
 
 
 class Sent(NamedTuple):
@@ -47,21 +30,23 @@ class Sent(NamedTuple):
     expires_at: float
 
 
-def given_up(held: Held, sent: Sent | None, state: ControlState, now: float) -> frozenset[str]:
-    """The fields of a rule's change that a person has set after it. ``now`` is of the engine's clock."""
-    if sent is None or sent.expires_at <= now:  # what persons have set may be older
-        return held.given_up
+def taken_over(sent: Mapping[str, Sent], state: ControlState, now: float) -> dict[str, tuple[str, ...]]:
+    """The fields of each rule's change that a person has set after it. ``now`` is of the engine's clock."""
     newest = {name: change for change in state.changes for name in change.values}
-    taken = {name for name in sent.values if name in newest and newest[name].set_by is SetBy.PERSON}
-    return held.given_up | taken
+    found: dict[str, tuple[str, ...]] = {}
+    for rule, there in sent.items():
+        if there.expires_at > now:  # else what persons have set may be older
+            taken = (name for name in there.values if name in newest and newest[name].set_by is SetBy.PERSON)
+            found[rule] = tuple(taken)
+    return {rule: names for rule, names in found.items() if names}
 
 
-def due(held: Sequence[Held], sent: Mapping[str, Sent], now: float) -> dict[str, Values]:
+def due(held: Held, given_up: GivenUp, sent: Mapping[str, Sent], now: float) -> dict[str, Values]:
     """The rules whose change is to be sent now, each with its values; none for one that has nothing in force any more.
 
     ``held`` is in the order in which the rules raised their rungs; ``now`` is of the engine's clock.
     """
-    asked = values_by_rule(held)
+    asked = values_by_rule(held, given_up)
     found: dict[str, Values] = {}
     for rule in {**asked, **sent}:
         values, there = asked.get(rule, {}), sent.get(rule)
@@ -73,27 +58,23 @@ def due(held: Sequence[Held], sent: Mapping[str, Sent], now: float) -> dict[str,
     return found
 
 
-def values_by_rule(held: Iterable[Held]) -> dict[str, Values]:
+def values_by_rule(held: Held, given_up: GivenUp) -> dict[str, Values]:
     """What each rule decides: a field that several set is that of the newest."""
-    rules = list(held)
-    owner = {name: each.rule for each in rules for name in each.values}
+    merged = {rule: _merged(rungs) for rule, rungs in held.items()}
+    owner = {name: rule for rule, values in merged.items() for name in values}
     return {
-        each.rule: {
-            name: value
-            for name, value in each.values.items()
-            if owner[name] == each.rule and name not in each.given_up
+        rule: {
+            name: value for name, value in values.items() if owner[name] == rule and name not in given_up.get(rule, ())
         }
-        for each in rules
+        for rule, values in merged.items()
     }
 
 
-def change_of(rule: str, values: Values, words: str, why: str, now: float) -> ControlChange:
-    """The one change that a rule has in force from now on."""
-    return ControlChange(
-        values={**values, "guard": words},
-        set_by=SetBy.SOFTWARE_RULE,
-        who=WHO + rule,
-        why=why,
-        expires_at=now + LEASE_SECONDS,
-        replaces=True,
-    )
+def raised(held: Held, rule: str) -> dict[str, tuple[Values, ...]]:
+    """The same with one rule as the newest."""
+    return {**{name: rungs for name, rungs in held.items() if name != rule}, rule: held[rule]}
+
+
+def _merged(rungs: Iterable[Values]) -> Values:
+    """A higher rung's value of a field replaces a lower one's."""
+    return {name: value for rung in rungs for name, value in rung.items()}
