@@ -20,9 +20,9 @@ def server_options(command: Command) -> Command:
     command = click.option("--api-key", "key", envvar="EKIDEN_API_KEY", help="key of scope admin (or EKIDEN_API_KEY)")(
         command
     )
-    return click.option(  # type: ignore[no-any-return]  # click's decorators keep the callable
-        "--url", metavar="URL", default=DEFAULT_URL, show_default=True, help="address of the server"
-    )(command)
+    return click.option("--url", metavar="URL", default=DEFAULT_URL, show_default=True, help="address of the server")(
+        command
+    )
 
 
 def ask(url: str, key: str | None, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

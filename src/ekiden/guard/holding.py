@@ -1,11 +1,11 @@
 """Which changes of the controls the rungs in force need now. Pure.
 
-- A rule has one change in force (:mod:`ekiden.guardrails.force`). It holds for :data:`LEASE_SECONDS` and is renewed long
-  before: a guard that dies leaves nothing in force.
+- A rule has one change in force (:mod:`ekiden.guardrails.force`). It holds for :data:`LEASE_SECONDS` and is renewed
+  long before: a guard that dies leaves nothing in force.
 - Each field belongs to the rule that raised a rung for it last. Only that rule's value is put in force and renewed, so
   that two rules which set one field do not take turns.
-- A person has the last word. A value that a person sets after the guard's stands: the guard gives the field up until the
-  rule that held it is down again.
+- A person has the last word. A value that a person sets after the guard's stands: the guard gives the field up until
+  the rule that held it is down again.
 """
 
 from collections.abc import Iterable, Mapping

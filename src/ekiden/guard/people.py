@@ -2,9 +2,9 @@
 reason, is in the ledger like the guard's own decisions, and can be undone: an override and a pause end, by themselves
 or by the person who ends them.
 
-Where the guard needs two persons, an override or a pause is asked for by one and comes into force when another one, with
-a key of another name, approves; an acknowledgement needs two. To end an override or a pause one is enough, as that puts
-back what the rules say.
+Where the guard needs two persons, an override or a pause is asked for by one and comes into force when another one,
+with a key of another name, approves; an acknowledgement needs two. To end an override or a pause one is enough, as that
+puts back what the rules say.
 """
 
 from collections.abc import Callable

@@ -3,9 +3,9 @@
 Rules:
 - What is decided is in the file (:mod:`ekiden.guard.kept`) before anything is done, and then in the ledger, by a change
   of the controls. While the engine cannot be asked, decisions wait for the next one. So none is lost.
-- It never harms serving. It runs on a thread of its own, takes at most :data:`MOST_SHARE` of a core (it looks less often
-  rather than take more), and what goes wrong in a look is counted, told by ``/metrics`` and ``/ready``, and tried again.
-  While looks fail nothing is renewed, so what was in force expires.
+- It never harms serving. It runs on a thread of its own, and looks less often rather than take more than
+  :data:`MOST_SHARE` of a core. What goes wrong in a look is counted, told by ``/metrics`` and ``/ready``, and tried
+  again. While looks fail nothing is renewed, so what was in force expires.
 - With ``watch`` everything is done but changing the engine: what would have been done is recorded and paged.
 - What persons do to it is in :mod:`ekiden.guard.people`.
 """
@@ -36,7 +36,8 @@ from ekiden.state.controls import ControlChange, Controls, InvalidControls, SetB
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0
-MAX_POLL_SECONDS: Final = 10.0
+MAX_POLL_SECONDS: Final = 4.0
+"""Under the ladder's ``STALE_SECONDS``, or no rule would ever fire."""
 MOST_SHARE: Final = 0.005
 """Of a core: a look that takes longer is followed by a longer pause, up to ``MAX_POLL_SECONDS``."""
 QUIET_SECONDS: Final = 60.0
@@ -88,7 +89,7 @@ class Guard:
         self._sent: dict[str, Sent] = {}
         self._refused: dict[str, Values] = {}
         self._outcomes: deque[tuple[WaitingPage, str | None]] = deque()
-        self._saved = (self.kept.numbered, 0)
+        self._saved: tuple[int, int, int] | None = None
         self._told_at = -float("inf")
         self.pager = Pager(channels, clock, lambda page, error: self._outcomes.append((page, error)))
         self.pager.take_up(self.kept.pages)
@@ -326,13 +327,14 @@ class Guard:
         )
 
     def _save(self) -> None:
-        self.kept.pages = self.pager.waiting()
-        state = (self.kept.numbered, hash(tuple((page.page.key, page.tries) for page in self.kept.pages)))
-        unrecorded = len(self.kept.unrecorded)
-        if (*state, unrecorded) == self._saved:
+        """Only where something has changed that must outlive the process."""
+        kept = self.kept
+        kept.pages = self.pager.waiting()
+        state = (kept.numbered, len(kept.unrecorded), sum(1 + page.tries for page in kept.pages))
+        if state == self._saved:
             return
         try:
-            self._file.save(self.kept)
-            self._saved = (*state, unrecorded)
+            self._file.save(kept)
+            self._saved = state
         except OSError as error:
             self._complain(f"what the guard decides cannot be kept over a restart: {error}")
