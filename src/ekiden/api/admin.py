@@ -106,6 +106,8 @@ class AdminRoutes:
         """Changes rules and limits from the next step on: what runs and waits goes on under the new ones."""
         caller = require_admin(request.scope)
         fields = await self.doors.read(PolicyAction, request, own=True)
+        if "guard" in fields.set:
+            raise invalid("set", "guard says what the guard does and cannot be set; POST /admin/guard changes that.")
         return JsonBytes(
             self._told(await self._set_controls(caller, fields.set, fields.reason, fields.expires_in_seconds))
         )

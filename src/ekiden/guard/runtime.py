@@ -89,7 +89,7 @@ class Guard:
         self._sent: dict[str, Sent] = {}
         self._refused: dict[str, Values] = {}
         self._outcomes: deque[tuple[WaitingPage, str | None]] = deque()
-        self._saved: tuple[int, int, int] | None = None
+        self._saved = self._mark()
         self._told_at = -float("inf")
         self.pager = Pager(channels, clock, lambda page, error: self._outcomes.append((page, error)))
         self.pager.take_up(self.kept.pages)
@@ -328,13 +328,16 @@ class Guard:
 
     def _save(self) -> None:
         """Only where something has changed that must outlive the process."""
-        kept = self.kept
-        kept.pages = self.pager.waiting()
-        state = (kept.numbered, len(kept.unrecorded), sum(1 + page.tries for page in kept.pages))
-        if state == self._saved:
+        self.kept.pages = self.pager.waiting()
+        if (mark := self._mark()) == self._saved:
             return
         try:
-            self._file.save(kept)
-            self._saved = state
+            self._file.save(self.kept)
+            self._saved = mark
         except OSError as error:
             self._complain(f"what the guard decides cannot be kept over a restart: {error}")
+
+    def _mark(self) -> tuple[int, int, int]:
+        """Differs when something has changed that must be kept."""
+        kept = self.kept
+        return kept.numbered, len(kept.unrecorded), sum(1 + page.tries for page in kept.pages)
