@@ -22,7 +22,7 @@ import msgspec
 from ekiden.guard.approvals import opened, withdrawn
 from ekiden.guard.files import StateFile
 from ekiden.guard.hands import Hands, NoAnswer
-from ekiden.guard.holding import LEASE_SECONDS, Sent, due, raised, taken_over
+from ekiden.guard.holding import LEASE_SECONDS, Sent, due, raised, taken_over, values_by_rule
 from ekiden.guard.kept import Decision, Kept
 from ekiden.guard.paging import Channel, Page, Pager, WaitingPage, told_of
 from ekiden.guard.senses import Sense
@@ -187,6 +187,8 @@ class Guard:
                     kept.ladder[name] = msgspec.structs.replace(state, overridden_until=until, overridden_by=who)
         kept.ladder, steps = step(self.rules, kept.ladder, self.readings, now)
         controls = self._hands.controls().controls
+        for values in values_by_rule(kept.held, kept.given_up).values():  # also where no engine has answered yet
+            controls = msgspec.structs.replace(controls, **values)
         for taken in steps:
             controls = self._take(taken, controls)
             outside += [(action, f"{taken.rule}: {taken.why}") for action in taken.actions if taken.up]
