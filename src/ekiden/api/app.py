@@ -67,6 +67,7 @@ _ERRORS: Final = {
     "403": "The API key is not for this",
     "404": "No such model or path",
     "408": "The deadline passed, or the body did not arrive",
+    "409": "What is asked does not fit the state of things, or has been done already",
     "413": "The body is too large",
     "415": "The body is not application/json",
     "429": "The tenant is over its own limits; see Retry-After",

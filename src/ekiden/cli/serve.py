@@ -98,7 +98,9 @@ def command(resolved: Resolved) -> None:
         started = True
         return app
 
-    status = serve(make_app, server, start=start, stop=stop, read_config=lambda: resolved.again().config)
+    status = serve(
+        make_app, server, start=start, stop=stop, read_config=lambda: resolved.again().config, hurry=engine.hurry
+    )
     raise click.exceptions.Exit(status)
 
 

@@ -197,8 +197,10 @@ class Pager:
             self._thread.join(seconds)
 
     def _run(self) -> None:
-        while not self._ending:
+        while True:
             pause = self.work()
+            if self._ending:  # after a last try
+                return
             self._wake.wait(max(0.05, pause))
             self._wake.clear()
 

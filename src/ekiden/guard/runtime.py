@@ -108,15 +108,18 @@ class Guard:
         self._thread = threading.Thread(target=self._run, name="ekiden-guard", daemon=True)
         self._thread.start()
 
-    def stop(self, seconds: float = 5.0) -> None:
+    def stop(self, seconds: float = 1.0) -> None:
         """Harmless when it was never started. What is in force expires with the engine, or in half a minute."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(seconds)
-        self.pager.stop()
-        with self.lock:
-            self._save()
-        self._sense.close()
+        self.pager.stop(seconds)
+        if self.lock.acquire(timeout=seconds):  # else it waits for an engine, and has saved what it decided
+            try:
+                self._save()
+                self._sense.close()
+            finally:
+                self.lock.release()
 
     def _run(self) -> None:
         while not self._stopping.wait(self._pause):
