@@ -55,9 +55,9 @@ class EngineHands:
             self._loop().call_soon_threadsafe(self._engine.restart, why)
 
     def apply(self, change: ControlChange) -> None:
-        asked = self._engine.set_controls(change)
+        asked = self._ask(change)
         try:
-            answer = asyncio.run_coroutine_threadsafe(asyncio.wait_for(asked, self._patience), self._loop())
+            answer = asyncio.run_coroutine_threadsafe(asked, self._loop())
         except RuntimeError as error:  # the loop has been closed
             asked.close()
             raise NoAnswer(str(error)) from error
@@ -66,3 +66,7 @@ class EngineHands:
         except (EngineDied, TimeoutError, concurrent.futures.CancelledError) as error:
             answer.cancel()
             raise NoAnswer(str(error) or "the engine has not answered in time") from error
+
+    async def _ask(self, change: ControlChange) -> None:
+        async with asyncio.timeout(self._patience):
+            await self._engine.set_controls(change)
