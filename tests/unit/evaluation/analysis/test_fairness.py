@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from ekiden.evaluation.analysis.fairness import MOST_POINTS, fairness, fairness_charts, jain_index
-from ekiden.evaluation.analysis.service import bound_of, difference, service_gap, services, tokens_in_flight
+from ekiden.evaluation.analysis.service import bound_of, service_gap, services, tokens_in_flight
+from ekiden.measure.service import difference
 from tests.unit.evaluation.analysis.made import plan
 from tests.unit.evaluation.analysis.served import OBJECTIVES, answer, run, steps
 
