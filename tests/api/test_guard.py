@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from ekiden.engine.async_engine import AsyncEngine
 from ekiden.evidence.reader import LedgerReader
 from ekiden.guard.hands import EngineHands
 from ekiden.guard.runtime import Guard
+from ekiden.guard.senses import LedgerSense
 from ekiden.guardrails.rules import Rules
 from ekiden.ledger.retention import runs_in
 from tests.api.conftest import Memory, assert_error
@@ -136,6 +138,48 @@ async def test_a_guard_that_fails_says_so_and_the_server_is_healthy(desk: Desk):
     health = await desk.core.http.get("/health")
     assert (health.status_code, health.content, health.headers["x-ekiden-guard"]) == (200, b"", "failing")
     assert "ZeroDivisionError: a fault of ours" in (await desk.get("/admin/guard"))["failure"]
+
+
+async def test_a_stalled_engine_is_seen_in_its_own_ledger_and_paged_for(tmp_path: Path):
+    """The whole way: the engine's turns, the ledger, the signal, the rule, the page, and down again."""
+    gate, channel, made = threading.Event(), FakeChannel(), list[Guard]()
+    gate.set()
+    loop = asyncio.get_running_loop()
+    config = Config(ledger=LedgerConfig(ledger_dir=str(tmp_path)))
+    stall = rule(
+        "stall", "page", signal="step_stall", threshold=0.5, clear_threshold=0.2, for_seconds=0.0,
+        step_seconds=0.1, cooldown_seconds=0.1,
+    )  # fmt: skip
+
+    def make_guard(engine: AsyncEngine) -> Guard:
+        rules = Rules(rules=(stall,))
+        sense = LedgerSense(rules.objectives)
+        hands = EngineHands(engine, lambda: loop, patience=0.05)
+        made.append(Guard(rules, hands, sense, mode="act", configured=controls_of(config), channels=[channel]))
+        return made[0]
+
+    async def look_until(rung: int) -> None:
+        async with asyncio.timeout(20):
+            while made[0].kept.ladder["stall"].rung != rung:
+                await asyncio.to_thread(made[0].look)
+                assert not made[0].failure, made[0].failure
+                await asyncio.sleep(0.02)
+
+    wait = lambda step: None if step < 20 else gate.wait(30) and None  # noqa: E731
+    async with real_core(config, record=True, make_guard=make_guard, before_step=wait) as core:
+        gate.clear()
+        call = asyncio.create_task(core.complete([1, 2, 3], max_tokens=60, ignore_eos=True))
+        await look_until(1)
+        made[0].pager.work()
+        (page,) = channel.taken
+        assert "step_stall is" in page.evidence
+        assert made[0].kept.unrecorded, "the engine that stalls has not answered"
+        gate.set()
+        assert (await call).json()["usage"]["completion_tokens"] == 60
+        await look_until(0)
+        await asyncio.to_thread(made[0].look)
+        assert made[0].kept.unrecorded == []
+        made[0].stop()
 
 
 async def test_persons_acknowledge_override_and_pause_by_name(desk: Desk, tmp_path: Path, caplog):

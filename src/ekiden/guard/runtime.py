@@ -4,13 +4,14 @@ Rules:
 - What is decided is in the file (:mod:`ekiden.guard.kept`) before anything is done, and then in the ledger, by a change
   of the controls. While the engine cannot be asked, decisions wait for the next one. So none is lost.
 - It never harms serving. It runs on a thread of its own, and looks less often rather than take more than
-  :data:`MOST_SHARE` of a core. What goes wrong in a look is counted, told by ``/metrics`` and ``/ready``, and tried
-  again. While looks fail nothing is renewed, so what was in force expires.
+  :data:`MOST_SHARE` of the machine. What goes wrong in a look is counted, told by ``/metrics`` and ``/ready``, and
+  tried again. While looks fail nothing is renewed, so what was in force expires.
 - With ``watch`` everything is done but changing the engine: what would have been done is recorded and paged.
 - What persons do to it is in :mod:`ekiden.guard.people`.
 """
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -39,12 +40,18 @@ POLL_SECONDS: Final = 1.0
 MAX_POLL_SECONDS: Final = 4.0
 """Under the ladder's ``STALE_SECONDS``, or no rule would ever fire."""
 MOST_SHARE: Final = 0.005
-"""Of a core: a look that takes longer is followed by a longer pause, up to ``MAX_POLL_SECONDS``."""
+"""Of the machine's processors, and never more than of four: it shares an interpreter with the HTTP side. A look that
+takes longer is followed by a longer pause, up to ``MAX_POLL_SECONDS``."""
 QUIET_SECONDS: Final = 60.0
 _HELD_AFTER_PAUSE: Final = 2.0
 _LATE_SECONDS: Final = 10.0
 GUARD: Final = "guard"
 ACKNOWLEDGE: Final = "acknowledge"
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Guard:
@@ -97,7 +104,9 @@ class Guard:
         """Why the newest look failed; empty when it did not."""
         self.looks_total = self.steps_total = self.failures_total = 0
         self.seconds_total = 0.0
-        self._pause = POLL_SECONDS
+        self._cores = cores()
+        self.pause_seconds = POLL_SECONDS
+        """Until the next look."""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -122,7 +131,7 @@ class Guard:
                 self.lock.release()
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._pause):
+        while not self._stopping.wait(self.pause_seconds):
             self.look()
 
     @property
@@ -151,7 +160,7 @@ class Guard:
         took = self._cpu() - started
         self.looks_total += 1
         self.seconds_total += took
-        self._pause = min(MAX_POLL_SECONDS, max(POLL_SECONDS, took / MOST_SHARE))
+        self.pause_seconds = min(MAX_POLL_SECONDS, max(POLL_SECONDS, took / (MOST_SHARE * min(self._cores, 4))))
 
     def _complain(self, message: str) -> None:
         if time.monotonic() - self._told_at >= QUIET_SECONDS:

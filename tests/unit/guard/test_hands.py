@@ -71,9 +71,7 @@ def test_a_loop_that_has_been_closed_is_no_answer() -> None:
 async def test_its_threads_begin_and_end() -> None:
     engine, loop = Engine(make_tokenizer()), asyncio.get_running_loop()
     rules = Rules(rules=(rule("slow", "page"),))
-    guard = Guard(
-        rules, EngineHands(engine, lambda: loop), FakeSense(), mode="act", configured=CONFIGURED, channels=[]
-    )
+    guard = Guard(rules, EngineHands(engine, lambda: loop), FakeSense(), mode="act", configured=CONFIGURED, channels=[])
     guard.stop()
     guard.start()
     assert guard._thread is not None

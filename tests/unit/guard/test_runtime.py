@@ -194,11 +194,11 @@ def test_a_file_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pyt
 def test_a_look_that_takes_long_is_followed_by_a_longer_pause_in_which_rules_still_fire() -> None:
     desk = Desk(SHRINK)
     used = iter([0.0, 0.002, 0.0, 0.01, 0.0, 9.0])
-    desk.guard._cpu = lambda: next(used)  # type: ignore[method-assign]
+    desk.guard._cpu, desk.guard._cores = lambda: next(used), 1
     pauses = []
     for _ in range(3):
         desk.guard.look()
-        pauses.append(desk.guard._pause)
+        pauses.append(desk.guard.pause_seconds)
     assert pauses == [POLL_SECONDS, 2.0, MAX_POLL_SECONDS]
     assert MAX_POLL_SECONDS < STALE_SECONDS
 
