@@ -288,7 +288,7 @@ class Guard:
         try:
             for decision in tuple(kept.unrecorded):
                 rule, why = decision.rule, self._reason(decision)
-                if rule in wanted and newest[rule] == decision.number:
+                if rule in wanted and newest.get(rule) == decision.number:
                     self._put(rule, wanted.pop(rule), why, now)
                 else:
                     self._record(decision, why, now)

@@ -228,6 +228,16 @@ def test_an_acknowledgement_is_asked_for_and_given_by_name() -> None:
         desk.people.acknowledge("fast", "anna", "again")
 
 
+def test_an_acknowledgement_that_comes_when_a_change_is_to_be_renewed_is_recorded_beside_it() -> None:
+    desk = Desk(rule("slow", "shrink_batch", "require_acknowledgement"))
+    desk.looks(9, **SLOW)
+    desk.clock.now += LEASE_SECONDS / 2
+    desk.people.acknowledge("slow", "anna", "seen")
+    assert [told.split(":")[0] for told in desk.told[-2:]] == ["anna slow", "guard"]
+    assert "still in force" in desk.told[-1]
+    assert desk.guard.kept.unrecorded == []
+
+
 def test_an_override_takes_a_rule_out_of_force_at_once_and_ends() -> None:
     desk = Desk(rule("slow", "shrink_batch", "require_acknowledgement"))
     desk.looks(20, **SLOW)
