@@ -54,20 +54,27 @@ def shipped(*names: str, ttft: float = 2.0, tpot: float = 0.06) -> Rules:
 
 
 def load(
-    rate: float, begin: float, end: float, *, output: int = 24, prompt: int = 32, tenant: str = "ours", seed: int = 1
+    rate: float,
+    begin: float,
+    end: float,
+    *,
+    output: int = 24,
+    prompt: int = 32,
+    tenant: str = "ours",
+    together: int = 1,
 ) -> list[Request]:
-    """Requests at even distances; prompts and answers vary by half."""
-    chance = random.Random(f"{tenant} {begin} {seed}")
+    """Requests at even distances, or so many together; prompts and answers vary by half."""
+    chance = random.Random(f"{tenant} {begin} {together}")
     made = []
     for number in range(round((end - begin) * rate)):
         length = max(2, round(output * chance.uniform(0.5, 1.5)))
         tokens = [chance.randrange(1, 900) for _ in range(max(2, round(prompt * chance.uniform(0.5, 1.5))))]
         made.append(
             Request(
-                request_id=f"{tenant}-{begin:g}-{number}",
+                request_id=f"{tenant}-{begin:g}-{together}-{number}",
                 prompt_token_ids=tuple(tokens),
                 sampling=SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True),
-                arrival_time=begin + number / rate,
+                arrival_time=begin + number // together * together / rate,
                 tenant=tenant,
             )
         )
@@ -331,7 +338,7 @@ class Guarded:
             self._renewed[taken.rule] = now
             if taken.up and "restart" in taken.actions:
                 self._restart_asked = True
-            if taken.up and "page" in taken.actions and self._repairs_after is not None:
+            if taken.pages and self._repairs_after is not None:
                 self._events.append((now + self._repairs_after, _repair(taken.rule)))
         for name, stood in self.state.items():
             if stood.rung and now - self._renewed[name] >= EXPIRY / 2:

@@ -120,7 +120,7 @@ ACTIONS: Final[dict[str, Action]] = {
     "shed_tenant": Action("the tenant is held to an equal share (429)", _ENDS, _shed_tenant, "subject"),
     "order_fair": Action("waiting requests join in the order `fair`", _ENDS, _order_fair),
     "fall_back": Action("a simpler batching policy: static, then sequential", _ENDS, _fall_back),
-    "go_back": Action("the rules last known to be good are in force again", _ENDS, _go_back),
+    "go_back": Action("the rules last known to be good are in force again", "a person acknowledges", _go_back),
     "page": Action("a person is paged", "nothing is in force"),
     "require_acknowledgement": Action("nothing is taken back until a person acknowledges", "a person acknowledges"),
     "restart": Action("the engine is restarted and goes on with its requests", "nothing is in force"),

@@ -7,7 +7,8 @@ A rule on rung ``n`` has its first ``n`` actions in force.
 - Down: the value is clear for ``cooldown_seconds`` without a break, and again so long for each further rung. Each time
   that the rule comes back soon, the cool-down doubles, up to 16 times.
 - Between the two thresholds nothing changes and both times begin anew, so a value that swings there moves nothing.
-- From ``require_acknowledgement`` on, nothing is taken back until a person acknowledges.
+- From ``require_acknowledgement`` on, nothing is taken back until a person acknowledges; so too from ``go_back`` on,
+  since what it takes out of force is still asked for and would come back.
 - A person's override takes a rule down at once, and holds it there until it expires.
 - Time that was not looked at proves nothing: after a pause of ``STALE_SECONDS``, and while a signal cannot be read, the
   times begin anew. What is in force stays.
@@ -24,6 +25,7 @@ from ekiden.guardrails.rules import Rule, Rules
 
 STALE_SECONDS: Final = 5.0
 MOST_DOUBLINGS: Final = 4
+_HOLDING: Final = frozenset({"require_acknowledgement", "go_back"})
 FORGET_COOLDOWNS: Final = 32.0
 """A rule that has been down for so many cool-downs is as if it had never fired."""
 
@@ -72,10 +74,17 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     reading: Reading
     why: str
+    asks_person: bool = False
+    """From this step on the rule waits for a person, who is to be told even if no ``page`` is among the actions."""
 
     @property
     def up(self) -> bool:
         return self.after > self.before
+
+    @property
+    def pages(self) -> bool:
+        """Whether a person is to be paged because of it."""
+        return self.up and (self.asks_person or "page" in self.actions)
 
 
 def step(rules: Rules, state: LadderState, readings: Readings, now: float) -> tuple[dict[str, RuleState], list[Step]]:
@@ -103,7 +112,7 @@ def override(state: LadderState, rule: str, who: str, until: float | None) -> di
 
 def waits_for_person(rule: Rule, state: RuleState) -> bool:
     """Whether the rule may not come down until somebody acknowledges."""
-    return "require_acknowledgement" in rule.actions[: state.rung] and state.acknowledged_by is None
+    return state.acknowledged_by is None and not _HOLDING.isdisjoint(rule.actions[: state.rung])
 
 
 def in_words(rules: Rules, state: LadderState) -> str:
@@ -184,6 +193,7 @@ def _move(
         at=now,
         reading=reading,
         why=why,
+        asks_person=up and not _HOLDING.isdisjoint(actions) and state.acknowledged_by is None,
     )
     moved = msgspec.structs.replace(
         state,

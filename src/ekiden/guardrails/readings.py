@@ -33,7 +33,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
     slow burn rate ``long``."""
 
     near: float = 10.0
-    short: float = 60.0
+    short: float = 30.0
     long: float = 300.0
 
 
