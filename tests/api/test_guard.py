@@ -24,15 +24,15 @@ from ekiden.guardrails.rules import Rules
 from ekiden.ledger.retention import runs_in
 from tests.api.conftest import Memory, assert_error
 from tests.api.real_core import RealCore, real_core
-from tests.unit.guard.desk import FakeChannel, FakeSense, rule
+from tests.unit.guard.desk import Clock, FakeChannel, FakeSense, rule
 
 
 class Desk:
     """Two persons with keys, a user without, the guard and the server."""
 
-    def __init__(self, core: RealCore, guard: Guard, sense: FakeSense, keys: dict[str, str]) -> None:
+    def __init__(self, core: RealCore, guard: Guard, sense: FakeSense, keys: dict[str, str], clock: Clock) -> None:
         self.core, self.guard, self.sense, self.keys = core, guard, sense, keys
-        self.clock = 0.0
+        self.clock = clock
 
     def headers(self, who: str) -> dict[str, str]:
         return {"authorization": f"Bearer {self.keys[who]}"}
@@ -49,7 +49,7 @@ class Desk:
     async def looks(self, count: int, **signals: float) -> None:
         self.sense.values = dict(signals) or self.sense.values
         for _ in range(count):
-            self.clock += 1.0
+            self.clock.now += 1.0
             await asyncio.to_thread(self.guard.look)
             assert not self.guard.failure, self.guard.failure
 
@@ -65,7 +65,7 @@ async def desk_of(tmp_path: Path, *, two_person: bool = False, live: bool = Fals
             keys[name], digest = new_key()
             file.write(f'[[keys]]\nname = "{name}"\nhash = "{digest}"\nscopes = {scopes}\n')
     config = Config(server=ServerConfig(api_keys_file=str(path)), ledger=LedgerConfig(ledger_dir=str(tmp_path / "l")))
-    sense, made = FakeSense(), list[Guard]()
+    sense, made, clock = FakeSense(), list[Guard](), Clock()
     loop = asyncio.get_running_loop()
 
     def make_guard(engine: AsyncEngine) -> Guard:
@@ -79,14 +79,14 @@ async def desk_of(tmp_path: Path, *, two_person: bool = False, live: bool = Fals
                 configured=controls_of(config),
                 channels=[FakeChannel()],
                 two_person=two_person,
-                clock=lambda: 1.7e9 + desk.clock,
+                clock=clock.unix,
                 server="127.0.0.1:8000",
             )
         )
         return made[0]
 
     async with real_core(config, record=True, live=live, make_guard=make_guard) as core:
-        desk = Desk(core, made[0], sense, keys)
+        desk = Desk(core, made[0], sense, keys, clock)
         yield desk
 
 
@@ -165,7 +165,10 @@ async def test_a_stalled_engine_is_seen_in_its_own_ledger_and_paged_for(tmp_path
                 assert not made[0].failure, made[0].failure
                 await asyncio.sleep(0.02)
 
-    wait = lambda step: None if step < 20 else gate.wait(30) and None  # noqa: E731
+    def wait(step: int) -> None:
+        if step >= 20:
+            gate.wait(30)
+
     async with real_core(config, record=True, make_guard=make_guard, before_step=wait) as core:
         gate.clear()
         call = asyncio.create_task(core.complete([1, 2, 3], max_tokens=60, ignore_eos=True))

@@ -17,9 +17,9 @@ _PATH = "/admin/approvals"
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def command(approval: str | None, refuse: bool, reason: str | None, url: str, key: str | None, as_json: bool) -> None:
-    """Approve or refuse what waits for a person's yes: a guard's step, an override, a release.
+    """Approve or refuse what waits for a person's yes.
 
-    Without ID the approvals are listed. A server with --two-person needs two keys of different names.
+    That may be a guard's step, an override or a release. Without ID the approvals are listed. A server with --two-person needs two keys of different names.
     """
     if approval is None:
         if refuse or reason:

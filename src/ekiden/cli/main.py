@@ -32,7 +32,7 @@ COMMANDS = {
     "top": ("ekiden.cli.top", "Watch a running engine: slots, queue, KV blocks, pace, tenants, rules in force."),
     "guard": ("ekiden.cli.guard", "See what a server's guard holds in force; acknowledge, override, pause it."),
     "policy": ("ekiden.cli.policy", "See and change the rules of a running server; drain it, pause or end a request."),
-    "approve": ("ekiden.cli.approve", "Approve or refuse what waits for a person's yes: a guard's step, an override, a release."),
+    "approve": ("ekiden.cli.approve", "Approve or refuse what waits for a person's yes."),
     "export": ("ekiden.cli.export", "Write a recorded run as Parquet tables or OpenTelemetry spans."),
     "lineage": ("ekiden.cli.lineage", "Say what made a run or a report, and what differs between two."),
     "replay": ("ekiden.cli.replay", "Run a record again and compare every decision, or ask what would have been."),

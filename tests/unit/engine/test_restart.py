@@ -1,5 +1,7 @@
 """An engine that is restarted from outside: its requests go on, and the ledger says why it ended."""
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +24,7 @@ async def test_a_restart_is_recorded_with_its_reason_and_changes_no_token(tmp_pa
         stream, tokens = client.generate(request), list[int]()
         async for update in stream:
             tokens += update.token_ids
-            if client.restarts == 0 and _recorded(client.ledger_path):
+            if client.restarts == 0 and len(tokens) % 50 == 0 and _recorded(client.ledger_path):
                 client.restart("stall: step_stall is 9 s")
         assert tokens == expected(request, 3_000)
         assert client.restarts == 1
@@ -46,3 +48,26 @@ def _recorded(run: Path | None) -> bool:
     assert run is not None
     with LedgerReader(run) as reader:
         return bool(reader.live_requests())
+
+
+async def test_a_wedged_engine_is_replaced_and_its_ledger_says_that_it_was_wedged(tmp_path: Path) -> None:
+    config = replace(make_config(), ledger=LedgerConfig(ledger_dir=str(tmp_path)))
+    client = EngineClient(make_fake_engine, config, wedge_timeout=0.5)
+    await client.start()
+    try:
+        request, stopped = make_request("r", max_tokens=3_000), False
+        stream, tokens = client.generate(request), list[int]()
+        async for update in stream:
+            tokens += update.token_ids
+            if not stopped and len(tokens) % 50 == 0 and _recorded(client.ledger_path):
+                assert client.pid is not None
+                os.kill(client.pid, signal.SIGSTOP)
+                stopped = True
+        assert tokens == expected(request, 3_000)
+    finally:
+        await client.stop()
+    *_, first = runs_in(tmp_path)
+    with LedgerReader(first) as reader:
+        (end,) = reader.all_ends()
+        assert end.reason == "engine_ended"
+        assert "took no step for" in str(end_detail_of(end).message)
