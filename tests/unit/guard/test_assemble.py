@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from ekiden.build.config_sources import all_settings, resolve
+from ekiden.cli import own_server
+from ekiden.cli.main import main
 from ekiden.config import Config, ConfigError, GuardConfig, LedgerConfig, ServerConfig
+from ekiden.errors import UserError
 from ekiden.guard.approvals import MAX_OPEN, MAX_SETTLED, Approval, ApprovalError, Approvals, opened, voiced
 from ekiden.guard.assemble import read_rules, state_path
 from ekiden.guardrails.rules import RulesError
@@ -45,6 +48,21 @@ def test_the_state_is_kept_for_each_address() -> None:
     assert state_path(Config(server=ServerConfig(port=0))) is None
     named = Config(server=ServerConfig(port=0), guard=GuardConfig(guard_state="/var/guard.json"))
     assert state_path(named) == Path("/var/guard.json")
+
+
+def test_a_server_that_a_command_starts_for_itself_has_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not [name for name in own_server._variables(Config(guard=GuardConfig(guard="act"))) if "GUARD" in name]
+    started: list[Config] = []
+
+    def start(config: Config) -> None:
+        started.append(config)
+        raise UserError("that is enough")
+
+    monkeypatch.setattr(own_server, "own_server", start)
+    monkeypatch.setattr("ekiden.cli.loading.find_model", lambda config: None)
+    monkeypatch.setenv("EKIDEN_GUARD", "act")
+    assert main(["chat"]) == 2
+    assert [config.guard.guard for config in started] == ["off"]
 
 
 def test_rules_are_read_where_the_guard_is_on(tmp_path: Path) -> None:
