@@ -274,6 +274,7 @@ class Guarded:
             if self._restart_asked:
                 self._restart()
         self._reader.close()
+        self._writer.write()
         self._writer.close()
         return self
 

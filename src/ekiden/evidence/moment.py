@@ -17,7 +17,8 @@ from ekiden.state.request import FinishReason, RefusalReason
 
 MOST_TURNS: Final = 2_048
 MOST_REQUESTS: Final = 2_048
-"""Of those that ended in the near window, and of those looked at for who was in the engine at a past moment."""
+"""Of those that ended in the near window, and of those that ended after a past moment and are looked at for who was in
+the engine then."""
 MOST_ENDS: Final = 8_192
 """Of the requests whose ends are counted over the long window."""
 SAMPLE: Final = 256
@@ -57,7 +58,8 @@ class StepRow(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request as it stood. Times are microseconds of the run; None for what had not happened by then."""
+    """A request as it stood. Times are microseconds of the run; None for what had not happened by then. ``carried``: the
+    tokens that it brought from an engine that had ended; then ``first`` is its arrival, since it had its first token."""
 
     request: int
     tenant: str
@@ -127,7 +129,7 @@ def _read(rows: "_Rows", at: float | None, objectives: Objectives, windows: Wind
     last = rows.steps((upto,))[0]
     short = rows.turn_by(now - round(windows.short * 1e6) - 1, first, upto) + 1
     long = rows.turn_by(now - round(windows.long * 1e6) - 1, first, upto) + 1
-    requests = rows.requests(begin, upto, present=upto == newest, waiting=last.waiting, running=last.running)
+    requests = rows.requests(begin, upto, present=upto == newest)
     stride = max(1, (begin - first) // SAMPLE)
     return Moment(
         at=now,
@@ -181,7 +183,7 @@ class _Rows:
     def steps_between(self, first: int, last: int) -> list[StepRow]:
         return [StepRow(*row) for row in self._all(f"{_STEP} WHERE turn BETWEEN ? AND ? ORDER BY turn", first, last)]
 
-    def requests(self, begin: int, upto: int, *, present: bool, waiting: int, running: int) -> list[Asked]:
+    def requests(self, begin: int, upto: int, *, present: bool) -> list[Asked]:
         """Those in the engine after turn ``upto``, and those that ended since turn ``begin``."""
         sql = (
             f"SELECT {_ASKED}, n.at, n.reason, n.output_tokens, n.admitted, n.first_token FROM ends n "  # noqa: S608
@@ -192,8 +194,8 @@ class _Rows:
             numbers = [number for (number,) in self._all("SELECT request FROM live")]
             found += self._live(numbers)
         else:
-            found += self._live_then(upto, waiting + running)
-        return sorted(found)
+            found += self._live_then(upto)
+        return sorted(each._replace(first=each.arrival) if each.carried else each for each in found)
 
     def _live(self, numbers: list[int]) -> list[Asked]:
         """Requests without an end, with what had happened to them."""
@@ -209,34 +211,26 @@ class _Rows:
         rows = self._all(f"SELECT {_ASKED} FROM requests r WHERE r.request IN ({marks})", *numbers)  # noqa: S608
         return [Asked(*row, None, None, 0, *(times.get((row[0], kind)) for kind in kinds)) for row in rows]
 
-    def _live_then(self, upto: int, wanted: int) -> list[Asked]:
-        """Those that were in the engine after a turn: looked for from the newest arrival backwards, until as many are
-        found as the turn's row tells of."""
+    def _live_then(self, upto: int) -> list[Asked]:
+        """Those that were in the engine after a turn: of the arrivals until then those that are in it now, and those
+        among the next ``MOST_REQUESTS`` ends."""
         ((newest,),) = self._all("SELECT coalesce(max(request), 0) FROM requests")
         sql = "SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1"
         number = bisect_right(range(1, newest + 1), upto, key=lambda request: self._all(sql, request)[0][0])
-        then = self.end_of(upto)
         sql = (
-            f"SELECT {_ASKED}, n.turn, n.at, n.reason, n.output_tokens, n.admitted, n.first_token FROM requests r "  # noqa: S608
-            "LEFT JOIN ends n ON n.request = r.request WHERE r.request <= ? ORDER BY r.request DESC LIMIT ?"
+            f"SELECT {_ASKED}, NULL, NULL, 0, n.admitted, n.first_token FROM "  # noqa: S608
+            "(SELECT * FROM ends WHERE turn > ? ORDER BY turn LIMIT ?) n JOIN requests r ON r.request = n.request "
+            "WHERE r.request <= ?"
         )
-        endless: list[int] = []
-        found: list[Asked] = []
-        for row in self._all(sql, number, MOST_REQUESTS) if wanted else ():
-            if len(found) + len(endless) >= wanted:
-                break
-            *asked, end_turn, _, _, _, admitted, first = row
-            if end_turn is None:
-                endless.append(row[0])
-            elif end_turn > upto:
-                known = (None if at is None or at > then else at for at in (admitted, first))
-                found.append(Asked(*asked, None, None, 0, *known))
-        return found + [
+        found = [Asked(*row) for row in self._all(sql, upto, MOST_REQUESTS, number)]
+        found += self._live([live for (live,) in self._all("SELECT request FROM live WHERE request <= ?", number)])
+        then = self.end_of(upto)
+        return [
             each._replace(
                 admitted=None if each.admitted is None or each.admitted > then else each.admitted,
                 first=None if each.first is None or each.first > then else each.first,
             )
-            for each in self._live(endless)
+            for each in found
         ]
 
     def settled_by_tenant(self, first: int, last: int, objectives: Objectives) -> dict[str, Settled]:
