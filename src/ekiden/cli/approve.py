@@ -19,8 +19,8 @@ _PATH = "/admin/approvals"
 def command(approval: str | None, refuse: bool, reason: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Approve or refuse what waits for a person's yes.
 
-    That may be a guard's step, an override or a release. Without ID the approvals are listed. A server with --two-person
-    needs two keys of different names.
+    That may be a guard's step, an override or a release. Without ID the approvals are listed. A server with
+    --two-person needs two keys of different names.
     """
     if approval is None:
         if refuse or reason:
