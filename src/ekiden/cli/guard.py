@@ -6,14 +6,18 @@ from typing import Any
 import click
 
 from ekiden.cli.asking import ask, server_options
+from ekiden.cli.lazy import LazyGroup
 from ekiden.cli.terminal import print_json, say
 
 _PATH = "/admin/guard"
+_ON_RECORDS = {
+    "lead": ("ekiden.cli.guard_replay", "Try the guard's rules on a record: what each would have done, and when."),
+}
 _reason = click.option("--reason", required=True, metavar="TEXT", help="why; it is recorded with the name of your key")
 _json = click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy=_ON_RECORDS)
 def command() -> None:
     """See what a server's guard holds in force; acknowledge, override, pause it.
 
