@@ -9,6 +9,7 @@ be checked without a model is checked when a section is created, and raises :cla
 import ipaddress
 import json
 import re
+import shlex
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -271,6 +272,51 @@ class LedgerConfig(_Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuardConfig(_Section):
+    guard: str = setting(
+        "off",
+        "watch for harm by rules: act changes the engine's controls before it is done, watch only records and pages "
+        "what it would have done",
+        choices=("off", "watch", "act"),
+    )
+    guard_rules: str | None = setting(None, "TOML file of the guard's rules; default: those that Ekiden carries")
+    guard_state: str | None = setting(
+        None, "file that keeps what the guard has decided over a restart; default: in the folder of the recorded runs"
+    )
+    guard_webhook: str | None = setting(
+        None,
+        "URL to which a page is sent as JSON by POST",
+        form=(r"https?://[^/\s]+(/\S*)?", "a URL such as https://example.org/pages"),
+    )
+    guard_webhook_key: str | None = setting(None, "bearer token sent with it")
+    guard_command: str | None = setting(
+        None, "program that a page is given to as JSON on its standard input; split as a shell would, run without one"
+    )
+    two_person: bool = setting(False, "what a person must agree to needs two: keys of different names must approve it")
+
+    def __post_init__(self) -> None:
+        _Section.__post_init__(self)
+        for name in ("guard_rules", "guard_webhook", "guard_command"):
+            given = getattr(self, name)
+            _check(
+                given is None or self.guard != "off",
+                f"{name} is given and guard is off; add --guard act (or watch), or leave {name} out",
+            )
+        try:
+            empty = self.guard_command is not None and not self.command
+        except ValueError as error:
+            raise ConfigError(
+                f"guard_command is {self.guard_command!r}: {error}; write a program and arguments"
+            ) from None
+        _check(not empty, "guard_command is empty; write a program and its arguments")
+
+    @property
+    def command(self) -> list[str]:
+        """The program of ``guard_command`` and its arguments; empty where none is given."""
+        return shlex.split(self.guard_command or "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
@@ -279,6 +325,7 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
     tenants: dict[str, TenantLimits] = field(default_factory=dict)
     """What ``limits.tenants_file`` holds; whoever resolves the settings reads it."""
 
@@ -289,6 +336,11 @@ class Config:
             self.scheduler.max_num_batched_tokens >= least,
             f"max_num_batched_tokens is {self.scheduler.max_num_batched_tokens}; with max_num_seqs "
             f"{self.scheduler.max_num_seqs} and block_size {self.cache.block_size} it must be at least {least}",
+        )
+        _check(
+            self.guard.guard == "off" or self.ledger.ledger,
+            f"guard is {self.guard.guard} and ledger is false; the guard reads the ledger: leave out --no-ledger, or "
+            "say --guard off",
         )
 
 

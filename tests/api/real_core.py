@@ -18,6 +18,7 @@ from ekiden.config import Config
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import BuiltEngine, EngineParts
+from ekiden.guard.runtime import Guard
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.sampling.sampler import Sampler
 from ekiden.sampling.structured import GrammarCompiler
@@ -91,6 +92,7 @@ async def real_core(
     live: bool = False,
     record: bool = False,
     vocab_size: int = VOCAB_SIZE,
+    make_guard: Callable[[AsyncEngine], Guard] | None = None,
 ) -> AsyncIterator[RealCore]:
     """``live`` starts a real server; otherwise the client talks to the application in memory.
 
@@ -103,7 +105,9 @@ async def real_core(
     built = build_engine(parts, config, record=record)
     async with AsyncEngine(built) as engine:
         assert parts.tokenizer is not None
-        app = create_app(engine, parts.tokenizer, ChatTemplate(TEMPLATE), config)
+        app = create_app(
+            engine, parts.tokenizer, ChatTemplate(TEMPLATE), config, guard=make_guard and make_guard(engine)
+        )
         if not live:
             async with memory_client(app) as http:
                 yield RealCore(engine, built, runner, app, http, "http://test")

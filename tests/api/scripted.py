@@ -130,6 +130,9 @@ class ScriptedEngine:
     async def resume(self, request_id: str, by: str | None = None) -> None:
         self.commands.append(("resume", request_id))
 
+    def restart(self, why: str) -> None:
+        self.commands.append(("restart", why))
+
     def controls(self) -> ControlState:
         return self.in_force.state
 

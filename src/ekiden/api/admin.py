@@ -86,10 +86,13 @@ class AdminRoutes:
         caller, flight = require_admin(request.scope), self.doors.generation.flight
         fields = await self.doors.read(DrainAction, request, own=True)
         flight.closing = fields.draining is not False  # at once, though a step may take long
+        state = "closed" if flight.closing else "opened"
         call = asyncio.ensure_future(self._set_controls(caller, {"draining": flight.closing}))
 
         def settled(call: "asyncio.Future[ControlState]") -> None:
             flight.closing = None
+            if not call.cancelled() and (error := call.exception()) is not None:
+                logger.warning("admin %s: the server was not %s: %s", caller.name, state, error)
 
         call.add_done_callback(settled)
         await asyncio.wait({call}, timeout=DRAIN_SECONDS)
@@ -106,6 +109,8 @@ class AdminRoutes:
         """Changes rules and limits from the next step on: what runs and waits goes on under the new ones."""
         caller = require_admin(request.scope)
         fields = await self.doors.read(PolicyAction, request, own=True)
+        if "guard" in fields.set:
+            raise invalid("set", "guard says what the guard does and cannot be set; POST /admin/guard changes that.")
         return JsonBytes(
             self._told(await self._set_controls(caller, fields.set, fields.reason, fields.expires_in_seconds))
         )

@@ -26,6 +26,7 @@ from ekiden.api.doors.door import Door, Doors
 from ekiden.api.errors import ApiError, not_found, refusal_of, speaks_messages
 from ekiden.api.flight import Flight
 from ekiden.api.generation import AnswerWriter, Generation
+from ekiden.api.guard_routes import ApprovalAction, GuardAction, GuardRoutes
 from ekiden.api.identity import IdentityMiddleware
 from ekiden.api.ignored import HEADER, IgnoredFields
 from ekiden.api.json_schema import TEXT, any_of, closed_object
@@ -37,6 +38,8 @@ from ekiden.api.text import ModelText
 from ekiden.api.tokenize_routes import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, tokenizer_info
 from ekiden.config import Config, ServerConfig
 from ekiden.engine.interface import Engine, Health
+from ekiden.guard.people import People
+from ekiden.guard.runtime import Guard
 from ekiden.models.chat_template import ChatTemplate
 from ekiden.models.tokenizer import Tokenizer
 from ekiden.sampling.structured import GrammarCompiler
@@ -64,6 +67,7 @@ _ERRORS: Final = {
     "403": "The API key is not for this",
     "404": "No such model or path",
     "408": "The deadline passed, or the body did not arrive",
+    "409": "What is asked does not fit the state of things, or has been done already",
     "413": "The body is too large",
     "415": "The body is not application/json",
     "429": "The tenant is over its own limits; see Retry-After",
@@ -77,16 +81,18 @@ def create_app(
     chat_template: ChatTemplate | None,
     config: Config,
     generation_defaults: SamplingParams | None = None,
+    guard: Guard | None = None,
 ) -> FastAPI:
     """The server's application over a running engine.
 
     ``chat_template`` is None for models without one. ``generation_defaults`` are the sampling values for what requests
-    leave out (the model's ``generation_config``). ``app.state`` has the :class:`Doors`, the keys and the metrics.
+    leave out (the model's ``generation_config``). Without a ``guard`` there is nothing at its paths. ``app.state`` has
+    the :class:`Doors`, the keys and the metrics.
     """
     app = FastAPI(title="Ekiden", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
     server, card = config.server, engine.card
     keys = KeyStore.of(server)
-    metrics = ApiMetrics(engine.stats, lambda: engine.health is Health.OK, card.model_id)
+    metrics = ApiMetrics(engine.stats, lambda: engine.health is Health.OK, card.model_id, guard)
     text = ModelText(
         tokenizer=tokenizer,
         chat_template=chat_template,
@@ -113,10 +119,10 @@ def create_app(
     )
     app.state.doors, app.state.keys, app.state.metrics, app.state.config = doors, keys, metrics, config
     models: list[type[Strict]] = [chat_messages.ChatMessage]
-    for path, summary, tag, handler, model in _routes(doors, config, admin=keys.may_hold_admins):
+    for path, summary, tag, handler, model in _routes(doors, config, guard, admin=keys.may_hold_admins):
         _add_route(app, path, summary, tag, handler, model)
         models += [model] if model else []
-    status_routes.add_routes(app, doors, metrics)
+    status_routes.add_routes(app, doors, metrics, guard)
     evidence_routes.add_routes(app, generation, config)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -145,7 +151,7 @@ def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore, metrics:
     app.add_middleware(IdentityMiddleware)  # added last, so it is outermost
 
 
-def _routes(doors: Doors, config: Config, *, admin: bool) -> Iterator[Route]:
+def _routes(doors: Doors, config: Config, guard: Guard | None, *, admin: bool) -> Iterator[Route]:
     for path, summary, door in _DOORS:
         yield path, summary, "generation", partial(doors.answer, door), door.fields
     count, counted = partial(messages.count_tokens, doors), messages.COUNTING.fields
@@ -164,6 +170,12 @@ def _routes(doors: Doors, config: Config, *, admin: bool) -> Iterator[Route]:
         yield "/admin/policy", "Change rules and limits", "admin", routes.set_policy, PolicyAction
         yield "/admin/policy", "Rules in force", "admin", routes.policy, None
         yield "/admin/live", "The engine at a glance", "admin", routes.live, None
+    if admin and guard is not None:
+        desk = GuardRoutes(doors, People(guard))
+        yield "/admin/guard", "What the guard sees and holds in force", "admin", desk.state, None
+        yield "/admin/guard", "Acknowledge, override, pause the guard", "admin", desk.act, GuardAction
+        yield "/admin/approvals", "What waits for a person's yes", "admin", desk.approvals, None
+        yield "/admin/approvals", "Approve or refuse", "admin", desk.approve, ApprovalAction
 
 
 def _add_route(app: FastAPI, path: str, summary: str, tag: str, handler: Handler, model: type[Strict] | None) -> None:

@@ -26,6 +26,7 @@ from ekiden.engine.interface import (
     Distribution,
     EngineStats,
 )
+from ekiden.guard.runtime import Guard
 from ekiden.state.request import FinishReason, RefusalReason
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -67,6 +68,14 @@ _COUNTERS: Final = (
     ("requests_carried_over", "Requests that a new engine went on with.", "requests_carried_over_total"),
     ("requests_ending_engines", "Requests refused because engines end at them.", "requests_ending_engines_total"),
 )
+_GUARD_COUNTERS: Final[tuple[tuple[str, str, Callable[[Guard], float]], ...]] = (
+    ("guard_looks", "How often the guard looked at the ledger.", lambda guard: guard.looks_total),
+    ("guard_looks_failed", "Looks of the guard that failed.", lambda guard: guard.failures_total),
+    ("guard_seconds", "Processor time of the guard's looks.", lambda guard: guard.seconds_total),
+    ("guard_steps", "Steps of the guard's rules, up and down.", lambda guard: guard.steps_total),
+    ("guard_pages", "Pages that a channel took.", lambda guard: guard.pager.sent_total),
+    ("guard_pages_given_up", "Pages that no try could deliver.", lambda guard: guard.pager.given_up_total),
+)
 _TENANT_COUNTERS: Final = (
     ("tenant_requests", "Ended requests of a tenant.", "requests"),
     ("tenant_rejections", "Requests of a tenant that the engine did not admit.", "refused"),
@@ -89,7 +98,14 @@ Labelled = dict[tuple[str, ...], float]
 class EngineCollector(Collector):
     """The engine's snapshot as metric families."""
 
-    def __init__(self, stats: Callable[[], EngineStats], healthy: Callable[[], bool], model_name: str) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        healthy: Callable[[], bool],
+        model_name: str,
+        guard: Guard | None = None,
+    ) -> None:
+        self._guard = guard
         self.unrecorded = Counts(dict.fromkeys(_UNRECORDED_REASONS, 0))
         self._stats = stats
         self._healthy = healthy
@@ -106,6 +122,7 @@ class EngineCollector(Collector):
         yield self._gauge("num_requests_waiting_by_reason", "Waiting requests by reason.", waiting, "reason")
         for name, text, field in _COUNTERS:
             yield self._counter(name, text, {(): getattr(stats, field)})
+        yield from self._of_guard()
         step_tokens = Distribution(stats.steps_by_tokens, stats.step_tokens_total)
         yield self._histogram("iteration_tokens_total", "Tokens computed in a step.", STEP_TOKEN_BOUNDS, step_tokens)
         for place, (name, bounds) in enumerate(LATENCIES.items()):
@@ -124,6 +141,14 @@ class EngineCollector(Collector):
             for name, text, field in _TENANT_COUNTERS:
                 totals: Labelled = {(tenant,): getattr(counts, field) for tenant, counts in stats.tenants.items()}
                 yield self._counter(name, text, totals, "tenant")
+
+    def _of_guard(self) -> Iterator[Metric]:
+        guard = self._guard
+        rungs, failing = (0, False) if guard is None else (guard.rungs, guard.state == "failing")
+        yield self._gauge("guard_rungs", "Rungs of the guard's rules that are in force.", {(): float(rungs)})
+        yield self._gauge("guard_failing", "1 while the guard cannot look.", {(): float(failing)})
+        for name, text, value in _GUARD_COUNTERS:
+            yield self._counter(name, text, {(): 0.0 if guard is None else value(guard)})
 
     def _gauge(self, name: str, text: str, values: Labelled, *labels: str) -> Metric:
         gauge = GaugeMetricFamily(f"ekiden:{name}", text, labels=[*LABELS, *labels])
@@ -150,11 +175,17 @@ class EngineCollector(Collector):
 class ApiMetrics:
     """All metrics of one server, in a registry of its own."""
 
-    def __init__(self, stats: Callable[[], EngineStats], healthy: Callable[[], bool], model_name: str) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        healthy: Callable[[], bool],
+        model_name: str,
+        guard: Guard | None = None,
+    ) -> None:
         # No dashboard reads the extra "_created" series.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the package leaves it untyped
         self.registry = CollectorRegistry(auto_describe=False)
-        self._engine = EngineCollector(stats, healthy, model_name)
+        self._engine = EngineCollector(stats, healthy, model_name, guard)
         self.registry.register(self._engine)
         gap = Histogram(
             "ekiden:inter_token_latency_seconds",

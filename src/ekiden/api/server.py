@@ -235,13 +235,14 @@ def serve(
     start: Hook,
     stop: Hook,
     read_config: Callable[[], Config] | None = None,
+    hurry: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve until a signal; returns the exit status: 0 done, 2 the address cannot be bound.
 
     The address is bound first, so that a port in use is told before a model is loaded. Then ``start`` brings the engine
     up on the loop, ``make_app`` builds the application over it, a line on standard output tells the URL, and ``stop``
     ends the engine, whatever happened before. Errors of ``start`` are the caller's. ``read_config`` reads the settings
-    again on SIGHUP.
+    again on SIGHUP. ``hurry`` is called at the second signal, so that ``stop`` waits for nothing any more.
     """
     try:
         listener = bind(settings.host, settings.port)
@@ -256,7 +257,7 @@ def serve(
         return server
 
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(listener, make, start, stop))
+        runner.run(_run(listener, make, start, stop, hurry))
     return 0
 
 
@@ -266,16 +267,23 @@ def _where(url: str) -> str:
     return f"API under {url}/v1, docs under {url}/docs"
 
 
-async def _run(listener: socket.socket, make: Callable[[], "Server"], start: Hook, stop: Hook) -> None:
+async def _run(
+    listener: socket.socket, make: Callable[[], "Server"], start: Hook, stop: Hook, hurry: Callable[[], None]
+) -> None:
     loop = asyncio.get_running_loop()
     server: Server | None = None
     starting = asyncio.ensure_future(start())
+    asked = 0
 
     def on_signal() -> None:
+        nonlocal asked
+        asked += 1
         if server is None:
             starting.cancel()
         else:
             server.ask_to_stop()
+        if asked > 1:
+            hurry()
 
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is an application to read anything for
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,7 +1,8 @@
 """What a server says of itself: its health, figures, version and models, and its documentation.
 
 ``/health`` is 200 while tokens can move, and 503 otherwise: restart what stays at 503. ``/ready`` is also 503 once the
-server drains: send it no new work. ``/docs`` shows the endpoints and their fields, drawn from ``/openapi.json`` by a
+server drains: send it no new work. Where a guard was asked for, both say whether it watches: a guard that fails does
+not make the server unhealthy. ``/docs`` shows the endpoints and their fields, drawn from ``/openapi.json`` by a
 page with its style and script inside, so that it works without a network and lets no other server know who reads it;
 its content policy forbids anything else.
 """
@@ -16,15 +17,20 @@ from ekiden.api.asgi import JsonBytes
 from ekiden.api.doors.door import Doors
 from ekiden.api.metrics import CONTENT_TYPE, ApiMetrics
 from ekiden.engine.interface import Health, ModelCard
+from ekiden.guard.runtime import Guard
 from ekiden.version import __version__
 
-_STATUS: Final = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
+_STATUS: Final = {
+    "type": "object",
+    "properties": {"status": {"type": "string"}, "guard": {"type": "string"}},
+    "required": ["status"],
+}
 _DOCS_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 )
 
 
-def add_routes(app: FastAPI, doors: Doors, metrics: ApiMetrics) -> None:
+def add_routes(app: FastAPI, doors: Doors, metrics: ApiMetrics, guard: Guard | None = None) -> None:
     engine, flight = doors.generation.engine, doors.generation.flight
     page = files("ekiden.api").joinpath("docs.html").read_bytes()
 
@@ -37,7 +43,7 @@ def add_routes(app: FastAPI, doors: Doors, metrics: ApiMetrics) -> None:
         responses={503: {"description": "No tokens can move"}},
     )
     async def health() -> Response:
-        return Response(status_code=200 if engine.health is Health.OK else 503)
+        return Response(status_code=200 if engine.health is Health.OK else 503, headers=_guard_header(guard))
 
     @app.head("/ready", include_in_schema=False)
     @app.get(
@@ -49,7 +55,8 @@ def add_routes(app: FastAPI, doors: Doors, metrics: ApiMetrics) -> None:
     async def ready() -> Response:
         health = engine.health
         status = "draining" if flight.draining or flight.closed else health.value
-        return JsonBytes({"status": status}, status=200 if status == Health.OK else 503)
+        told = {"status": status} if guard is None or guard.state == "off" else {"status": status, "guard": guard.state}
+        return JsonBytes(told, status=200 if status == Health.OK else 503)
 
     @app.get("/metrics", summary="Prometheus metrics", tags=["status"], response_class=PlainTextResponse)
     async def prometheus() -> Response:
@@ -91,6 +98,11 @@ def add_routes(app: FastAPI, doors: Doors, metrics: ApiMetrics) -> None:
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         return Response(page, media_type="text/html", headers={"content-security-policy": _DOCS_POLICY})
+
+
+def _guard_header(guard: Guard | None) -> dict[str, str] | None:
+    """Says whether a guard that was asked for watches: ok, paused or failing."""
+    return None if guard is None or guard.state == "off" else {"x-ekiden-guard": guard.state}
 
 
 def _model(card: ModelCard) -> dict[str, Any]:

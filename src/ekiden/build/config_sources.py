@@ -21,7 +21,8 @@ from ekiden.guardrails.limits import load_tenants
 PREFIX = "EKIDEN_"
 CONFIG_VARIABLE = "EKIDEN_CONFIG"
 DEBUG_VARIABLE = "EKIDEN_DEBUG"
-_SECRET = "api_key"
+_SECRETS = frozenset({"api_key", "guard_webhook", "guard_webhook_key"})
+"""Some services take a page at an address that is itself the key."""
 # A Kubernetes service called "ekiden" puts EKIDEN_PORT=tcp://..., EKIDEN_SERVICE_HOST and the like into every pod.
 _SERVICE_LINK = re.compile(r"EKIDEN_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 ROOMS: dict[str, type] = {name: room for name, room in get_type_hints(Config).items() if name != "tenants"}
@@ -69,7 +70,7 @@ class Setting:
 
     def shown(self, value: Value) -> Value:
         """The value as people may see it."""
-        return "(set)" if self.name == _SECRET and value else value
+        return "(set)" if self.name in _SECRETS and value else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

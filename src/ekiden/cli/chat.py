@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
-from ekiden.config import LedgerConfig
+from ekiden.config import GuardConfig, LedgerConfig
 from ekiden.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def command(
     with ExitStack() as stack:
         if url is None:
             find_model(resolved.config)  # here, where a fetch shows its progress
-            unrecorded = replace(resolved.config, ledger=LedgerConfig(ledger=False))
+            unrecorded = replace(resolved.config, ledger=LedgerConfig(ledger=False), guard=GuardConfig())
             url, key = stack.enter_context(own_server(unrecorded)), None
         answer = stack.enter_context(remote_answers(url, key, options, partial(note, nl=False)))
         if watched:

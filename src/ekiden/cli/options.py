@@ -11,7 +11,7 @@ from ekiden.build.config_sources import CONFIG_VARIABLE, Resolved, Setting, all_
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-ALL_ROOMS = ("model", "cache", "scheduler", "limits", "engine", "server", "ledger")
+ALL_ROOMS = ("model", "cache", "scheduler", "limits", "engine", "server", "ledger", "guard")
 ENGINE_ROOMS = ("model", "cache", "scheduler", "engine")
 
 

@@ -62,8 +62,11 @@ def refuse_server_settings(resolved: Resolved) -> None:
 
 
 def _variables(config: Config) -> dict[str, str]:
-    """``config`` as EKIDEN_ variables, without the section of the server."""
-    values = {setting.variable: setting.of(config) for setting in all_settings() if setting.room != "server"}
+    """``config`` as EKIDEN_ variables, without the sections of the server and of its guard: nobody is to be paged for a
+    bench or a chat."""
+    values = {
+        setting.variable: setting.of(config) for setting in all_settings() if setting.room not in ("server", "guard")
+    }
     return {name: "" if value is None else str(value) for name, value in values.items()}
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ekiden.config import LedgerConfig
     from ekiden.evidence.follow import Follower
+    from ekiden.guard.runtime import Guard
     from ekiden.models.load import ModelDescription
 
 Made = TypeVar("Made")
@@ -43,6 +44,7 @@ def command(resolved: Resolved) -> None:
     from ekiden.build.model import default_sampling, describe_model
     from ekiden.cli.loading import find_model
     from ekiden.engine.process import EngineClient
+    from ekiden.guard.assemble import make_guard, read_rules
     from ekiden.ledger.retention import remove_run
     from ekiden.models.template_worker import start_worker
 
@@ -55,6 +57,7 @@ def command(resolved: Resolved) -> None:
     if server.ssl_certfile is not None:
         check_tls(server.ssl_certfile, server.ssl_keyfile)
     bind(server.host, server.port).close()
+    rules = read_rules(config)
     follower = _span_follower(config.ledger, lambda: engine.ledger_path)
     files = find_model(config)
     engine = EngineClient(functools.partial(load_engine, sources=resolved.sources), config, spawned=spawned)
@@ -62,18 +65,25 @@ def command(resolved: Resolved) -> None:
     from ekiden.api.server import serve
 
     model: ModelDescription
+    guard: Guard | None = None
     started = False
 
     async def start() -> None:
-        nonlocal model
+        nonlocal model, guard
         # The engine's process loads the model while this one reads what the API needs of it.
         _, model = await asyncio.gather(engine.start(), _apart(functools.partial(describe_model, config, files)))
         if model.chat_template is not None:
             start_worker()
         if follower is not None:
             follower.start()
+        loop = asyncio.get_running_loop()
+        guard = make_guard(config, rules, engine, lambda: loop)
+        if config.guard.guard != "off":
+            guard.start()
 
     async def stop() -> None:
+        if guard is not None:
+            await asyncio.to_thread(guard.stop)
         await engine.stop()
         if follower is not None:
             await asyncio.to_thread(follower.stop)
@@ -84,11 +94,13 @@ def command(resolved: Resolved) -> None:
         from ekiden.api.app import create_app
 
         nonlocal started
-        app = create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model))
+        app = create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model), guard)
         started = True
         return app
 
-    status = serve(make_app, server, start=start, stop=stop, read_config=lambda: resolved.again().config)
+    status = serve(
+        make_app, server, start=start, stop=stop, read_config=lambda: resolved.again().config, hurry=engine.hurry
+    )
     raise click.exceptions.Exit(status)
 
 

@@ -17,6 +17,7 @@ import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 
+from ekiden.cli.asking import told
 from ekiden.cli.options import Resolved
 from ekiden.cli.runs import folder_of, folder_options
 from ekiden.cli.terminal import out, print_json
@@ -95,22 +96,11 @@ def _remote_view(client: httpx.Client, target: Target, window: float) -> LiveVie
     except httpx.HTTPError as error:
         raise UserError(target.no_answer(url, error)) from error
     if answer.status_code != 200:
-        raise UserError(f"{url} answered{target.through} {answer.status_code}: {_told(answer)}")
+        raise UserError(f"{url} answered{target.through} {answer.status_code}: {told(answer)}")
     try:
         return msgspec.json.decode(answer.content, type=LiveView)
     except msgspec.DecodeError as error:
         raise UserError(f"{url} did not answer with a view of this version: {error}") from error
-
-
-def _told(answer: httpx.Response) -> str:
-    """The server's error message, and what to do."""
-    try:
-        told = str(answer.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        told = answer.text[:200]
-    if answer.status_code == 404 and "--no-ledger" not in told:
-        told += " /admin is there for keys of scope admin only: `ekiden keys --help` makes one."
-    return told
 
 
 def _follow(console: Console, current: Callable[[], LiveView], first: LiveView, interval: float) -> None:

@@ -63,6 +63,9 @@ class AsyncEngine(StreamingEngine):
         may = self.health is Health.OK and self._loop.inbox.qsize() < MAX_QUEUED_NOTES
         return may and super().note_refusal(refused)
 
+    def restart(self, why: str) -> None:
+        """A thread cannot be ended from outside."""
+
     def _send(self, command: Command) -> None:
         self._loop.send(command)
 

@@ -193,6 +193,10 @@ class Engine(Protocol):
     async def resume(self, request_id: str, by: str | None = None) -> None:
         """Let a paused request go on."""
 
+    def restart(self, why: str) -> None:
+        """End the engine now. Where a supervisor stands behind it another one goes on with its requests, and the ledger
+        has ``why``; elsewhere nothing happens."""
+
     def controls(self) -> ControlState:
         """The controls in force, as the engine reported them last; never waits for the engine."""
 

@@ -39,6 +39,10 @@ from ekiden.state.request import RefusedCall
 logger = logging.getLogger(__name__)
 
 SHUTTING_DOWN = "the server is shutting down"
+END_SECONDS = 5.0
+"""How long an engine that is told to stop gets to close its ledger."""
+HURRIED_SECONDS = 1.0
+"""The same once somebody has become impatient."""
 
 
 class EngineClient(LastingStreams):
@@ -72,6 +76,7 @@ class EngineClient(LastingStreams):
         self._held: list[SetControls] = []
         """Changes of the controls that were asked for while the engine restarts."""
         self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
 
     async def start(self) -> ModelCard:
         """Start the child and wait until it can answer. Raises :class:`ModelError` or :class:`EngineDied`."""
@@ -86,12 +91,25 @@ class EngineClient(LastingStreams):
         if self._child is not None and not self._child.ready:  # it is loading, and would read that only afterwards
             self._child.process.kill()
         if self._supervisor is not None:
-            await asyncio.wait([self._supervisor], timeout=drain_seconds + 5.0)
+            await self._ended_within(self._supervisor, drain_seconds + END_SECONDS)
             if self._child is not None:
                 self._child.process.kill()
             await self._supervisor
             self._supervisor = None
             self._fail_all(SHUTTING_DOWN)
+
+    def hurry(self) -> None:
+        """Somebody asks a second time for the end: an engine that does not end soon by itself is killed."""
+        self._hurried.set()
+
+    async def _ended_within(self, supervisor: "asyncio.Task[None]", seconds: float) -> None:
+        hurried = asyncio.create_task(self._hurried.wait())
+        try:
+            await asyncio.wait([supervisor, hurried], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if hurried.done() and not supervisor.done():
+                await asyncio.wait([supervisor], timeout=HURRIED_SECONDS)
+        finally:
+            hurried.cancel()
 
     @property
     def card(self) -> ModelCard:
@@ -132,6 +150,11 @@ class EngineClient(LastingStreams):
             return await self._ask(change, self._held.append)
         return await super().set_controls(change)
 
+    def restart(self, why: str) -> None:
+        if self._child is not None and self._child.ready and not self._stopping.is_set():
+            self._child.failure = self._child.failure or f"it was restarted: {why}"
+            self._child.process.kill()
+
     def _silent_for(self) -> float:
         """Seconds without a report while there is work."""
         ready = self._child is not None and self._child.ready
@@ -162,7 +185,8 @@ class EngineClient(LastingStreams):
             while not child.closed.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(child.closed.wait(), timeout=1.0)
-                if self._silent_for() > self._wedge_timeout:
+                if (silent := self._silent_for()) > self._wedge_timeout:
+                    child.failure = f"the engine took no step for {silent:.0f} s while requests were in flight"
                     child.process.kill()
         finally:
             self._child = None

@@ -1,4 +1,5 @@
-"""Reads stored runs. Opens files read-only, also while an engine is writing to them. All SQL of the readers is here.
+"""Reads stored runs. Opens files read-only, also while an engine is writing to them. All SQL of the readers is here,
+but for the bounded rows that :mod:`ekiden.evidence.moment` makes signals of.
 
 A file that an earlier version wrote may lack columns that were added since: its rows get the defaults of the row types.
 """
@@ -149,6 +150,10 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
 
     def _all(self, sql: str, *values: object) -> list[Any]:
         return self._connection.execute(sql, values).fetchall()
+
+    def rows(self, sql: str, *values: object) -> list[Any]:
+        """What a query of :mod:`ekiden.evidence.moment` finds."""
+        return self._all(sql, *values)
 
     def _iterate(self, row: type[Row], where: str, *values: object, blobs: bool = True) -> Iterator[Row]:
         """The rows of a table that a condition selects. Without ``blobs`` those columns are empty, and not read."""

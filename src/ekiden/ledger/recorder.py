@@ -154,7 +154,7 @@ class Recorder:
     def _note_controls(self, turn: Turn, start: int) -> None:
         if self._configured is not None:
             for name, value in msgspec.structs.asdict(self._configured).items():
-                if name not in ("epoch", "draining") and (name != "tenants" or value):
+                if name not in ("epoch", "draining", "guard", "release") and (name != "tenants" or value):
                     row = ControlRow(self._turn, start, name, control_text(value), SetBy.CONFIGURATION.value, "")
                     self._controls.append(row)
             self._configured = None

@@ -66,6 +66,10 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     tenants: dict[str, TenantLimits] = {}
     draining: bool = False
     """Whether newcomers are refused."""
+    guard: str = ""
+    """The rungs of the guard's rules that are in force, in words; no stage reads it."""
+    release: str = ""
+    """Where a release stands, in words; no stage reads it."""
     epoch: int = 0
 
     def limits_of(self, tenant: str) -> TenantLimits:
@@ -96,7 +100,8 @@ class ControlChange(msgspec.Struct, frozen=True, kw_only=True):
     """New values for some fields of :class:`Controls`.
 
     ``who``: the name of the person's key, of the software rule, or of what was read. ``expires_at`` is a time on the
-    engine's clock.
+    engine's clock. ``replaces``: all that the same ``who`` has set before goes out of force with it, also fields that it
+    does not name. So a software rule has one change in force, which it renews, extends and takes back.
     """
 
     values: dict[str, ControlValue]
@@ -104,6 +109,10 @@ class ControlChange(msgspec.Struct, frozen=True, kw_only=True):
     who: str
     why: str = ""
     expires_at: float | None = None
+    replaces: bool = False
+
+    def replaces_all_of(self, older: "ControlChange") -> bool:
+        return self.replaces and (self.who, self.set_by) == (older.who, older.set_by)
 
 
 class SetField(NamedTuple):
@@ -124,6 +133,7 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
 
 def standing(changes: Iterable[ControlChange], newer: ControlChange) -> list[ControlChange]:
     """The changes together with a newer one, without the values that it replaces for good."""
+    changes = [change for change in changes if not newer.replaces_all_of(change)]
     if newer.expires_at is not None:
         return [*changes, newer]
     kept = [
@@ -162,8 +172,14 @@ class ControlsInForce:
         ends = sorted({c.expires_at for c in changes if c.expires_at is not None})
         for end in (now, *ends):
             self._check(self._with(_unexpired(changes, end)))
+        replaced = {name for older in self._changes if change.replaces_all_of(older) for name in older.values}
         before, self.now, self._changes = self.now, self._with(changes), changes
-        return [SetField(name, getattr(before, name), value, change) for name, value in change.values.items()]
+        fields = [SetField(name, getattr(before, name), value, change) for name, value in change.values.items()]
+        for name in sorted(replaced - change.values.keys()):
+            old, new = getattr(before, name), getattr(self.now, name)
+            if old != new:
+                fields.append(SetField(name, old, new, change))
+        return fields
 
     def expire(self, now: float) -> list[SetField]:
         """Take what has expired out of force; returns the fields whose values changed by that."""

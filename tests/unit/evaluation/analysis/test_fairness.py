@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from ekiden.evaluation.analysis.fairness import MOST_POINTS, fairness, fairness_charts, jain_index
-from ekiden.evaluation.analysis.service import ServiceGap, bound_of, difference, service_gap, services, tokens_in_flight
+from ekiden.evaluation.analysis.service import ServiceGap, bound_of, service_gap, services, tokens_in_flight
 from ekiden.evaluation.results import ArmRun
 from ekiden.evaluation.workloads.offer import Kind, Offer, Workload
+from ekiden.measure.service import difference
 from tests.unit.evaluation.analysis.made import plan
 from tests.unit.evaluation.analysis.served import OBJECTIVES, answer, run, steps
 from tests.unit.evaluation.simulated_arms import INFO, subject

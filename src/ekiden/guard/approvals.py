@@ -1,0 +1,154 @@
+"""What waits for a person's yes: a guard's step that must be acknowledged, an override, a release to be promoted.
+
+- An approval is opened by software or by a person, and settled by persons with keys of scope ``admin``. It is approved
+  when as many of them as it needs, with keys of different names, have said yes; one no refuses it. Whoever asked for
+  something counts as one yes where that was a person.
+- Nothing is forgotten: settled approvals stay to be read, the newest :data:`MAX_SETTLED` of them.
+- What an approval brings about is not done here; whoever opened it looks whether it is approved.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+MAX_OPEN: Final = 100
+MAX_SETTLED: Final = 200
+
+
+class ApprovalError(ValueError):
+    """Something that cannot be done to an approval; the message says why and what can be. ``known``: there is one."""
+
+    def __init__(self, message: str, *, known: bool = True) -> None:
+        super().__init__(message)
+        self.known = known
+
+
+class ApprovalState(StrEnum):
+    OPEN = "open"
+    APPROVED = "approved"
+    REFUSED = "refused"
+    WITHDRAWN = "withdrawn"
+    """What it was asked for is over."""
+
+
+class Voice(msgspec.Struct, frozen=True, kw_only=True):
+    """One person's yes or no, at a Unix time."""
+
+    who: str
+    why: str
+    at: float
+    yes: bool = True
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """``kind`` and ``subject`` say what for: ("acknowledge", a rule), ("override", a rule), ("release", its name)."""
+
+    id: str
+    kind: str
+    subject: str
+    asked_by: str
+    why: str
+    at: float
+    needed: int = 1
+    details: dict[str, str | float | None] = {}
+    state: ApprovalState = ApprovalState.OPEN
+    voices: tuple[Voice, ...] = ()
+
+    @property
+    def open(self) -> bool:
+        return self.state is ApprovalState.OPEN
+
+    @property
+    def lacking(self) -> int:
+        """How many more persons must say yes."""
+        return max(0, self.needed - len({voice.who for voice in self.voices if voice.yes})) if self.open else 0
+
+
+class Approvals(msgspec.Struct, frozen=True):
+    """All approvals, oldest first, as one value. ``numbered``: how many there have ever been."""
+
+    all: tuple[Approval, ...] = ()
+    numbered: int = 0
+
+    def find(self, wanted: str) -> Approval:
+        """Raises :class:`ApprovalError`."""
+        for each in self.all:
+            if each.id == wanted:
+                return each
+        waiting = ", ".join(each.id for each in self.all if each.open) or "none"
+        raise ApprovalError(f"there is no approval {wanted!r}; open are: {waiting}", known=False)
+
+    def open_for(self, kind: str, subject: str) -> Approval | None:
+        return next((each for each in self.all if each.open and (each.kind, each.subject) == (kind, subject)), None)
+
+    def newest_for(self, kind: str, subject: str) -> Approval | None:
+        return next((each for each in reversed(self.all) if (each.kind, each.subject) == (kind, subject)), None)
+
+
+def opened(
+    approvals: Approvals,
+    *,
+    kind: str,
+    subject: str,
+    asked_by: str,
+    why: str,
+    at: float,
+    needed: int,
+    person: bool,
+    details: dict[str, str | float | None] | None = None,
+) -> tuple[Approvals, Approval]:
+    """With one more. One that is open for the same subject is returned as it is. ``person``: the asker is one, and so
+    has said yes. Raises :class:`ApprovalError` when too many are open."""
+    if (there := approvals.open_for(kind, subject)) is not None:
+        return approvals, there
+    if sum(each.open for each in approvals.all) >= MAX_OPEN:
+        raise ApprovalError(f"{MAX_OPEN} approvals are open already; settle some of them first")
+    number = approvals.numbered + 1
+    voices = (Voice(who=asked_by, why=why, at=at),) if person else ()
+    new = Approval(
+        id=f"a{number}", kind=kind, subject=subject, asked_by=asked_by, why=why, at=at, needed=needed,
+        details=details or {}, voices=voices,
+    )  # fmt: skip
+    if not new.lacking:
+        new = msgspec.structs.replace(new, state=ApprovalState.APPROVED)
+    return Approvals(_kept((*approvals.all, new)), number), new
+
+
+def voiced(
+    approvals: Approvals, wanted: str, *, who: str, why: str, at: float, yes: bool
+) -> tuple[Approvals, Approval]:
+    """With one person's yes or no. Raises :class:`ApprovalError` for a settled one, and for a second yes of the same
+    person."""
+    approval = approvals.find(wanted)
+    if not approval.open:
+        raise ApprovalError(f"approval {wanted} is {approval.state.value} already")
+    if yes and any(voice.who == who for voice in approval.voices):
+        raise ApprovalError(f"{who} has approved {wanted} already; it needs a person with a key of another name")
+    changed = msgspec.structs.replace(approval, voices=(*approval.voices, Voice(who=who, why=why, at=at, yes=yes)))
+    if not yes:
+        changed = msgspec.structs.replace(changed, state=ApprovalState.REFUSED)
+    elif not changed.lacking:
+        changed = msgspec.structs.replace(changed, state=ApprovalState.APPROVED)
+    return _with(approvals, changed), changed
+
+
+def withdrawn(approvals: Approvals, kind: str, subject: str) -> Approvals:
+    """Without the open approval for this subject, if there is one: it is no longer asked for."""
+    there = approvals.open_for(kind, subject)
+    return approvals if there is None else _with(
+        approvals, msgspec.structs.replace(there, state=ApprovalState.WITHDRAWN)
+    )  # fmt: skip
+
+
+def _with(approvals: Approvals, changed: Approval) -> Approvals:
+    return msgspec.structs.replace(
+        approvals, all=_kept([changed if each.id == changed.id else each for each in approvals.all])
+    )
+
+
+def _kept(every: Sequence[Approval]) -> tuple[Approval, ...]:
+    settled = [each.id for each in every if not each.open]
+    gone = set(settled[: max(0, len(settled) - MAX_SETTLED)])
+    return tuple(each for each in every if each.id not in gone)
