@@ -68,6 +68,18 @@ class KVCacheManager:
             self.prefix_hits += sequence.num_cached_tokens
         return []
 
+    def num_cached(self, sequence: Sequence) -> int:
+        """How many tokens of its prompt an admission now would find in the pool."""
+        return len(self._shared_prefix(sequence)) * self.block_size
+
+    def first_missing_key(self, sequence: Sequence) -> bytes | None:
+        """The key of the first block of its prompt that is to be computed; None where no other can compute it. Of two
+        sequences with the same one, the second takes over what the first computes."""
+        computed = sequence.num_computed_tokens or self.num_cached(sequence)
+        keys = prompt_keys(sequence, self.block_size) if self.prefix_caching else []
+        first = computed // self.block_size
+        return keys[first] if first < min(len(keys), self._reusable_blocks(sequence)) else None
+
     def _shared_prefix(self, sequence: Sequence) -> list[int]:
         """The blocks in the pool that already hold the start of this sequence's prompt."""
         if not self.prefix_caching or sequence.swapped_blocks:
