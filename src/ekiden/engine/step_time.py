@@ -36,8 +36,9 @@ _SETTLED_STEPS = 24
 _P10 = 1.2816
 """Standard deviations from the median of a normal distribution to its p10."""
 _LEAST_ERROR = 1e-3
-"""Seconds by which a prediction is thought to err at least. With the ridge it makes the first guess of a cost that no
-step has shown yet worth nothing: its doubt is ten times this for each scale of load, and more than the guess."""
+_LEAST_ERROR_SHARE = 0.05
+"""Seconds, and part of a mean step, by which a prediction is thought to err at least. With the ridge that makes the
+guess of a cost that no step has shown yet worth nothing: its doubt is larger than the guess."""
 _EAGER_STEPS = 64
 """Steps after each of which the model is solved anew; later after every fourth."""
 
@@ -113,8 +114,8 @@ class StepTimeModel:
         self._moment: Vector = np.zeros(len(_SCALES))
         self._ratios: deque[float] = deque(maxlen=128)
         self._spread = [0.5, 1.0, 2.0]
-        self._squares = self._errors = 0.0
-        """Of the errors of recent predictions: the sum of their squares and their number, with forgetting."""
+        self._squares = self._errors = self._seconds = 0.0
+        """Of recent steps, with forgetting: the squared errors of their predictions, their number, and their time."""
         self._doubt: Vector | None = None
         """How uncertain the costs are: the inverse of what was seen of each load; None until it is needed again."""
         self.observed = 0
@@ -138,7 +139,8 @@ class StepTimeModel:
         if self._doubt is None:
             self._doubt = np.linalg.inv(self._gram + _RIDGE_MATRIX)
         features = _features(load)
-        error = max(_LEAST_ERROR, sqrt(self._squares / self._errors))
+        least = max(_LEAST_ERROR, _LEAST_ERROR_SHARE * self._seconds / self._errors)
+        error = max(least, sqrt(self._squares / self._errors))
         uncertain = _P10 * error * sqrt(max(0.0, float(features @ self._doubt @ features)))
         return max(0.0, self._cost.seconds(load) * min(1.0, self._spread[0]) - uncertain)
 
@@ -156,6 +158,7 @@ class StepTimeModel:
             self._ratios.append(seconds / point)
             self._squares = self._squares * _FORGETTING + (seconds - point) ** 2
             self._errors = self._errors * _FORGETTING + 1.0
+            self._seconds = self._seconds * _FORGETTING + seconds
         self._gram *= _FORGETTING
         self._gram += features[:, None] * features
         self._moment *= _FORGETTING

@@ -60,6 +60,8 @@ class _Company:
 
     prompts: dict[object, _Work] = field(default_factory=dict)
     peers: list[_Peer] = field(default_factory=list)
+    context: int = 0
+    """The length of all peers."""
 
     def add_prompt(self, key: object, work: _Work) -> None:
         self.prompts[key] = max(self.prompts.get(key, _Work()), work)
@@ -101,7 +103,7 @@ class Abstention:
         least = estimate.least(partial=partial)
         if least <= estimate.left:
             return None
-        short = estimate.alone > estimate.left
+        short = estimate.alone is not None and estimate.alone > estimate.left
         way_out = "allow more time or ask for fewer tokens" if short else "try later, or allow more time"
         return Refusal(
             reason=RefusalReason.DEADLINE_TOO_SHORT if short else RefusalReason.DEADLINE_TOO_BUSY,
@@ -113,7 +115,7 @@ class Abstention:
     def accepted(self, sequence: Sequence, now: float) -> None:
         """A newcomer waits from now on."""
         if self._company is not None and self._counts_queued:
-            self._add_queued(self._company, sequence)
+            self._company.add_prompt(*self._own_prompt(sequence))
         if sequence.estimate is not None:
             self._look_again(sequence, sequence.estimate, now)
 
@@ -160,22 +162,19 @@ class Abstention:
         assert request.deadline is not None
         company = self._company = self._company or self._look_around()
         wait = self._wait(sequence)
-        cached = self.kv.num_cached(sequence)
-        left = sequence.num_prompt_tokens - cached
-        own = _Work(left, left * (cached + left // 2))
-        work = company.ahead_of(self._key(sequence), own)
+        key, own = self._own_prompt(sequence)
+        work = company.ahead_of(key, own)
         # Who waits may find its prompt computed by others.
         last = _Work(1, sequence.num_prompt_tokens) if wait[0] > 0.0 and self.kv.prefix_caching else own
         first = max(wait[0] + self._prompt_least(last), self._prompt_least(work))
         usual, slow = self._prompt_usual(work)
         firsts = (first, max(first, wait[1] + usual), max(first, wait[2] + slow))
         ends = self._ends(sequence, company, firsts, self._steps(work))
-        alone = self._prompt_least(own)
-        if not request.takes_partial:
-            alone += self._tokens_least(sequence, _Company(), 0)
-        return Estimate(
-            round(request.deadline - now, 6), _rounded(wait), _rounded(firsts), _rounded(ends), round(alone, 6)
-        )
+        left, alone = round(request.deadline - now, 6), None
+        if (firsts if request.takes_partial else ends)[0] > left:
+            answer = 0.0 if request.takes_partial else self._tokens_least(sequence, _Company(), 0)
+            alone = round(self._prompt_least(own) + answer, 6)
+        return Estimate(left, _rounded(wait), _rounded(firsts), _rounded(ends), alone)
 
     @property
     def _counts_queued(self) -> bool:
@@ -185,28 +184,30 @@ class Abstention:
     def _look_around(self) -> _Company:
         company, lengths = _Company(), self.signals.output_lengths
         for sequence in self.population.running:
-            done = sequence.num_computed_tokens
-            if (left := sequence.num_prompt_tokens - done) > 0:
-                company.add_prompt(self._key(sequence), _Work(left, left * (done + left // 2)))
+            if sequence.is_prefilling:
+                company.add_prompt(*self._prompt_from(sequence, sequence.num_computed_tokens))
             if sequence.request.reading is None:
                 room = sequence.max_total_tokens - len(sequence.token_ids)
                 if not _has_known_length(sequence):
                     usual = lengths.trusted(sequence.request.tenant)
                     room = min(room, 0 if usual is None else max(0, usual[1] - sequence.num_output_tokens))
                 company.peers.append(_Peer(room, len(sequence.token_ids)))
+                company.context += len(sequence.token_ids)
         if self._counts_queued:
             for sequence in self.population.queued.values():
-                self._add_queued(company, sequence)
+                company.add_prompt(*self._own_prompt(sequence))
         return company
 
-    def _add_queued(self, company: _Company, sequence: Sequence) -> None:
-        cached = self.kv.num_cached(sequence)
-        left = sequence.num_prompt_tokens - cached
-        company.add_prompt(self._key(sequence), _Work(left, left * (cached + left // 2)))
+    def _own_prompt(self, sequence: Sequence) -> tuple[object, _Work]:
+        """Of one that has no slot."""
+        return self._prompt_from(sequence, self.kv.num_cached(sequence))
 
-    def _key(self, sequence: Sequence) -> object:
-        """Equal for prompts of which one takes over what the other computes."""
-        return self.kv.first_missing_key(sequence) or sequence.request_id
+    def _prompt_from(self, sequence: Sequence, computed: int) -> tuple[object, _Work]:
+        """What is to be computed of its prompt, and a key that is the same for two prompts of which one takes over what
+        the other computes."""
+        left = sequence.num_prompt_tokens - computed
+        key = self.kv.key_after(sequence, computed) or sequence.request_id
+        return key, _Work(left, left * (computed + left // 2))
 
     def _wait(self, sequence: Sequence) -> Quantiles:
         ahead = self.population.waiting.num_ahead(sequence)
@@ -241,7 +242,7 @@ class Abstention:
         usual = self.signals.output_lengths.expect(sequence.request.tenant)
         likely = (most, most) if usual is None or _has_known_length(sequence) else usual[1:]
         rows = min(len(company.peers) + 1, self.controls.now.max_num_seqs)
-        context = sum(peer.length for peer in company.peers) + sequence.num_prompt_tokens + most // 2
+        context = company.context + sequence.num_prompt_tokens + most // 2
         predicted = self.step_time.predict(StepLoad(decode_rows=rows, decode_context=context))
         least = firsts[0] + self._tokens_least(sequence, company, prompt_steps)
         p50 = max(least, firsts[1] + (min(most, likely[0]) - 1) * predicted.p50)
@@ -287,7 +288,7 @@ def in_words(estimate: Estimate, *, partial: bool, alone: bool = False) -> str:
     """What the client is told."""
     what, when = ("first token", estimate.first_token) if partial else ("answer", estimate.end)
     text = f"the deadline is in {estimate.left:.2f} s and the {what} would take at least {when[0]:.2f} s"
-    if alone:
+    if alone and estimate.alone is not None:
         return f"{text}, {estimate.alone:.2f} s of that on an engine with nothing else to do"
     waits = f", {estimate.wait[0]:.2f} s of that in the queue" if estimate.wait[0] > 0.0 else ""
     return f"{text}{waits} (most likely {when[1]:.2f} to {when[2]:.2f} s)"

@@ -72,13 +72,12 @@ class KVCacheManager:
         """How many tokens of its prompt an admission now would find in the pool."""
         return len(self._shared_prefix(sequence)) * self.block_size
 
-    def first_missing_key(self, sequence: Sequence) -> bytes | None:
-        """The key of the first block of its prompt that is to be computed; None where no other can compute it. Of two
-        sequences with the same one, the second takes over what the first computes."""
-        computed = sequence.num_computed_tokens or self.num_cached(sequence)
-        keys = prompt_keys(sequence, self.block_size) if self.prefix_caching else []
+    def key_after(self, sequence: Sequence, computed: int) -> bytes | None:
+        """The key of the block of its prompt that follows ``computed`` tokens; None where no other sequence can compute
+        it. Of two that have the same one to compute, the second takes over what the first computes."""
         first = computed // self.block_size
-        return keys[first] if first < min(len(keys), self._reusable_blocks(sequence)) else None
+        shareable = self.prefix_caching and first < self._reusable_blocks(sequence)
+        return prompt_keys(sequence, self.block_size)[first] if shareable else None
 
     def _shared_prefix(self, sequence: Sequence) -> list[int]:
         """The blocks in the pool that already hold the start of this sequence's prompt."""

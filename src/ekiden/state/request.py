@@ -139,14 +139,14 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """When a request with a deadline would have its first token and its end, seen from one moment.
 
     ``left``: seconds from that moment to the deadline. ``wait``: until it has a slot. ``alone``: the p10 of what it
-    needs in time, on an engine that has nothing else to do.
+    needs in time, on an engine that has nothing else to do; only of one that cannot meet its deadline.
     """
 
     left: float
     wait: Quantiles
     first_token: Quantiles
     end: Quantiles
-    alone: float
+    alone: float | None = None
 
     def least(self, *, partial: bool) -> float:
         """The p10 of what must come before the deadline: the end, or the first token of one who takes a part."""
