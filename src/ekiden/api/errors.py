@@ -229,7 +229,8 @@ def unfinished(finish: Finish) -> ApiError:
         code = RefusalReason.DEADLINE_TOO_BUSY.value
         return ApiError(503, message, code=code, headers=retry_after(over), estimate=estimate)
     if finish.reason is FinishReason.ABORT:
-        message = finish.message or "The request was ended by the server before the answer was complete."
+        message = finish.message or "the request was ended by the server before the answer was complete"
+        message = f"{message[0].upper()}{message[1:]}."
         return _unavailable("aborted", message)
     message = finish.message or "The engine failed on this request."
     return ApiError(500, message, code="engine_error")

@@ -149,7 +149,7 @@ class EngineCore:
         self._arrivals: deque[Request | RefusedCall | _AskedChange] = deque()
         """In the order in which they came, so that a request that came before a drain is accepted."""
         self._num_noted = 0
-        self._aborts: list[str] = []
+        self._aborts: list[tuple[str, str | None]] = []
         self._pauses: list[Pause] = []
         self._held_pauses: list[Pause] = []
         """Pauses that could not be applied at the last boundary."""
@@ -171,9 +171,9 @@ class EngineCore:
         else:
             self._totals.count_refusal(refused.request, refused.refusal)
 
-    def abort(self, request_id: str) -> None:
-        """End a request; an id that is not in the engine (any more) is ignored."""
-        self._aborts.append(request_id)
+    def abort(self, request_id: str, why: str | None = None) -> None:
+        """End a request; an id that is not in the engine (any more) is ignored. ``why``: if nobody asked for it."""
+        self._aborts.append((request_id, why))
 
     def pause(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR, by: str | None = None) -> None:
         """Take a request out of the running, keeping what it has, until it is resumed; unknown ids are ignored."""
@@ -276,10 +276,11 @@ class EngineCore:
                 self._totals.count_refusal(request, accepted)
                 updates.append(RequestUpdate(request.request_id, (), None, accepted))
         self._num_noted = 0
-        turn.aborts, self._aborts = self._aborts, []
-        for request_id in turn.aborts:
+        aborts, self._aborts = self._aborts, []
+        turn.aborts = [request_id for request_id, _ in aborts]
+        for request_id, why in aborts:
             if sequence := self.population.by_id.get(request_id):
-                updates.append(self.retirement.end(sequence, FinishReason.ABORT, now))
+                updates.append(self.retirement.end(sequence, FinishReason.ABORT, now, why))
         turn.pauses, self._pauses = self._pauses, []
         held, self._held_pauses = self._held_pauses, []
         for change in held + turn.pauses:

@@ -154,7 +154,10 @@ def _headline(found: Breakdown, shares: list[CauseShare], lost: bool) -> str:
     elif end is None:
         opening = f"In the engine for {total} so far"
     elif end.reason in _CUT_SHORT:
-        how = _CUT_SHORT[end.reason].format(message=end_detail_of(end).message)
+        message = end_detail_of(end).message
+        how = _CUT_SHORT[end.reason].format(message=message)
+        if end.reason == FinishReason.ABORT and message is not None:
+            how = f"Aborted ({message})"
         opening = f"{how} after {total} with {end.output_tokens} tokens"
     elif request_detail_of(found.request).reading is not None:
         opening = f"Took {total} to read {found.request.prompt_tokens} tokens"

@@ -113,11 +113,13 @@ def _truncated(reader: LedgerReader, request: RequestRow) -> WordsAndFacts:
             words, slow = _slow(reader, request)
             facts["causes"] = slow["causes"]
         case FinishReason.ABSTAINED:
-            told = end_detail_of(end)
-            words = f"It never ran: its deadline could no longer be met, so it was given up: {told.message}."
-            facts["estimate"] = estimate_facts(told.estimate)
+            given_up = end_detail_of(end)
+            words = f"It never ran: its deadline could no longer be met, so it was given up: {given_up.message}."
+            facts["estimate"] = estimate_facts(given_up.estimate)
         case FinishReason.ABORT:
-            words = f"Its client went away, or it was aborted, after {made} tokens."
+            told = end_detail_of(end).message
+            who = "Its client went away, or it was aborted," if told is None else f"It was aborted ({told})"
+            words = f"{who} after {made} tokens."
         case FinishReason.ERROR:
             words = f"It failed after {made} tokens: {end_detail_of(end).message}."
     if detail.expected_output is not None:
