@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -181,14 +182,10 @@ def test_without_the_hopeless_the_others_fare_no_worse(name: str) -> None:
 
 def test_without_deadlines_nobody_is_refused() -> None:
     load = draw_load(1, rate=40)
-    load.requests = [Request(**{**_fields(request), "deadline": None}) for request in load.requests]
+    load.requests = [msgspec.structs.replace(request, deadline=None) for request in load.requests]
     served = serve(load, SchedulerConfig(max_num_seqs=16), noting=False)
     assert not served.refused
     assert {end.reason for end in served.ends.values()} <= set(WHOLE)
-
-
-def _fields(request: Request) -> dict[str, object]:
-    return {name: getattr(request, name) for name in Request.__struct_fields__}
 
 
 @given(
@@ -204,7 +201,7 @@ def test_one_that_is_alone_and_has_time_is_never_refused(
 ) -> None:
     """Whatever the engine has served before, on a machine of any speed."""
     load = draw_load(seed, rate=5, count=4)
-    load.requests = [Request(**{**_fields(request), "deadline": None}) for request in load.requests]
+    load.requests = [msgspec.structs.replace(request, deadline=None) for request in load.requests]
     scheduler = SchedulerConfig(max_num_seqs=16)
     needed = slower * (SPEED.alone_seconds(prompt, output, budget=scheduler.max_num_batched_tokens) + 0.1)
     sampling = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)

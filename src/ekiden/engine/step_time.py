@@ -136,12 +136,13 @@ class StepTimeModel:
         """
         if self.observed < _SETTLED_STEPS:
             return 0.0
-        if self._doubt is None:
-            self._doubt = np.linalg.inv(self._gram + _RIDGE_MATRIX)
+        doubt: Vector | None = self._doubt
+        if doubt is None:
+            doubt = self._doubt = np.linalg.inv(self._gram + _RIDGE_MATRIX).astype(np.float64, copy=False)
         features = _features(load)
         least = max(_LEAST_ERROR, _LEAST_ERROR_SHARE * self._seconds / self._errors)
         error = max(least, sqrt(self._squares / self._errors))
-        uncertain = _P10 * error * sqrt(max(0.0, float(features @ self._doubt @ features)))
+        uncertain = _P10 * error * sqrt(max(0.0, float(features @ doubt @ features)))
         return max(0.0, self._cost.seconds(load) * min(1.0, self._spread[0]) - uncertain)
 
     def prefill_share(self, load: StepLoad) -> float:
