@@ -1,5 +1,6 @@
 """A request whose deadline cannot be met is refused at once, or as soon as it is certain; nobody else is."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,9 @@ def test_refusals_are_recorded_explained_and_replayed(caching: bool, tmp_path: P
     with world.stored(tmp_path) as reader:
         result = replay(reader.header, reader.everything())
         assert result.difference is None
+        ends = Counter(end.reason for end in reader.all_ends())
+        assert ends["abstained"] == gone.finished_total["abstained"]
+        assert ends["refused"] == sum(gone.refused_total.values())
         (row,) = reader.requests_named(refused.request_id)
         assert refused.refusal is not None
         told = explain(reader, row)
