@@ -183,6 +183,9 @@ class LimitsConfig(_Section):
     max_queue_seconds: float | None = setting(
         None, "refuse with 503 when the predicted wait in the queue exceeds this; default: no limit"
     )
+    abstain: bool = setting(
+        True, "refuse at once a request whose deadline cannot be met, by the p10 of the predicted time of its end"
+    )
     tenants_file: str | None = setting(None, "TOML file with weights and limits of tenants")
     request_timeout: float | None = setting(None, "seconds after which a request is ended; default: none")
     max_body_mib: float = setting(8.0, "largest HTTP body in MiB")

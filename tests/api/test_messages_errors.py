@@ -132,4 +132,5 @@ async def test_the_description_says_so(memory: Memory) -> None:
                 assert schema == {"$ref": f"#/components/schemas/{wanted}"}, path
     properties = document["components"]["schemas"]["MessagesError"]["properties"]
     assert set(properties) == {"type", "error"}
-    assert set(properties["error"]["properties"]) == {"type", "message"}
+    assert set(properties["error"]["properties"]) == {"type", "message", "estimate"}
+    assert properties["error"]["required"] == ["type", "message"]

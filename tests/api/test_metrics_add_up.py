@@ -274,7 +274,8 @@ async def test_the_ledger_adds_up_to_the_metrics(tmp_path: Path):
 def happened(expected: Values) -> None:
     """The load had what it was made for; otherwise nothing would have been compared."""
     for key in (
-        *(f"request_success_total finished_reason={reason.value}" for reason in FinishReason),
+        # When a request is abstained from depends on how fast this machine is; tests/unit/guardrails adds those up.
+        *(f"request_success_total finished_reason={reason.value}" for reason in FinishReason if reason != "abstained"),
         *(
             f"admission_rejections_total at=intake reason={reason}"
             for reason in ("queue_full_requests", "tenant_queue_full", "exceeds_kv_cache")

@@ -108,5 +108,7 @@ async def test_every_refusal_has_an_answer(memory: Memory, reason):
     response = await memory.complete()
     status = response.status_code
     ours = reason in (RefusalReason.DUPLICATE_ID, RefusalReason.INTERNAL_ERROR)
-    assert status == 500 if ours else status in (400, 429, 503)
+    hopeless = reason is RefusalReason.DEADLINE_TOO_SHORT
+    assert status == 500 if ours else status == 408 if hopeless else status in (400, 429, 503)
+    assert (response.headers.get("x-should-retry") == "false") == hopeless
     assert ("retry-after" in response.headers) == (status in (429, 503))

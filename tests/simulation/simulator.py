@@ -280,6 +280,7 @@ class Simulation(StepWatcher):
                 {"max_overtakes": rng.choice([0, 1, 3]), "max_concurrent_prefills": rng.choice([1, 8])},
                 {"target_itl_ms": rng.choice([None, 5.0]), "prefill_first": rng.random() < 0.5},
                 {"max_num_queued_reqs": rng.choice([3, 1000]), "tenants": weights, "draining": rng.random() < 0.2},
+                {"abstain": rng.random() < 0.5},
             ]
         )
         expires_at = self.time + rng.choice([0.02, 0.2, 2.0]) if rng.random() < 0.5 else None
@@ -472,6 +473,11 @@ class Simulation(StepWatcher):
         elif finish.reason is FinishReason.DEADLINE:
             assert request.deadline is not None
             assert finish.finish_time >= request.deadline, "it ended before its deadline"
+        elif finish.reason is FinishReason.ABSTAINED:
+            assert request.deadline is not None
+            assert finish.finish_time < request.deadline, "it was given up after its deadline"
+            assert finish.admitted_time is None, "it was given up while it ran"
+            assert self.brought[request.request_id] == len(tokens) == 0, "it was given up though it had tokens"
 
     @checking(Invariant.SAME_TOKENS)
     def _check_reading(self, request: Request, reading: Reading, update: RequestUpdate) -> None:

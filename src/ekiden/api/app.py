@@ -66,7 +66,7 @@ _ERRORS: Final = {
     "401": "No API key, or a wrong one",
     "403": "The API key is not for this",
     "404": "No such model or path",
-    "408": "The deadline passed, or the body did not arrive",
+    "408": "The deadline passed or is too short, or the body did not arrive",
     "409": "What is asked does not fit the state of things, or has been done already",
     "413": "The body is too large",
     "415": "The body is not application/json",
@@ -228,6 +228,8 @@ def _openapi(app: FastAPI, models: list[type[Strict]]) -> dict[str, Any]:
         nullable = any_of(TEXT, {"type": "null"})
         error = closed_object({"message": TEXT, "type": TEXT, "param": nullable, "code": nullable})
         messages_error = closed_object({"type": TEXT, "message": TEXT})
+        for each in (error, messages_error):  # only where a deadline could not be met
+            each["properties"] = {**each["properties"], "estimate": {"type": "object"}}
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas |= definitions["$defs"]
         schemas["Error"] = closed_object({"error": error})

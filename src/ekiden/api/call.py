@@ -57,6 +57,7 @@ class Origin:
             tenant=self.tenant,
             external_id=self.external_id,
             traceparent=self.traceparent,
+            takes_partial=self.extended_finish_reasons,
             **own,
         )
 

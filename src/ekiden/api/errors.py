@@ -8,11 +8,11 @@ limits is told 429, and no capacity and no engine are 503, both with ``Retry-Aft
 
 from collections.abc import Iterable
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from ekiden.state.request import Finish, FinishReason, Refusal, RefusalReason
+from ekiden.state.request import Estimate, Finish, FinishReason, Refusal, RefusalReason
 
 INVALID_REQUEST: Final = "invalid_request_error"
 SERVER_ERROR: Final = "server_error"
@@ -33,6 +33,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         headers: Headers = (),
+        estimate: Estimate | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -41,11 +42,21 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.headers = tuple(headers)
+        self.estimate = estimate
 
     def body(self) -> bytes:
         """The JSON object, for a response's body or an event in a stream."""
-        told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return msgspec.json.encode({"error": told})
+        told: dict[str, Any] = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": told | _predicted(self.estimate)})
+
+
+def _predicted(estimate: Estimate | None) -> dict[str, Any]:
+    """What a client is told of the prediction for which it was refused, in seconds."""
+    if estimate is None:
+        return {}
+    ranges = {"queue_seconds": estimate.wait, "first_token_seconds": estimate.first_token, "e2e_seconds": estimate.end}
+    named = {name: dict(zip(("p10", "p50", "p90"), values, strict=True)) for name, values in ranges.items()}
+    return {"estimate": {"deadline_seconds": estimate.left, **named}}
 
 
 MESSAGES_PATH: Final = "/v1/messages"
@@ -70,7 +81,8 @@ def messages_body(error: ApiError) -> bytes:
     """The error's body in Anthropic's protocol."""
     other = "invalid_request_error" if error.status < 500 else "api_error"
     kind = _MESSAGES_KINDS.get(error.status, other)
-    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})
+    told = {"type": kind, "message": error.message} | _predicted(error.estimate)
+    return msgspec.json.encode({"type": "error", "error": told})
 
 
 def speaks_messages(path: str) -> bool:
@@ -166,6 +178,8 @@ _STATUSES: Final = {
     RefusalReason.QUEUE_FULL_REQUESTS: 503,
     RefusalReason.QUEUE_FULL_TOKENS: 503,
     RefusalReason.QUEUE_TOO_SLOW: 503,
+    RefusalReason.DEADLINE_TOO_SHORT: 408,
+    RefusalReason.DEADLINE_TOO_BUSY: 503,
     RefusalReason.DRAINING: 503,
     RefusalReason.TENANT_QUEUE_FULL: 429,
     RefusalReason.TENANT_RATE: 429,
@@ -181,7 +195,12 @@ def refused(refusal: Refusal, retry_seconds: float) -> ApiError:
     status, code = _STATUSES.get(refusal.reason, 400), refusal.reason.value
     if status in (429, 503):
         seconds = retry_seconds if refusal.retry_after is None else refusal.retry_after
-        return ApiError(status, refusal.message, code=code, headers=retry_after(seconds))
+        headers = retry_after(seconds)
+        return ApiError(status, refusal.message, code=code, headers=headers, estimate=refusal.estimate)
+    if status == 408:  # it would be refused again, however idle the server
+        never = ((b"x-should-retry", b"false"),)
+        text, kind = refusal.message, "timeout_error"
+        return ApiError(status, text, kind=kind, code=code, headers=never, estimate=refusal.estimate)
     return ApiError(status, refusal.message, param=refusal.param if status == 400 else None, code=code)
 
 
@@ -204,8 +223,14 @@ def unfinished(finish: Finish) -> ApiError:
     if finish.reason is FinishReason.DEADLINE:
         message = finish.message or "The request's deadline passed before the answer was complete."
         return ApiError(408, message, kind="timeout_error", code="deadline")
+    if finish.reason is FinishReason.ABSTAINED:
+        message, estimate = finish.message or "The request's deadline could no longer be met.", finish.estimate
+        over = 1.0 if estimate is None else max(1.0, min(estimate.end[0], estimate.first_token[0]) - estimate.left)
+        code = RefusalReason.DEADLINE_TOO_BUSY.value
+        return ApiError(503, message, code=code, headers=retry_after(over), estimate=estimate)
     if finish.reason is FinishReason.ABORT:
-        message = finish.message or "The request was ended by the server before the answer was complete."
+        message = finish.message or "the request was ended by the server before the answer was complete"
+        message = f"{message[0].upper()}{message[1:]}."
         return _unavailable("aborted", message)
     message = finish.message or "The engine failed on this request."
     return ApiError(500, message, code="engine_error")

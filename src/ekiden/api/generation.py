@@ -25,7 +25,7 @@ from ekiden.api.text import ModelText
 from ekiden.api.text_output import PLAIN_REASONS, Answer, Piece, joined
 from ekiden.engine.interface import EndsEngine, Engine, EngineDied
 from ekiden.state.containment import NOT_OF_ONE_REQUEST
-from ekiden.state.request import Finish, RefusalReason, Request
+from ekiden.state.request import Finish, FinishReason, RefusalReason, Request
 
 T = TypeVar("T")
 
@@ -106,8 +106,10 @@ class Generation:
                                 self.metrics.observe_gap(gap)
                         last = now
                     finish = update.finish
-                    if finish and finish.reason not in PLAIN_REASONS and not origin.extended_finish_reasons:
-                        raise unfinished(finish)
+                    if finish and finish.reason not in PLAIN_REASONS:
+                        given_up = finish.reason is FinishReason.ABSTAINED  # there is nothing of the answer to take
+                        if given_up or not origin.extended_finish_reasons:
+                            raise unfinished(finish)
                     yield answer.take(update)
                     if finish:
                         return

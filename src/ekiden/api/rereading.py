@@ -17,7 +17,7 @@ from ekiden.config import Config, ConfigError, controls_of
 from ekiden.engine.interface import EngineDied
 from ekiden.state.controls import ControlChange, ControlValue, InvalidControls, SetBy
 
-_FIELDS: Final = ("max_num_queued_reqs", "max_num_queued_tokens", "max_queue_seconds", "tenants")
+_FIELDS: Final = ("max_num_queued_reqs", "max_num_queued_tokens", "max_queue_seconds", "abstain", "tenants")
 
 logger = logging.getLogger(__name__)
 

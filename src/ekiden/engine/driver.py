@@ -76,10 +76,10 @@ def _earliest(*moments: float | None) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def abort_all(core: EngineCore, request_ids: Iterable[str]) -> StepResult:
-    """Abort requests and take the step that ends them."""
+def abort_all(core: EngineCore, request_ids: Iterable[str], why: str | None = None) -> StepResult:
+    """Abort requests and take the step that ends them; ``why`` where it was not asked for."""
     for request_id in request_ids:
-        core.abort(request_id)
+        core.abort(request_id, why)
     return core.step()
 
 

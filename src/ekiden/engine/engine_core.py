@@ -14,6 +14,7 @@ from ekiden.config import CacheConfig, ConfigError, check_controls
 from ekiden.engine.interface import EngineStats
 from ekiden.engine.step_time import StepTimeModel
 from ekiden.engine.totals import Totals
+from ekiden.guardrails.abstention import Abstention
 from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.batching import next_change
@@ -94,6 +95,14 @@ class EngineCore:
         self.step_time = StepTimeModel()
         signals = Signals()
         padding = self._padding = PaddingRows(population=self.population, kv=self.kv, controls=self.controls)
+        self.abstention = Abstention(
+            controls=self.controls,
+            population=self.population,
+            kv=self.kv,
+            signals=signals,
+            step_time=self.step_time,
+            tokens_per_row=1 if drafter is None else 1 + info.max_drafts,
+        )
         self.intake = Intake(
             population=self.population,
             kv=self.kv,
@@ -101,6 +110,7 @@ class EngineCore:
             vocab_size=info.vocab_size,
             max_model_len=min(max_model_len or info.max_model_len, info.max_model_len),
             signals=signals,
+            abstention=self.abstention,
             eos_token_ids=eos_token_ids,
             make_stop_text=make_stop_text,
             make_rules=make_rules,
@@ -139,7 +149,7 @@ class EngineCore:
         self._arrivals: deque[Request | RefusedCall | _AskedChange] = deque()
         """In the order in which they came, so that a request that came before a drain is accepted."""
         self._num_noted = 0
-        self._aborts: list[str] = []
+        self._aborts: list[tuple[str, str | None]] = []
         self._pauses: list[Pause] = []
         self._held_pauses: list[Pause] = []
         """Pauses that could not be applied at the last boundary."""
@@ -161,9 +171,9 @@ class EngineCore:
         else:
             self._totals.count_refusal(refused.request, refused.refusal)
 
-    def abort(self, request_id: str) -> None:
-        """End a request; an id that is not in the engine (any more) is ignored."""
-        self._aborts.append(request_id)
+    def abort(self, request_id: str, why: str | None = None) -> None:
+        """End a request; an id that is not in the engine (any more) is ignored. ``why``: if nobody asked for it."""
+        self._aborts.append((request_id, why))
 
     def pause(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR, by: str | None = None) -> None:
         """Take a request out of the running, keeping what it has, until it is resumed; unknown ids are ignored."""
@@ -246,6 +256,7 @@ class EngineCore:
 
     def _apply_inbox(self, turn: Turn) -> list[RequestUpdate]:
         updates, now = turn.ended_at_start, turn.start
+        self.abstention.begin_turn()
         before, expired = self.controls.now, self.controls.expire(now)
         if expired:
             self._obey_controls(expired, before, turn)
@@ -265,10 +276,11 @@ class EngineCore:
                 self._totals.count_refusal(request, accepted)
                 updates.append(RequestUpdate(request.request_id, (), None, accepted))
         self._num_noted = 0
-        turn.aborts, self._aborts = self._aborts, []
-        for request_id in turn.aborts:
+        aborts, self._aborts = self._aborts, []
+        turn.aborts = [request_id for request_id, _ in aborts]
+        for request_id, why in aborts:
             if sequence := self.population.by_id.get(request_id):
-                updates.append(self.retirement.end(sequence, FinishReason.ABORT, now))
+                updates.append(self.retirement.end(sequence, FinishReason.ABORT, now, why))
         turn.pauses, self._pauses = self._pauses, []
         held, self._held_pauses = self._held_pauses, []
         for change in held + turn.pauses:
@@ -276,6 +288,10 @@ class EngineCore:
         updates += [
             self.retirement.end(sequence, FinishReason.DEADLINE, now, "the request's deadline has passed")
             for sequence in self.population.expired(now)
+        ]
+        updates += [
+            self.retirement.end(sequence, FinishReason.ABSTAINED, now, words)
+            for sequence, words in self.abstention.hopeless(now)
         ]
         self._totals.count_ends(updates)
         return updates
@@ -346,7 +362,8 @@ class EngineCore:
     def _next_change(self) -> float | None:
         times = [self.controls.next_expiry]
         if self.population.by_id:  # the deadline may be of a request that has ended
-            times += [self.population.next_deadline, next_change(self.controls.now, self.population)]
+            times += [self.population.next_deadline, self.abstention.next_look]
+            times.append(next_change(self.controls.now, self.population))
         return min((time for time in times if time is not None), default=None)
 
     def _check_controls(self, controls: Controls) -> None:

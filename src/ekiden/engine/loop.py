@@ -8,6 +8,7 @@ import queue
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -54,6 +55,8 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
     drain_seconds: float = 0.0
 
+
+_STOPPED: Final = "the server stopped before the answer was complete"
 
 Command = Submit | NoteRefusal | Abort | Pause | SetControls | Stop
 Deliver = Callable[[list[RequestUpdate], EngineStats | None], None]
@@ -113,7 +116,7 @@ class EngineLoop:
         drive(self._core, self._commands(), self, self._after_step)
         for request in self._preparing.give_up():
             self._core.add_request(request)  # the core refuses it, as it is draining
-        self._after_step(abort_all(self._core, self._core.request_ids))
+        self._after_step(abort_all(self._core, self._core.request_ids, _STOPPED))
 
     def _commands(self) -> Source:
         """Obey all commands that have come, until it is time to stop."""

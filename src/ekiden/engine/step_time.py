@@ -3,11 +3,13 @@
 seconds ~ a + b * decode_rows + c * decode_context + d * prefill_tokens + e * prefill_pairs. No coefficient goes below
 zero: no load makes a step faster. :func:`fitted` makes the model of recorded steps; :class:`StepTimeModel` learns
 while serving, with forgetting, so that it follows a machine whose speed drifts. The spread of its recent
-ratios of measured to predicted time turns a prediction into a range.
+ratios of measured to predicted time turns a prediction into a range. :meth:`StepTimeModel.least` is the low end of what
+is known, for those who must not call impossible what is not.
 """
 
 from collections import deque
 from collections.abc import Sequence
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +31,14 @@ _SMALL_RIDGE = 1e-9 * np.eye(len(_SCALES))
 """Added for each recorded step: it settles coefficients that no step determines, and hardly changes the others."""
 _LEARNING_STEPS = 12
 """Steps at the beginning whose errors say nothing of how the model errs later."""
+_SETTLED_STEPS = 24
+"""Steps before which nothing is said of how long a step takes at least."""
+_P10 = 1.2816
+"""Standard deviations from the median of a normal distribution to its p10."""
+_LEAST_ERROR = 1e-3
+_LEAST_ERROR_SHARE = 0.05
+"""Seconds, and part of a mean step, by which a prediction is thought to err at least. With the ridge that makes the
+guess of a cost that no step has shown yet worth nothing: its doubt is larger than the guess."""
 _EAGER_STEPS = 64
 """Steps after each of which the model is solved anew; later after every fourth."""
 
@@ -104,6 +114,10 @@ class StepTimeModel:
         self._moment: Vector = np.zeros(len(_SCALES))
         self._ratios: deque[float] = deque(maxlen=128)
         self._spread = [0.5, 1.0, 2.0]
+        self._squares = self._errors = self._seconds = 0.0
+        """Of recent steps, with forgetting: the squared errors of their predictions, their number, and their time."""
+        self._doubt: Vector | None = None
+        """How uncertain the costs are: the inverse of what was seen of each load; None until it is needed again."""
         self.observed = 0
 
     def _point(self, load: StepLoad) -> float:
@@ -112,6 +126,24 @@ class StepTimeModel:
     def predict(self, load: StepLoad) -> TimeRange:
         point = self._point(load)
         return TimeRange(*(point * ratio for ratio in self._spread))
+
+    def least(self, load: StepLoad) -> float:
+        """Seconds that such a step takes at least, nine times out of ten.
+
+        From the predicted time it takes what steps vary, and what the costs themselves are uncertain by for this load
+        (the standard error of a prediction by least squares). So a load unlike any that was seen may take no time, as
+        far as anybody knows, and so may every load while too few steps were seen.
+        """
+        if self.observed < _SETTLED_STEPS:
+            return 0.0
+        doubt: Vector | None = self._doubt
+        if doubt is None:
+            doubt = self._doubt = np.linalg.inv(self._gram + _RIDGE_MATRIX).astype(np.float64, copy=False)
+        features = _features(load)
+        least = max(_LEAST_ERROR, _LEAST_ERROR_SHARE * self._seconds / self._errors)
+        error = max(least, sqrt(self._squares / self._errors))
+        uncertain = _P10 * error * sqrt(max(0.0, float(features @ doubt @ features)))
+        return max(0.0, self._cost.seconds(load) * min(1.0, self._spread[0]) - uncertain)
 
     def prefill_share(self, load: StepLoad) -> float:
         """The part of the predicted time that is due to the prefill chunks, 0 to 1."""
@@ -123,7 +155,11 @@ class StepTimeModel:
         """Learn from a measured step."""
         features = _features(load)
         if self.observed >= _LEARNING_STEPS:
-            self._ratios.append(seconds / self._point(load))
+            point = self._point(load)
+            self._ratios.append(seconds / point)
+            self._squares = self._squares * _FORGETTING + (seconds - point) ** 2
+            self._errors = self._errors * _FORGETTING + 1.0
+            self._seconds = self._seconds * _FORGETTING + seconds
         self._gram *= _FORGETTING
         self._gram += features[:, None] * features
         self._moment *= _FORGETTING
@@ -132,5 +168,6 @@ class StepTimeModel:
         if self.observed <= _EAGER_STEPS or self.observed % 4 == 0:
             self._weights = _solve(self._gram + _RIDGE_MATRIX, self._moment + _RIDGE * self._weights)
             self._cost = _cost(self._weights)
+            self._doubt = None
         if self._ratios and self.observed % 8 == 0:
             self._spread = percentiles(self._ratios, (10, 50, 90))

@@ -53,8 +53,9 @@ def _of_request(row: RequestRow) -> tuple[object, ...]:
     """What intake decided about a request. Messages are left out: they may repeat texts that were not kept."""
     detail = request_detail_of(row)
     found = (detail.num_waiting, detail.waiting_tokens, detail.worst_case_blocks, detail.expected_output)
-    return (*row._replace(detail=b""), *found, detail.param, detail.retry_after)
+    return (*row._replace(detail=b""), *found, detail.param, detail.retry_after, detail.estimate)
 
 
 def _of_end(row: EndRow) -> tuple[object, ...]:
-    return (*row[:-1], end_detail_of(row).stop_reason)
+    detail = end_detail_of(row)
+    return (*row[:-1], detail.stop_reason, detail.estimate)

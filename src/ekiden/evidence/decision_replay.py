@@ -33,6 +33,8 @@ from ekiden.state.sequence import Sequence, Stage, StopText
 
 _GRAMMAR_PREFIX = "the grammar cannot be used: "
 _GOES_ON = "goes on"
+_LIMITS_OF_OLD = {"abstain": False}
+"""What an engine did that recorded no such setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,6 +320,6 @@ def config_of(header: RunHeader) -> Config:
     return Config(
         scheduler=SchedulerConfig(**header.scheduler),
         cache=CacheConfig(**header.cache),
-        limits=LimitsConfig(**header.limits),
+        limits=LimitsConfig(**(_LIMITS_OF_OLD | header.limits)),
         tenants=tenants,
     )

@@ -12,7 +12,7 @@ import msgspec
 from ekiden.evidence.breakdown import Breakdown, CauseTime, breakdown
 from ekiden.evidence.causes import OWN_WORK, REMEDIES, Cause
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
-from ekiden.evidence.words import event_words, seconds
+from ekiden.evidence.words import estimate_facts, event_words, seconds
 from ekiden.ledger.dead_ends import NOT_RECORDED
 from ekiden.ledger.records import ENGINE_ENDED, CarriedDetail, EndRow, EventKind, RequestRow
 from ekiden.ledger.retention import was_killed
@@ -20,6 +20,7 @@ from ekiden.state.request import FinishReason
 
 _CUT_SHORT = {
     "deadline": "Ended by its deadline",
+    "abstained": "Given up because its deadline could no longer be met ({message})",
     "abort": "Aborted by its client",
     "error": "Failed ({message})",
     ENGINE_ENDED: "Its engine ended ({message}) and it goes on in a later run: it was cut off",
@@ -87,6 +88,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     causes: list[CauseShare]
     life: list[LifeEvent]
     carried_over: CarriedOver | None = None
+    estimate: dict[str, Any] | None = None
+    """Of a request with a deadline, when intake expected it to end, in seconds from its arrival at intake."""
 
 
 def explain(reader: LedgerReader, request: RequestRow, *, viewer: str | None = None) -> Explanation:
@@ -122,6 +125,7 @@ def explain(reader: LedgerReader, request: RequestRow, *, viewer: str | None = N
         causes=shares,
         life=_life(found),
         carried_over=came,
+        estimate=estimate_facts(detail.estimate),
     )
 
 
@@ -150,7 +154,10 @@ def _headline(found: Breakdown, shares: list[CauseShare], lost: bool) -> str:
     elif end is None:
         opening = f"In the engine for {total} so far"
     elif end.reason in _CUT_SHORT:
-        how = _CUT_SHORT[end.reason].format(message=end_detail_of(end).message)
+        message = end_detail_of(end).message
+        how = _CUT_SHORT[end.reason].format(message=message)
+        if end.reason == FinishReason.ABORT and message is not None:
+            how = f"Aborted ({message})"
         opening = f"{how} after {total} with {end.output_tokens} tokens"
     elif request_detail_of(found.request).reading is not None:
         opening = f"Took {total} to read {found.request.prompt_tokens} tokens"

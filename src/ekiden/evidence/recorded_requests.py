@@ -75,6 +75,7 @@ def request_of(row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...]) 
         traceparent=detail.traceparent,
         carried=None if detail.carried is None else _carried_of(row.carried or 0, detail.carried),
         reading=detail.reading,
+        takes_partial=detail.takes_partial,
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from ekiden.evidence.explain import explain
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
-from ekiden.evidence.words import seconds
+from ekiden.evidence.words import estimate_facts, seconds
 from ekiden.ledger.records import ENGINE_ENDED, EventKind, RequestDetail, RequestRow
 from ekiden.state.request import FinishReason, RefusalReason
 
@@ -36,6 +36,8 @@ _LIMIT_OF = {
     RefusalReason.QUEUE_FULL_REQUESTS: "max_num_queued_reqs",
     RefusalReason.QUEUE_FULL_TOKENS: "max_num_queued_tokens",
     RefusalReason.QUEUE_TOO_SLOW: "max_queue_seconds",
+    RefusalReason.DEADLINE_TOO_SHORT: "abstain",
+    RefusalReason.DEADLINE_TOO_BUSY: "abstain",
     RefusalReason.TENANT_QUEUE_FULL: "tenants_file",
     RefusalReason.TENANT_RATE: "tenants_file",
     RefusalReason.DRAINING: "draining",
@@ -82,6 +84,7 @@ def _refused(reader: LedgerReader, request: RequestRow) -> WordsAndFacts:
         "waiting_requests": detail.num_waiting,
         "waiting_tokens": detail.waiting_tokens,
         "prompt_tokens": request.prompt_tokens,
+        "estimate": estimate_facts(detail.estimate),
     }
 
 
@@ -109,8 +112,14 @@ def _truncated(reader: LedgerReader, request: RequestRow) -> WordsAndFacts:
         case FinishReason.DEADLINE:
             words, slow = _slow(reader, request)
             facts["causes"] = slow["causes"]
+        case FinishReason.ABSTAINED:
+            given_up = end_detail_of(end)
+            words = f"It never ran: its deadline could no longer be met, so it was given up: {given_up.message}."
+            facts["estimate"] = estimate_facts(given_up.estimate)
         case FinishReason.ABORT:
-            words = f"Its client went away, or it was aborted, after {made} tokens."
+            told = end_detail_of(end).message
+            who = "Its client went away, or it was aborted," if told is None else f"It was aborted ({told})"
+            words = f"{who} after {made} tokens."
         case FinishReason.ERROR:
             words = f"It failed after {made} tokens: {end_detail_of(end).message}."
     if detail.expected_output is not None:

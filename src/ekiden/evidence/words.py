@@ -1,7 +1,10 @@
 """What explain, export and top say of durations and events."""
 
+from typing import Any
+
 from ekiden.evidence.reader import Event
 from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EventKind, Resumed
+from ekiden.state.request import Estimate
 
 
 def seconds(value: float) -> str:
@@ -9,6 +12,15 @@ def seconds(value: float) -> str:
     if value < 1.0:
         return f"{value * 1000:.3g} ms"
     return f"{value:.2f} s" if value < 100.0 else f"{value:.0f} s"
+
+
+def estimate_facts(estimate: Estimate | None) -> dict[str, Any] | None:
+    """An estimate by names; times are seconds from the moment at which it was made."""
+    if estimate is None:
+        return None
+    ranges = {"wait": estimate.wait, "first_token": estimate.first_token, "end": estimate.end}
+    named = {name: dict(zip(("p10", "p50", "p90"), quantiles, strict=True)) for name, quantiles in ranges.items()}
+    return {"deadline": estimate.left, "alone": estimate.alone, **named}
 
 
 _WORDS = {

@@ -68,6 +68,17 @@ class KVCacheManager:
             self.prefix_hits += sequence.num_cached_tokens
         return []
 
+    def num_cached(self, sequence: Sequence) -> int:
+        """How many tokens of its prompt an admission now would find in the pool."""
+        return len(self._shared_prefix(sequence)) * self.block_size
+
+    def key_after(self, sequence: Sequence, computed: int) -> bytes | None:
+        """The key of the block of its prompt that follows ``computed`` tokens; None where no other sequence can compute
+        it. Of two that have the same one to compute, the second takes over what the first computes."""
+        first = computed // self.block_size
+        shareable = self.prefix_caching and first < self._reusable_blocks(sequence)
+        return prompt_keys(sequence, self.block_size)[first] if shareable else None
+
     def _shared_prefix(self, sequence: Sequence) -> list[int]:
         """The blocks in the pool that already hold the start of this sequence's prompt."""
         if not self.prefix_caching or sequence.swapped_blocks:

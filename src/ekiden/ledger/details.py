@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ekiden.kv_cache.prefix_cache import prompt_keys
+from ekiden.kv_cache.prefix_cache import prefix_keys, prompt_keys
 from ekiden.ledger.records import CarriedDetail, EndDetail, RequestDetail
 from ekiden.state.request import Carried, Finish, FinishReason, Refusal, RefusalReason, TokenLogprobs
 from ekiden.state.sampling_params import SamplingParams
@@ -20,6 +20,17 @@ STOP_STRING = "string"
 FAILED_RULES = "error"
 KEY_BYTES = 8
 """Of each block's key. Two different prompt beginnings look the same with a chance of one in 2 ** 64."""
+_ESTIMATED = frozenset(
+    {
+        RefusalReason.DEADLINE_TOO_SHORT,
+        RefusalReason.DEADLINE_TOO_BUSY,
+        RefusalReason.TENANT_QUEUE_FULL,
+        RefusalReason.TENANT_RATE,
+        RefusalReason.INVALID,
+        RefusalReason.INTERNAL_ERROR,
+    }
+)
+"""Refused after the deadline was judged, for which a replay needs to know what of the prompt was in the cache."""
 _DEFAULTS = msgspec.structs.asdict(SamplingParams())
 
 
@@ -59,7 +70,12 @@ def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep
     refusal = outcome if isinstance(outcome, Refusal) else None
     prompt = request.prompt_token_ids
     keys, worst, expected, wait = b"", 0, None, None
+    estimate = None if refusal is None else refusal.estimate
+    if refusal is not None and prefix_caching and request.deadline is not None and refusal.reason in _ESTIMATED:
+        known = prefix_keys(prompt, block_size, len(prompt) // block_size)
+        keys = b"".join([key[:KEY_BYTES] for key in known])
     if isinstance(outcome, Sequence):
+        estimate = outcome.estimate
         worst, expected = -(-outcome.max_total_tokens // block_size), outcome.expected_output
         wait = outcome.expected_wait
         if prefix_caching:
@@ -85,6 +101,8 @@ def request_detail(arrival: Arrival, block_size: int, prefix_caching: bool, keep
         carried=_carried_detail(request.carried),
         reading=request.reading,
         expected_wait=wait,
+        estimate=estimate,
+        takes_partial=request.takes_partial,
     )
 
 
@@ -101,6 +119,7 @@ def end_detail(sequence: Sequence, finish: Finish, keep_prompts: bool) -> EndDet
         stop_reason=STOP_STRING if isinstance(finish.stop_reason, str) else finish.stop_reason,
         message=finish.message,
         output=pack_tokens(output) if keep_prompts else None,
+        estimate=finish.estimate,
     )
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from ekiden.state.controls import ControlChange
 from ekiden.state.lineage import Lineage
-from ekiden.state.request import Reading
+from ekiden.state.request import Estimate, Reading
 from ekiden.state.runner import ChunkRules
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import LeftOutReason, WaitReason
@@ -247,6 +247,9 @@ class RequestDetail(msgspec.Struct, frozen=True, array_like=True):
     """What was wanted of a prompt that was only read; None for a request that generates."""
     expected_wait: float | None = None
     """Seconds that intake expected it to wait for admission; None while nothing was known, and for a refused one."""
+    estimate: Estimate | None = None
+    """When intake expected a request with a deadline to end, whether it was refused for that or not."""
+    takes_partial: bool = False
 
 
 class EndDetail(msgspec.Struct, frozen=True, array_like=True):
@@ -256,6 +259,8 @@ class EndDetail(msgspec.Struct, frozen=True, array_like=True):
     """A token, or the kind ``"string"`` where a stop string ended it."""
     message: str | None = None
     output: bytes | None = None
+    estimate: Estimate | None = None
+    """Why its deadline could no longer be met, where it was given up for that."""
 
 
 class TurnInputs(msgspec.Struct, array_like=True):

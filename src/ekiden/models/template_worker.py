@@ -50,6 +50,8 @@ class _Worker:
         self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
 
     def start(self) -> Connection:
+        if self._running is not None and self._running[0].poll() is not None:
+            self.end()  # something killed it while it was idle
         if self._running is None:
             ours, theirs = Pipe()
             with contextlib.closing(theirs):
@@ -64,8 +66,11 @@ class _Worker:
             self._running = process, ours
         return self._running[1]
 
-    def ask(self, question: bytes) -> bytes:
-        """The worker's reply. Raises :class:`RenderingError` when it has none; the worker is then another."""
+    def ask(self, question: bytes, *, again: bool = True) -> bytes:
+        """The worker's reply. Raises :class:`RenderingError` when it has none; the worker is then another.
+
+        When it was killed from outside, which no limit of ours does, another one is asked once.
+        """
         connection = self.start()
         try:
             connection.send_bytes(question)
@@ -73,6 +78,8 @@ class _Worker:
                 return connection.recv_bytes()
         except (OSError, EOFError):
             status = self.end()
+            if status == -signal.SIGKILL and again:
+                return self.ask(question, again=False)
             limited = status == -signal.SIGPROF
             why = f"it took more than {CPU_SECONDS:g} s of processor time" if limited else "its process was ended"
             raise RenderingError(why) from None

@@ -119,6 +119,12 @@ class FairQueue:
         """Its tenant's virtual counter."""
         return self._tenants[sequence.request.tenant].counter
 
+    def num_ahead(self, sequence: Sequence) -> int:
+        """Of its own tenant, those before a newcomer. How many of others' come first depends on what is yet to be
+        served, and for one that waits nobody has counted its place, so these are none."""
+        tenant = self._tenants.get(sequence.request.tenant)
+        return 0 if tenant is None or sequence.request_id in tenant.waiting else len(tenant.waiting)
+
     def counters(self) -> ServiceCounters:
         """Each known tenant's virtual counter, and the one to which a newcomer would be raised now."""
         return ServiceCounters({name: tenant.counter for name, tenant in self._tenants.items()}, self._floor())

@@ -64,6 +64,10 @@ class KeyedQueue:
         """The key it is sorted by."""
         return self._key(sequence)
 
+    def num_ahead(self, sequence: Sequence) -> int:
+        place = self._place.get(sequence.request_id, (self._key(sequence), self._pushed + 1))
+        return int(self._sorted.bisect_left(place))
+
     def check_integrity(self) -> None:
         assert self._place == {s.request_id: place for place, s in self._sorted.items()}, "a place is lost or doubled"
 

@@ -1,7 +1,8 @@
 """Stage 1, intake: a request becomes a waiting sequence, or is refused with its reason.
 
 This stage owns the admission limits and fills the waiting queue. A request that could never run is refused at once, so
-no accepted request can block the queue for ever.
+no accepted request can block the queue for ever. One whose deadline cannot be met is refused too
+(:mod:`ekiden.guardrails.abstention`).
 
 A request that an earlier engine had accepted comes with the tokens that it was given (:class:`Carried`). It becomes the
 sequence that it was, all of whose keys and values are to be computed again, as after a preemption that dropped them
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import inf
 
+from ekiden.guardrails.abstention import Abstention
 from ekiden.guardrails.limits import TokenBucket
 from ekiden.guardrails.signals import Progress, Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
@@ -52,6 +54,7 @@ class Intake:
     population: Population
     kv: KVCacheManager
     signals: Signals
+    abstention: Abstention
     vocab_size: int
     max_model_len: int
     eos_token_ids: frozenset[int]
@@ -67,9 +70,25 @@ class Intake:
         """Put the request in the waiting queue, or return the refusal. A refused request changes nothing."""
         refusal = self._impossible(request)
         if request.carried is None:
-            refusal = refusal or self._no_room(request, now) or self._over_tenant_limit(request, now)
+            refusal = refusal or self._no_room(request, now)
         if refusal is not None:
             return refusal
+        sequence = self._sequence_of(request, now)
+        if request.carried is None:
+            refusal = self.abstention.judge(sequence, now) or self._over_tenant_limit(request, now)
+            if refusal is not None:
+                return refusal
+        refusal = self._prepare(sequence)
+        if refusal is not None:
+            return refusal
+        self.population.by_id[request.request_id] = sequence
+        self.population.enqueue(sequence)
+        self.population.watch_deadline(sequence)
+        self.abstention.accepted(sequence, now)
+        return sequence
+
+    def _sequence_of(self, request: Request, now: float) -> Sequence:
+        """What the request becomes, not yet in the engine and without what its texts and grammar need."""
         sampling = request.sampling
         num_prompt = len(request.prompt_token_ids)
         # Without max_tokens an answer may fill the context, or the whole KV pool if that is smaller.
@@ -78,7 +97,7 @@ class Intake:
         if request.reading is not None:
             total = num_prompt
         stops = frozenset(sampling.stop_token_ids)
-        sequence = Sequence(
+        return Sequence(
             request=request,
             seed=sampling.seed if sampling.seed is not None else self._draw_seed(request.request_id),
             token_ids=list(request.prompt_token_ids),
@@ -88,6 +107,10 @@ class Intake:
             expected_output=None if request.reading else self.signals.output_lengths.expect(request.tenant),
             expected_wait=self._expected_wait(now),
         )
+
+    def _prepare(self, sequence: Sequence) -> Refusal | None:
+        """Make its stop strings and its grammar, and bring it to where an earlier engine left it."""
+        request, sampling = sequence.request, sequence.request.sampling
         with contained(sequence, Stage.INTAKE, "preparing its stop strings and its grammar"):
             if sampling.stop:
                 sequence.stop_text = self.make_stop_text(request)
@@ -100,10 +123,7 @@ class Intake:
                 return refusal
         if sequence.fault is not None:
             return Refusal(reason=RefusalReason.INTERNAL_ERROR, message=sequence.fault.cause)
-        self.population.by_id[request.request_id] = sequence
-        self.population.enqueue(sequence)
-        self.population.watch_deadline(sequence)
-        return sequence
+        return None
 
     def _rules_of(self, grammar: Grammar) -> TokenRules | Refusal:
         """The grammar's matcher. `engine/preparing.py` has compiled the grammar, except for an offline batch."""

@@ -43,6 +43,7 @@ class Refill:
         elif backlogged:
             outcome.wait_reason = WaitReason.PREEMPTED_FIRST
         self.signals.drain_rate.observe(joined=len(outcome.admitted), backlogged=backlogged, now=now)
+        self.signals.service_rate.observe(joined=len(outcome.admitted), held=bool(self.population.queued), now=now)
         return outcome
 
     def _fits(self, sequence: Sequence) -> bool:

@@ -184,6 +184,7 @@ class Retirement:
             message=message,
             num_blocks=num_blocks,
             tenant=sequence.request.tenant,
+            estimate=sequence.estimate if sequence.finish_reason is FinishReason.ABSTAINED else None,
         )
 
     def _give_back(self, sequence: Sequence) -> None:

@@ -63,6 +63,7 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_reqs: int
     max_num_queued_tokens: int
     max_queue_seconds: float | None
+    abstain: bool
     tenants: dict[str, TenantLimits] = {}
     draining: bool = False
     """Whether newcomers are refused."""

@@ -50,6 +50,11 @@ class WaitingQueue(Protocol):
         """The number that the queue orders the sequence by: lower joins earlier. The ledger records it."""
         ...
 
+    def num_ahead(self, sequence: Sequence) -> int:
+        """How many of those that wait would certainly join before the sequence if nobody came, whether it waits
+        already or is about to. It costs no walk through the queue."""
+        ...
+
     def check_integrity(self) -> None: ...
 
 
@@ -75,3 +80,9 @@ class StepLoad:
 
 class StepTimePredictor(Protocol):
     def predict(self, load: StepLoad) -> TimeRange: ...
+
+
+class StepTimeForecaster(StepTimePredictor, Protocol):
+    def least(self, load: StepLoad) -> float:
+        """Seconds that such a step takes at least, nine times out of ten; 0 while too little is known to tell."""
+        ...

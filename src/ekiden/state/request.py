@@ -68,6 +68,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Present when an engine has ended while it was in flight."""
     reading: Reading | None = None
     """None for a request that generates tokens."""
+    takes_partial: bool = False
+    """Its client takes what there is of the answer when the deadline comes, so a first token in time is enough."""
 
     @property
     def first_needed(self) -> int:
@@ -88,6 +90,8 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     DEADLINE = "deadline"
+    ABSTAINED = "abstained"
+    """It waited until its deadline could no longer be met, so it was given up before it had a slot."""
     ERROR = "error"
 
 
@@ -105,6 +109,10 @@ class RefusalReason(StrEnum):
     QUEUE_TOO_SLOW = "queue_too_slow"
     TENANT_QUEUE_FULL = "tenant_queue_full"
     TENANT_RATE = "tenant_rate"
+    DEADLINE_TOO_SHORT = "deadline_too_short"
+    """Its deadline could not be met by an engine that has nothing else to do."""
+    DEADLINE_TOO_BUSY = "deadline_too_busy"
+    """Its deadline cannot be met beside what the engine has to do already."""
     DRAINING = "draining"
     INTERNAL_ERROR = "internal_error"
     """The engine's own work failed while it took the request in."""
@@ -123,6 +131,28 @@ class RefusalReason(StrEnum):
     ENGINE_UNAVAILABLE = "engine_unavailable"
 
 
+Quantiles = tuple[float, float, float]
+"""Seconds from now, as p10, p50 and p90."""
+
+
+class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """When a request with a deadline would have its first token and its end, seen from one moment.
+
+    ``left``: seconds from that moment to the deadline. ``wait``: until it has a slot. ``alone``: the p10 of what it
+    needs in time, on an engine that has nothing else to do; only of one that cannot meet its deadline.
+    """
+
+    left: float
+    wait: Quantiles
+    first_token: Quantiles
+    end: Quantiles
+    alone: float | None = None
+
+    def least(self, *, partial: bool) -> float:
+        """The p10 of what must come before the deadline: the end, or the first token of one who takes a part."""
+        return self.first_token[0] if partial else self.end[0]
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A refusal with its reason; ``param`` names the request field at fault, where one is.
 
@@ -135,6 +165,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry_after: float | None = None
     by_door: bool = False
     """The HTTP layer refused the request; the engine never judged it and only records it."""
+    estimate: Estimate | None = None
+    """Why its deadline cannot be met, where that is the reason."""
 
 
 class RefusedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -210,6 +242,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     num_blocks: int = 0
     """KV blocks that it held at its end."""
     tenant: str = DEFAULT_TENANT
+    estimate: Estimate | None = None
+    """Why its deadline could no longer be met, where that is the reason."""
 
 
 class RequestUpdate(msgspec.Struct, frozen=True, gc=False):

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from ekiden.state.invariants import Invariant, InvariantBreach
 from ekiden.state.plan import PromptLogits, Row, RowSampling, StateSum
-from ekiden.state.request import FinishReason, Pooling, Request, TokenLogprobs
+from ekiden.state.request import Estimate, FinishReason, Pooling, Request, TokenLogprobs
 
 
 class Status(StrEnum):
@@ -111,6 +111,8 @@ class Sequence:
     """p10, p50 and p90 of the output tokens of its tenant's finished requests; None while none has finished."""
     expected_wait: float | None = None
     """Seconds that intake expected it to wait for admission; None while nothing was known."""
+    estimate: Estimate | None = None
+    """Of one with a deadline, the last estimate of when it would end; None while nobody asked."""
     num_preemptions: int = 0
     num_overtaken: int = 0
     """How often a later sequence joined because this one did not fit the KV pool."""

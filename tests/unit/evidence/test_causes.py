@@ -266,7 +266,7 @@ def test_the_step_in_progress(tmp_path: Path) -> None:
 
 
 def test_an_expired_deadline(tmp_path: Path) -> None:
-    world = Directed(max_num_seqs=1)
+    world = Directed(max_num_seqs=1, limits=LimitsConfig(abstain=False))
     world.submit("long", output=200)
     world.step(2)
     world.submit("due", output=4, deadline=0.5)

@@ -14,11 +14,16 @@ from ekiden.errors import UserError
 from ekiden.evaluation.results import Answered
 from ekiden.evaluation.workloads.offer import Offer, Workload
 from ekiden.measure.figures import RequestRecord
-from ekiden.state.request import FinishReason, Request, RequestUpdate
+from ekiden.state.request import FinishReason, RefusalReason, Request, RequestUpdate
 from ekiden.state.sampling_params import BIAS, SamplingParams
 
 _WHOLE = (FinishReason.STOP, FinishReason.LENGTH)
-_FAILURES = {FinishReason.ABORT: "aborted", FinishReason.DEADLINE: "deadline", FinishReason.ERROR: "error"}
+_FAILURES = {
+    FinishReason.ABORT: "aborted",
+    FinishReason.DEADLINE: "deadline",
+    FinishReason.ABSTAINED: f"refused_{RefusalReason.DEADLINE_TOO_BUSY.value}",  # as over HTTP
+    FinishReason.ERROR: "error",
+}
 UNFINISHED = "unfinished"
 WRONG_LENGTH = "wrong_length"
 

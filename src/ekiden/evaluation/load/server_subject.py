@@ -45,7 +45,7 @@ DEADLINE_HEADER = "x-request-deadline-ms"
 WARM_UP_REQUESTS = 4
 WARM_UP_PROMPT, WARM_UP_OUTPUT = 96, 16
 _WARM_UP_SEED = 2**31 - 1
-_REFUSED = frozenset({"http_400", "http_403", "http_413", "http_429", "http_503"})
+_REFUSED = frozenset({"http_400", "http_403", "http_408", "http_413", "http_429", "http_503"})
 
 
 class ServerSubject:

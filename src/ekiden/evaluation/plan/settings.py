@@ -17,7 +17,9 @@ from ekiden.evaluation.plan.model import Arm, EngineSettings, WorkloadSpec
 _MODEL = frozenset({"model", "backend", "device", "tenants_file"})
 """``engine.model`` says the model; the others would be files and machines that the plan does not hold."""
 
-_OF_SCHEDULING = frozenset({"max_num_queued_reqs", "max_num_queued_tokens", "max_queue_seconds", "request_timeout"})
+_OF_SCHEDULING = frozenset(
+    {"max_num_queued_reqs", "max_num_queued_tokens", "max_queue_seconds", "abstain", "request_timeout"}
+)
 """Limits that decide what is served; the others are about bodies of HTTP."""
 
 MOST_COMBINATIONS = 4096
