@@ -4,7 +4,10 @@ before the objective is missed, the action is taken, and service recovers; the s
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -110,8 +113,19 @@ CASES = {
 }
 
 
-def world_of(name: str, folder: Path, *, guarded: bool) -> Guarded:
-    case = CASES[name]
+@pytest.fixture(autouse=True)
+def folder_of_worlds(tmp_path_factory: pytest.TempPathFactory) -> None:
+    global FOLDER
+    FOLDER = FOLDER or tmp_path_factory.mktemp("worlds")
+
+
+FOLDER: Path | None = None
+
+
+@cache
+def world_of(name: str, *, guarded: bool) -> Guarded:
+    """Run once for all tests, which only look at it."""
+    case, folder = CASES[name], Path(mkdtemp(dir=FOLDER))
     options = {"seconds": 60.0, **case.options}
     rules = shipped(name, ttft=case.ttft)
     return Guarded(folder, case.requests(), rules, harm=case.harm(), guarded=guarded, **options).run()
@@ -122,10 +136,9 @@ def test_every_rule_of_the_package_has_its_harm() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_guard_acts_before_the_objective_is_missed(name: str, tmp_path: Path) -> None:
+def test_the_guard_acts_before_the_objective_is_missed(name: str) -> None:
     case = CASES[name]
-    (tmp_path / "plain").mkdir()
-    plain, world = world_of(name, tmp_path / "plain", guarded=False), world_of(name, tmp_path, guarded=True)
+    plain, world = (world_of(name, guarded=guarded) for guarded in (False, True))
     fired, missed = world.fired_at(name), plain.slo_missed_at
     assert fired is not None
     assert missed is not None
@@ -145,10 +158,9 @@ def test_the_guard_acts_before_the_objective_is_missed(name: str, tmp_path: Path
         assert all(row.set_by == "software_rule" and row.expires is not None for row in told)
 
 
-def test_a_leak_and_a_wedged_step_end_with_a_restart_that_loses_nobody(tmp_path: Path) -> None:
+def test_a_leak_and_a_wedged_step_end_with_a_restart_that_loses_nobody() -> None:
     for name in ("kv-leak", "stalled-steps"):
-        (tmp_path / name).mkdir()
-        world = world_of(name, tmp_path / name, guarded=True)
+        world = world_of(name, guarded=True)
         assert len(world.restarts) >= 1
         assert all(outcome.ended is not None for outcome in world.outcomes.values())
         whole = [o for o in world.outcomes.values() if o.finish is not None and o.finish.reason == "length"]
@@ -176,30 +188,27 @@ def test_with_all_rules_at_once_nothing_flaps(tmp_path: Path) -> None:
     assert {taken.rule for taken in world.steps} >= {"queue-burns-ttft", "steps-slow-down"}
     for rule in rules.rules:
         own = [taken for taken in world.steps if taken.rule == rule.name]
-        turned = sum(a.up != b.up for a, b in zip(own, own[1:], strict=False))
+        turned = sum(a.up != b.up for a, b in pairwise(own))
         assert turned <= 1, (rule.name, own)
     assert world.refusals_of_guard == []
 
 
-def test_going_back_holds_until_a_person_has_seen_it(tmp_path: Path) -> None:
-    world = world_of("answers-fail", tmp_path, guarded=True)
+def test_going_back_holds_until_a_person_has_seen_it() -> None:
+    world = world_of("answers-fail", guarded=True)
     (rule,) = world.rules.rules
     assert waits_for_person(rule, world.state["answers-fail"])
     assert world.core.controls.now.max_num_seqs == 4
     assert [taken.pages for taken in world.steps] == [True]
 
 
-def test_a_recorded_run_tells_the_lead_of_each_rule(tmp_path: Path) -> None:
-    """As the guard would have seen it: the same time, though the record is read from its end."""
-    world = world_of("tenant-floods", tmp_path, guarded=True)
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    case = CASES["tenant-floods"]
-    rules = shipped(ttft=case.ttft)
-    recorded = Guarded(plain, case.requests(), rules, harm=case.harm(), guarded=False, seconds=60.0).run()
+def test_a_recorded_run_tells_the_lead_of_each_rule() -> None:
+    """As the guard would have seen it, though the record is read from its end."""
+    recorded, world = (world_of("tenant-floods", guarded=guarded) for guarded in (False, True))
     with LedgerReader(recorded.path) as reader:
-        told = leads(reader, rules)
+        told = leads(reader, shipped())
     (lead,) = (each for each in told.rules if each.rule == "tenant-floods")
+    assert lead.fired_at is not None
+    assert lead.lead_seconds is not None
     assert lead.fired_at == world.fired_at("tenant-floods")
     assert told.misses.missed_at is not None
     assert lead.lead_seconds == pytest.approx(told.misses.missed_at - lead.fired_at)

@@ -110,8 +110,8 @@ def _joining(moment: Moment) -> tuple[float | None, int, float]:
     joined = 0
     for asked in moment.requests:
         if asked.admitted is not None and steps and asked.admitted > ends[0]:
-            before = int(np.searchsorted(ends, asked.admitted)) - 1
-            joined += bool(steps[before].waiting)
+            place = int(np.searchsorted(ends, asked.admitted))
+            joined += bool(steps[place - 1].waiting)
     if seconds < _LEAST_BACKLOG:
         return None, joined, seconds
     return max(joined, 1) / seconds, joined, seconds

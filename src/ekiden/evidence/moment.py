@@ -58,8 +58,10 @@ class StepRow(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request as it stood. Times are microseconds of the run; None for what had not happened by then. ``carried``: the
-    tokens that it brought from an engine that had ended; then ``first`` is its arrival, since it had its first token."""
+    """A request as it stood. Times are microseconds of the run; None for what had not happened by then.
+
+    ``carried``: the tokens that it brought from an engine that had ended; if any, ``first`` is its arrival.
+    """
 
     request: int
     tenant: str
@@ -209,7 +211,8 @@ class _Rows:
         )
         times = {(request, kind): at for request, kind, at in self._all(sql, *numbers)}
         rows = self._all(f"SELECT {_ASKED} FROM requests r WHERE r.request IN ({marks})", *numbers)  # noqa: S608
-        return [Asked(*row, None, None, 0, *(times.get((row[0], kind)) for kind in kinds)) for row in rows]
+        admitted, first = ({number: at for (number, is_kind), at in times.items() if is_kind == kind} for kind in kinds)
+        return [Asked(*row, admitted=admitted.get(row[0]), first=first.get(row[0])) for row in rows]
 
     def _live_then(self, upto: int) -> list[Asked]:
         """Those that were in the engine after a turn: of the arrivals until then those that are in it now, and those

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -139,7 +140,7 @@ def test_swapping_is_counted_in_pools_a_second(tmp_path: Path) -> None:
     assert value(read(world, tmp_path), "swap_rate") == pytest.approx(moved / 12 / 1000.0)
 
 
-def flood(**scheduler: object) -> Directed:
+def flood(**scheduler: Any) -> Directed:
     world = Directed(max_num_seqs=1, **scheduler)
     world.submit("begun", output=3, tenant="flood")
     for number in range(60):

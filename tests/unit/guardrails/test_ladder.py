@@ -25,7 +25,7 @@ from ekiden.guardrails.rules import Rule, Rules
 FOR, STEP, COOL = 3.0, 10.0, 20.0
 
 
-def rule(*actions: str, signal: str = "queue_age", threshold: float = 5.0, clear: float = 2.0, **more: float) -> Rule:
+def rule(*actions: str, signal: str = "queue_age", threshold: float = 5.0, clear: float = 2.0) -> Rule:
     return Rule(
         name="tried",
         signal=signal,
@@ -33,7 +33,9 @@ def rule(*actions: str, signal: str = "queue_age", threshold: float = 5.0, clear
         clear_threshold=clear,
         actions=actions or ("shrink_batch", "shed_newest", "page"),
         owner="anna",
-        **{"for_seconds": FOR, "step_seconds": STEP, "cooldown_seconds": COOL, **more},
+        for_seconds=FOR,
+        step_seconds=STEP,
+        cooldown_seconds=COOL,
     )
 
 
