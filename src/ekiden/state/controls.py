@@ -101,8 +101,8 @@ class ControlChange(msgspec.Struct, frozen=True, kw_only=True):
     """New values for some fields of :class:`Controls`.
 
     ``who``: the name of the person's key, of the software rule, or of what was read. ``expires_at`` is a time on the
-    engine's clock. ``replaces``: all that the same ``who`` has set before goes out of force with it, also fields that it
-    does not name. So a software rule has one change in force, which it renews, extends and takes back.
+    engine's clock. ``replaces``: all that the same ``who`` has set before goes out of force with it, also fields that
+    it does not name. So a software rule has one change in force, which it renews, extends and takes back.
     """
 
     values: dict[str, ControlValue]

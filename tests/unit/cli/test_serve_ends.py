@@ -189,7 +189,8 @@ def connects(port: int) -> bool:
 
 
 def test_a_guard_without_a_ledger_is_refused_in_one_line(model: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ekiden", "serve", str(model), "--guard", "act", "--no-ledger", "--backend", "fake"]
+    flags = ["--guard", "act", "--no-ledger", "--backend", "fake"]
+    command = [sys.executable, "-m", "ekiden", "serve", str(model), *flags]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.count("\n") == 1

@@ -6,10 +6,10 @@ from dataclasses import fields
 import pytest
 
 from ekiden.config import SchedulerConfig
-from ekiden.evaluation.analysis import service
 from ekiden.evaluation.analysis.metrics import DISTRIBUTIONS, FORMULAS, METRICS, units
 from ekiden.evaluation.analysis.requests import fault, faults
 from ekiden.evaluation.plan.model import Objectives
+from ekiden.measure import service
 from ekiden.measure.percentiles import MIN_VALUES_FOR_P99, MIN_VALUES_FOR_P999
 from tests.unit.evaluation.analysis.served import OBJECTIVES, answer, run, steps
 
