@@ -91,9 +91,7 @@ def free_port() -> int:
 @contextlib.contextmanager
 def served(folder: Path, model: Path, port: int, *flags: str) -> Iterator[Served]:
     key, digest = new_key()
-    (folder / "keys.toml").write_text(
-        f'[[keys]]\nname = "anna"\nhash = "{digest}"\nscopes = ["admin", "inference"]\n'
-    )
+    (folder / "keys.toml").write_text(f'[[keys]]\nname = "anna"\nhash = "{digest}"\nscopes = ["admin", "inference"]\n')
     (folder / "rules.toml").write_text(RULES)
     command = [
         sys.executable, "-m", "ekiden", "serve", str(model), "--backend", "fake", "--port", str(port),
