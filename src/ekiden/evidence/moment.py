@@ -212,7 +212,8 @@ class _Rows:
         times = {(request, kind): at for request, kind, at in self._all(sql, *numbers)}
         rows = self._all(f"SELECT {_ASKED} FROM requests r WHERE r.request IN ({marks})", *numbers)  # noqa: S608
         admitted, first = ({number: at for (number, is_kind), at in times.items() if is_kind == kind} for kind in kinds)
-        return [Asked(*row)._replace(admitted=admitted.get(row[0]), first=first.get(row[0])) for row in rows]
+        found = [Asked(*row) for row in rows]
+        return [a._replace(admitted=admitted.get(a.request), first=first.get(a.request)) for a in found]
 
     def _live_then(self, upto: int) -> list[Asked]:
         """Those that were in the engine after a turn: of the arrivals until then those that are in it now, and those
