@@ -305,7 +305,7 @@ class _Builder:
         paused = {f"pause {one.request.request_id}" for one in self._live if one.pauses}
         found = []
         for name, row in self._reader.controls(self._last.turn).items():
-            if row.value != "off" and (not name.startswith("pause ") or name in paused):
+            if row.value not in ("off", "") and (not name.startswith("pause ") or name in paused):
                 told = {"name": name, "value": row.value, "set_by": row.set_by, "who": row.who, "why": row.why}
                 left = None if row.expires is None else max(0, row.expires - self._now) / 1e6
                 found.append(Control(**told, seconds=self._ago(row.at), expires_in_seconds=left))

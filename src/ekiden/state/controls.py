@@ -66,6 +66,10 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     tenants: dict[str, TenantLimits] = {}
     draining: bool = False
     """Whether newcomers are refused."""
+    guard: str = ""
+    """What the guard holds in force or has just decided, in words; nothing obeys it, and the ledger has it."""
+    release: str = ""
+    """The state of a release that goes on, in words; nothing obeys it either."""
     epoch: int = 0
 
     def limits_of(self, tenant: str) -> TenantLimits:
