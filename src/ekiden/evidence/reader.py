@@ -207,18 +207,24 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
         """At most ``count`` requests that came after one, in order, with their details."""
         return self._rows(RequestRow, "WHERE request > ? ORDER BY request LIMIT ?", number, count)
 
+    def requests_newest(self) -> int:
+        """The highest number of a request; 0 for none."""
+        newest: int = self._all("SELECT coalesce(max(request), 0) FROM requests")[0][0]
+        return newest
+
     def requests_arrived(self, since: int, until: int) -> list[RequestRow]:
         """The requests that arrived from a time of the run on, and before another, in order of their numbers."""
         # They are numbered as intake saw them, at most ``_LATE`` after they arrived: the first is searched for.
-        ((newest,),) = self._all("SELECT coalesce(max(request), 0) FROM requests")
-        first = 1 + bisect_left(range(1, newest + 1), since - _LATE, key=self._arrival_from)
+        first = 1 + bisect_left(range(1, self.requests_newest() + 1), since - _LATE, key=self._arrival_from)
         found = self._iterate(RequestRow, "WHERE request >= ? ORDER BY request", first)
         upto = takewhile(lambda row: row.arrival < until + _LATE, found)
         return [row for row in upto if since <= row.arrival < until]
 
     def _arrival_from(self, number: int) -> int:
         """When the first stored request of a number or more arrived."""
-        arrival: int = self._all("SELECT arrival FROM requests WHERE request >= ? ORDER BY request LIMIT 1", number)[0][0]
+        arrival: int = self._all("SELECT arrival FROM requests WHERE request >= ? ORDER BY request LIMIT 1", number)[0][
+            0
+        ]
         return arrival
 
     def end(self, number: int) -> EndRow | None:

@@ -134,6 +134,10 @@ class Controller:
         policy = self._server.policy()
         if (guard := policy.get("guard")) is not None and guard.value:
             raise OutOfReach(f"the guard is at work ({guard.value}), and no block begins meanwhile")
+        if any(told.expires_in_seconds is not None and name != "release" for name, told in policy.items()):
+            return (
+                POLL_SECONDS  # somebody's change, or what undoes ours, holds for a while: its end would disturb a block
+            )
         now = {name: policy[name].value for name in state.plan.candidate}
         if now != state.before:
             return self._back(f"what the candidate is compared with has changed: it was {state.before}, and is {now}")
@@ -163,7 +167,11 @@ class Controller:
             if row is None:
                 return self._not_recorded(state, block, text)
             assert row.expires is not None
-            first = block if block.place == 0 else msgspec.structs.replace(block, place=0, arm=state.arms[f"{block.pair}/0"])
+            first = (
+                block
+                if block.place == 0
+                else msgspec.structs.replace(block, place=0, arm=state.arms[f"{block.pair}/0"])
+            )
             if (cause := _disturbance(reader, row, _row_of(reader, first.text(state.plan.name)))) is not None:
                 return self._disturbed(state, block, cause)
             canary, objectives = state.plan.canary, state.plan.objectives

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from ekiden.evaluation.analysis.metric import MetricDef, Sums, number_of_values, pooled_percentile
-from ekiden.evidence.reader import LedgerReader, request_detail_of
+from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.records import ENGINE_ENDED, EndRow, RequestRow
 from ekiden.measure.figures import time_per_output_token
 from ekiden.measure.percentiles import MIN_VALUES_FOR_P99
@@ -169,7 +169,10 @@ _SHARES: Final[dict[str, tuple[Callable[[BlockFigures], int], MetricDef]]] = {
         _share("slo_missed_share", "requests not answered whole within TTFT and TPOT / all offered"),
     ),
     "refused_share": (lambda block: block.refused, _share("refused_share", "refused for want of room / all offered")),
-    "error_share": (lambda block: block.failed, _share("error_share", "ended in an error or out of time / all offered")),
+    "error_share": (
+        lambda block: block.failed,
+        _share("error_share", "ended in an error or out of time / all offered"),
+    ),
 }
 _GOODPUT: Final = MetricDef(
     name="goodput_per_second",

@@ -155,7 +155,9 @@ def _candidate(plan: ReleasePlan) -> list[str]:
         return ["candidate names no setting; name what changes"]
     names = ", ".join(name for name in Controls.__struct_fields__ if name not in _NOT_OURS)
     faults = [
-        f"candidate.{name} cannot be released; these settings can: {names}" for name in plan.candidate if name in _NOT_OURS
+        f"candidate.{name} cannot be released; these settings can: {names}"
+        for name in plan.candidate
+        if name in _NOT_OURS
     ]
     try:
         typed_values(plan.candidate)
@@ -198,9 +200,13 @@ def _metrics(metrics: list[Metric]) -> list[str]:
         if metric.name not in METRICS:
             faults.append(f"{where} is not known; these are: {', '.join(METRICS)}")
         wanted = _condition(f"{where}.successCondition", metric.success_condition, faults)
-        unwanted = metric.failure_condition and _condition(f"{where}.failureCondition", metric.failure_condition, faults)
+        unwanted = metric.failure_condition and _condition(
+            f"{where}.failureCondition", metric.failure_condition, faults
+        )
         if wanted and unwanted and wanted.overlaps(unwanted):
-            faults.append(f"{where}: successCondition and failureCondition can both be met; let them exclude each other")
+            faults.append(
+                f"{where}: successCondition and failureCondition can both be met; let them exclude each other"
+            )
         if metric.block_failure_condition is not None:
             _condition(f"{where}.blockFailureCondition", metric.block_failure_condition, faults)
         if metric.failure_limit < 0:

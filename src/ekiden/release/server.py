@@ -83,7 +83,9 @@ class HttpServer:
             return LedgerReader(self._run)
         except (LedgerReadError, sqlite3.Error, OSError, msgspec.DecodeError, KeyError) as error:
             self._run = None
-            raise OutOfReach(f"the ledger of the server is not in {self._folder}, or cannot be read: {error}") from error
+            raise OutOfReach(
+                f"the ledger of the server is not in {self._folder}, or cannot be read: {error}"
+            ) from error
 
     def _ask(self, method: str, path: str, body: object = None) -> bytes:
         url = self._root + path

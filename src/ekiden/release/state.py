@@ -172,7 +172,9 @@ def check(state: State | None, event: Event) -> None:
     if (state is None) is not (event is Event.CREATED):
         raise ReleaseError(f"{event!r} cannot come " + ("first" if state is None else "again: a release is there"))
     if state is not None and state.phase not in _WHILE[event]:
-        raise ReleaseError(f"the release {state.plan.name} is {state.phase} ({state.message}), so {event!r} cannot come")
+        raise ReleaseError(
+            f"the release {state.plan.name} is {state.phase} ({state.message}), so {event!r} cannot come"
+        )
     if state is not None and state.abort and event is not Event.ROLLED_BACK:
         raise ReleaseError(f"the release {state.plan.name} is being rolled back, so {event!r} cannot come")
 

@@ -7,16 +7,17 @@ state under the journal's lock, so that two commands at once cannot both promote
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ekiden.evaluation.plan.journal import Journal
+from ekiden.evaluation.plan.journal import Entry, Journal
+from ekiden.release.analysis import e_process
 from ekiden.release.plan import ReleaseError, ReleasePlan, release_digest
-from ekiden.release.state import Event, Phase, State, after, check, state_of
+from ekiden.release.state import STEPS, Event, Phase, State, after, state_of
 from ekiden.state.controls import typed_values
 
 
@@ -52,12 +53,15 @@ class ReleaseStore:
     def append(self, event: Event, **payload: Any) -> State:
         """Add what happened; returns the state after it. Raises :class:`ReleaseError` if it cannot come now."""
 
-        def allowed(entries: Any) -> None:
-            check(state_of(entries), event)
+        reached: list[State] = []
+
+        def allowed(before: Sequence[Entry]) -> None:
+            entry = Entry(number=len(before), time="", event=event, payload=msgspec.to_builtins(payload), before="")
+            after(state_of(before), entry)
+            reached[:] = [state for state in (state_of(before),) if state is not None]
 
         entry = self._journal.append(event, payload, allowed=allowed)
-        entries, _ = self._journal.read()
-        return after(state_of(entries[: entry.number]), entry)
+        return after(reached[0] if reached else None, entry)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -68,7 +72,9 @@ class ReleaseStore:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ReleaseError(f"another process carries on the release in {self.folder}; let it, or end it") from None
+                raise ReleaseError(
+                    f"another process carries on the release in {self.folder}; let it, or end it"
+                ) from None
             yield
         finally:
             os.close(handle)
@@ -116,6 +122,13 @@ def newest(folder: Path, name: str | None = None) -> ReleaseStore:
         what = "no release" if name is None else f"no release {name!r}"
         raise ReleaseError(f"{what} in {folder}; `ekiden release start PLAN` makes one")
     return next((store for store in found if not store.known().is_over), found[0])
+
+
+def shown_state(state: State) -> dict[str, Any]:
+    """A state for a script, with its steps and its e-process."""
+    told: dict[str, Any] = msgspec.to_builtins(state)
+    told.pop("measured")
+    return told | {"steps": list(STEPS), "eProcess": str(e_process(state.plan, list(state.pairs.values())))}
 
 
 def may_be_approved(state: State, who: str, *, despite_inconclusive: bool) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from ekiden.release.controller import Controller
 from ekiden.release.exposure import Switchback
-from ekiden.release.plan import release_digest
 from ekiden.release.state import ArmName, Event, Phase
 from ekiden.release.store import ReleaseStore, create
 from ekiden.state.controls import SetBy
@@ -169,4 +168,6 @@ def test_an_abort_in_the_middle_of_a_block_takes_effect_at_once(world, tmp_path)
     assert world.policy()["max_num_seqs"].value == 8
     assert carrier.tick() is None
     world.advance(20.0)
-    assert world.policy()["max_num_seqs"] == world.policy()["max_num_seqs"].__class__(value=8), "nothing is left standing"
+    assert world.policy()["max_num_seqs"] == world.policy()["max_num_seqs"].__class__(value=8), (
+        "nothing is left standing"
+    )

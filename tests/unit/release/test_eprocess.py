@@ -65,7 +65,9 @@ def test_counting_requests_as_if_independent_would_raise_false_alarms():
 
 
 @pytest.mark.parametrize(
-    ("candidate", "at_most", "power"), [(0.5, 6, 0.99), (0.2, 12, 0.95), (0.12, 40, 0.3)], ids=["gross", "clear", "slight"]
+    ("candidate", "at_most", "power"),
+    [(0.5, 6, 0.99), (0.2, 12, 0.95), (0.12, 40, 0.3)],
+    ids=["gross", "clear", "slight"],
 )
 def test_harm_is_seen_soon(candidate, at_most, power):
     """Pairs to the alarm where the baseline misses 5 % and requests of a block are alike."""

@@ -81,7 +81,16 @@ def plan_with(**replaced: str):
 class World:
     """Implements :class:`ekiden.release.server.Server`; ``advance`` lets virtual time pass."""
 
-    def __init__(self, folder: Path, *, rate: float = 3.0, seed: int = 1, run_id: str = "run", start: float = 0.0, **scheduler: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rate: float = 3.0,
+        seed: int = 1,
+        run_id: str = "run",
+        start: float = 0.0,
+        **scheduler: Any,
+    ) -> None:
         settings = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "target_itl_ms": 0.0, **scheduler}
         self.config = Config(
             scheduler=SchedulerConfig(**settings), cache=CacheConfig(block_size=16), limits=LimitsConfig()
@@ -170,8 +179,10 @@ class World:
         for name, value in msgspec.to_builtins(state.controls).items():
             change = set_by.get(name)
             left = None if change is None or change.expires_at is None else change.expires_at - self.clock.time
-            told[name] = Told(value=value) if change is None else Told(
-                value=value, set_by=change.set_by, who=change.who, why=change.why, expires_in_seconds=left
+            told[name] = (
+                Told(value=value)
+                if change is None
+                else Told(value=value, set_by=change.set_by, who=change.who, why=change.why, expires_in_seconds=left)
             )
         return {name: each for name, each in told.items() if name != "epoch"}
 
@@ -182,9 +193,11 @@ class World:
         self.change(values, why=why, seconds=seconds, who=self.who)
         return self.policy()
 
-    def change(self, values: Mapping[str, Any], *, why: str, seconds: float | None, who: str, set_by: SetBy = SetBy.PERSON) -> None:
+    def change(
+        self, values: Mapping[str, Any], *, why: str, seconds: float | None, who: str, set_by: SetBy = SetBy.PERSON
+    ) -> None:
         answers: list[Any] = []
-        expires = None if seconds is None else self.clock.time + seconds
+        expires = None if seconds is None else round(self.clock.time + seconds, 6)
         change = ControlChange(values=dict(values), set_by=set_by, who=who, why=why, expires_at=expires)
         self.core.set_controls(change, answers.append)
         self._after_step(self.core.step())
