@@ -1,4 +1,4 @@
-"""What people do to a release: each act names the person by their key, and is in the server's ledger and the journal."""
+"""What people do to a release: each act names the person by their key, in the server's ledger and in the journal."""
 
 import sqlite3
 import time

@@ -121,11 +121,9 @@ def _lacking(plan: ReleasePlan, pairs: Sequence[PairFigures]) -> str | None:
 
 def _judged(plan: ReleasePlan, metric: Metric, pairs: Mapping[int, PairFigures]) -> MetricResult:
     definition = METRICS[metric.name]
-    arms = []
-    for name in ("candidate", "baseline"):
-        parts = {number: part_of(metric.name, getattr(pair, name)) for number, pair in pairs.items()}
-        arms.append(PooledArm(definition, {number: [part] for number, part in parts.items() if part is not None}))
-    found = compare(*arms, sorted(pairs), confidence=1 - plan.canary.alpha, seed=plan.canary.seed)
+    ours = _arm(metric, {number: pair.candidate for number, pair in pairs.items()})
+    theirs = _arm(metric, {number: pair.baseline for number, pair in pairs.items()})
+    found = compare(ours, theirs, sorted(pairs), confidence=1 - plan.canary.alpha, seed=plan.canary.seed)
     told = MetricResult(
         name=metric.name,
         phase=AnalysisPhase.INCONCLUSIVE,
@@ -154,6 +152,11 @@ def _judged(plan: ReleasePlan, metric: Metric, pairs: Mapping[int, PairFigures])
             told, phase=AnalysisPhase.FAILED, message=f"{reached}, all of which meets {failure}"
         )
     return msgspec.structs.replace(told, message=f"{reached}, of which not all meets {success}")
+
+
+def _arm(metric: Metric, blocks: Mapping[int, BlockFigures]) -> PooledArm:
+    parts = {number: part_of(metric.name, block) for number, block in blocks.items()}
+    return PooledArm(METRICS[metric.name], {number: [part] for number, part in parts.items() if part is not None})
 
 
 def _shown(value: float | None) -> str:

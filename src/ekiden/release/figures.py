@@ -84,7 +84,18 @@ class _Count:
         self._times: dict[str, list[float]] = {"ttft": [], "tpot": [], "e2e": []}
 
     def figures(self, seconds: float) -> BlockFigures:
-        return BlockFigures(seconds=seconds, **self._sums, **self._times)
+        return BlockFigures(
+            seconds=seconds,
+            offered=self._sums["offered"],
+            missed=self._sums["missed"],
+            refused=self._sums["refused"],
+            failed=self._sums["failed"],
+            unfinished=self._sums["unfinished"],
+            spilled=self._sums["spilled"],
+            ttft=self._times["ttft"],
+            tpot=self._times["tpot"],
+            e2e=self._times["e2e"],
+        )
 
     def add(self, row: RequestRow, ended: EndRow | None) -> None:
         if row.refusal is not None:

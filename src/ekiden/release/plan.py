@@ -130,9 +130,7 @@ def release_digest(plan: ReleasePlan) -> str:
 
 def _faults(plan: ReleasePlan) -> list[str]:
     faults = [] if plan.version == 1 else [f"version is {plan.version}; this version of Ekiden reads 1"]
-    for name in ("name", "owner", "why"):
-        if not getattr(plan, name).strip():
-            faults.append(f"{name} is empty; fill it in")
+    faults += [f"{name} is empty; fill it in" for name in ("name", "owner", "why") if not getattr(plan, name).strip()]
     if not plan.name.replace("-", "").replace("_", "").isalnum():
         faults.append(f"name is {plan.name!r}; use letters, digits, - and _")
     faults += _candidate(plan)

@@ -69,7 +69,7 @@ class HttpServer:
         return _controls(self._ask("GET", "/admin/policy"))
 
     def set(self, values: Mapping[str, Any], *, why: str, seconds: float | None) -> dict[str, Told]:
-        body = {"set": dict(values), "reason": why[:500]}
+        body: dict[str, Any] = {"set": dict(values), "reason": why[:500]}
         if seconds is not None:
             body["expires_in_seconds"] = seconds
         return _controls(self._ask("POST", "/admin/policy", body))

@@ -142,5 +142,5 @@ def may_be_approved(state: State, who: str, *, despite_inconclusive: bool) -> No
         raise ReleaseError("the server does not know this key by a name; approve with a named key (`ekiden keys new`)")
     if state.pause_conditions[0]["reason"] == "InconclusiveAnalysisRun" and not despite_inconclusive:
         raise ReleaseError(
-            f"the analysis is inconclusive ({state.analysis_run.message}); --despite-inconclusive approves it all the same"
+            f"the analysis is inconclusive ({state.analysis_run.message}); --despite-inconclusive approves it anyway"
         )

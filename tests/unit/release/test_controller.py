@@ -118,7 +118,8 @@ def test_a_guard_that_has_to_act_under_the_candidate_goes_back(world, tmp_path):
 
 
 def test_a_change_by_somebody_else_voids_the_pair(world, tmp_path):
-    store, done = begun(world, tmp_path, plan_with()), []
+    store = begun(world, tmp_path, plan_with())
+    done: list[Any] = []
 
     def meddle():
         block = store.known().block

@@ -1,4 +1,4 @@
-"""A process that is killed between any two writes: the next one carries the release on, or back, and nothing is half."""
+"""A process that is killed between any two writes: the next one carries the release on, or back, never half."""
 
 import shutil
 from typing import Any
@@ -69,7 +69,7 @@ def run_until_killed(world: World, carrier: Controller) -> bool:
     return False
 
 
-@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6, 35, 61, 62])
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6, 61, 62])
 def test_a_canary_goes_on_after_a_kill(tmp_path, at):
     world = World(tmp_path, rate=2.5)
     store = begun(world, tmp_path, plan_with(**SHORT))

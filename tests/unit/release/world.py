@@ -25,7 +25,7 @@ from ekiden.state.sampling_params import SamplingParams
 from tests.unit.evidence.recorded import header_of
 
 EPOCH = 1_800_000_000.0
-SPEED = EngineSpeed(cost=StepCost(0.030, 0.004, 1e-6, 0.0005, 1e-8), gap=0.001)
+SPEED = EngineSpeed(cost=StepCost(0.120, 0.004, 1e-6, 0.0005, 1e-8), gap=0.001)
 INFO = RunnerInfo(
     backend="simulated",
     vocab_size=1000,
@@ -102,7 +102,7 @@ class World:
         self.who = "anna"
         self.sets: list[tuple[dict[str, Any], float | None]] = []
         self.path = folder / f"{run_id}.sqlite"
-        self._random = np.random.default_rng(seed)
+        self._random, self._gaps = np.random.default_rng(seed), np.random.default_rng(seed + 1)
         self._rate = rate
         self._number = 0
         self._arrivals: deque[float] = deque()
@@ -150,10 +150,10 @@ class World:
         now = self.clock.time
         while self._rate and (not self._arrivals or self._arrivals[-1] <= now):
             last = self._arrivals[-1] if self._arrivals else now
-            self._arrivals.append(last + float(self._random.exponential(1 / self._rate)))
+            self._arrivals.append(last + float(self._gaps.exponential(1 / self._rate)))
         while self._arrivals and self._arrivals[0] <= now:
             self._number += 1
-            length = int(self._random.integers(4, 24))
+            length = int(self._random.integers(2, 7))
             self.core.add_request(
                 Request(
                     request_id=f"r{self._number}",
