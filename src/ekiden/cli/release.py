@@ -18,7 +18,7 @@ import msgspec
 from ekiden.cli.options import Resolved
 from ekiden.cli.runs import folder_of, folder_options
 from ekiden.cli.scheduler_changes import with_changes
-from ekiden.cli.terminal import out, plain_table, print_json, say
+from ekiden.cli.terminal import out, plain_table, print_json
 from ekiden.errors import UserError
 
 _URL = "http://127.0.0.1:8000"
@@ -118,10 +118,10 @@ def promote(server: Any, folder: Path, name: str | None, as_json: bool) -> int:
     state = act(newest(folder, name), server)
     status = _shown(state, as_json)
     if not as_json:
-        say("it holds until the server is restarted; put it into the server's file of settings:")
-        say("[scheduler]")
+        click.echo("it holds until the server is restarted; put it into the server's file of settings:")
+        click.echo("[scheduler]")
         for setting, value in state.plan.candidate.items():
-            say(f"{setting} = {_toml(value)}")
+            click.echo(f"{setting} = {_toml(value)}")
     return status
 
 
@@ -195,8 +195,8 @@ def shadow(
         for name in type(report.recorded).__struct_fields__
     ]
     out().print(plain_table("", "recorded", "production simulated", "candidate simulated", rows=rows, right=(1, 2, 3)))
-    say(f"{report.requests} requests; the simulation of production errs by {_number(report.error)} of a latency")
-    say(
+    click.echo(f"{report.requests} requests; the simulation of production errs by {_number(report.error)} of a latency")
+    click.echo(
         f"cost: {report.cpu_share:.2%} of a core; {report.behind_seconds:.0f} s behind, {report.skipped_seconds:.0f} s "
         f"skipped; {report.unknown_lengths} answers of unknown length"
     )
@@ -211,16 +211,16 @@ def _shown(state: Any, as_json: bool) -> int:
     if as_json:
         print_json(shown_state(state))
     else:
-        say(f"{state.plan.name}: {state.phase}: {state.message}")
-        say(
+        click.echo(f"{state.plan.name}: {state.phase}: {state.message}")
+        click.echo(
             f"step {state.current_step_index + 1} of {len(STEPS)} ({STEPS[state.current_step_index]}), asked for by "
             f"{state.started_by or 'a key without a name'}, weight {state.set_weight} %"
         )
-        say(f"pairs: {len(state.pairs)} of {state.plan.canary.pairs}")
+        click.echo(f"pairs: {len(state.pairs)} of {state.plan.canary.pairs}")
         for each in state.analysis_run.metric_results:
-            say(f"{each.name}: {each.phase}: {each.message}; p = {_number(each.p_value)}   [{each.formula}]")
+            click.echo(f"{each.name}: {each.phase}: {each.message}; p = {_number(each.p_value)}   [{each.formula}]")
         for approval in state.approvals:
-            say(f"approved by {approval.who}: {approval.why}")
+            click.echo(f"approved by {approval.who}: {approval.why}")
     return 1 if state.phase is Phase.DEGRADED else 0
 
 

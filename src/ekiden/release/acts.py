@@ -45,7 +45,7 @@ def controller_of(store: ReleaseStore, server: Server, *, now: Callable[[], floa
     def shadow() -> PlannedShadow:
         lag = min(30.0, plan.shadow.seconds / 4)
         window = plan.shadow.seconds + 60.0
-        follower = ShadowFollower(server.ledger, plan.candidate, plan.objectives, lag=lag, window=window)
+        follower = ShadowFollower(server.ledger, plan.candidate, plan.objectives, lag=lag, window=window, now=now)
         return PlannedShadow(follower, seconds=plan.shadow.seconds, patience=4 * plan.shadow.seconds + 60.0, now=now)
 
     exposure = Switchback(server, plan, state.digest, state.before)

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from ekiden.evaluation.analysis.statistics import PooledArm, compare
+from ekiden.evaluation.analysis.statistics import Estimate, PooledArm, compare
 from ekiden.evaluation.plan.conditions import Condition
 from ekiden.release.eprocess import EProcess
 from ekiden.release.figures import METRICS, BlockFigures, part_of
@@ -124,13 +124,14 @@ def _judged(plan: ReleasePlan, metric: Metric, pairs: Mapping[int, PairFigures])
     ours = _arm(metric, {number: pair.candidate for number, pair in pairs.items()})
     theirs = _arm(metric, {number: pair.baseline for number, pair in pairs.items()})
     found = compare(ours, theirs, sorted(pairs), confidence=1 - plan.canary.alpha, seed=plan.canary.seed)
+    low, high = _never_seen(found, ours, theirs, plan.canary.alpha)
     told = MetricResult(
         name=metric.name,
         phase=AnalysisPhase.INCONCLUSIVE,
         message="",
         value=found.value,
-        low=found.comparison().low,
-        high=found.comparison().high,
+        low=low,
+        high=high,
         candidate=found.candidate,
         baseline=found.baseline,
         p_value=found.p_value,
@@ -139,19 +140,29 @@ def _judged(plan: ReleasePlan, metric: Metric, pairs: Mapping[int, PairFigures])
     if found.missing:
         message = f"{metric.name}: {found.notes.get('en', 'no data')}; missing data fails"
         return msgspec.structs.replace(told, phase=AnalysisPhase.ERROR, message=message)
-    if found.low is None or found.high is None:
+    if low is None or high is None:
         return msgspec.structs.replace(told, message=f"{metric.name}: {found.notes.get('en', 'not estimable')}")
-    reached = f"{metric.name} is {_shown(found.value)} (from {_shown(found.low)} to {_shown(found.high)})"
+    reached = f"{metric.name} is {_shown(found.value)} (from {_shown(low)} to {_shown(high)})"
     success, failure = metric.success_condition, metric.failure_condition
-    if Condition.parse(success).holds_for_all(found.low, found.high):
+    if Condition.parse(success).holds_for_all(low, high):
         return msgspec.structs.replace(
             told, phase=AnalysisPhase.SUCCESSFUL, message=f"{reached}, all of which meets {success}"
         )
-    if failure is not None and Condition.parse(failure).holds_for_all(found.low, found.high):
+    if failure is not None and Condition.parse(failure).holds_for_all(low, high):
         return msgspec.structs.replace(
             told, phase=AnalysisPhase.FAILED, message=f"{reached}, all of which meets {failure}"
         )
     return msgspec.structs.replace(told, message=f"{reached}, of which not all meets {success}")
+
+
+def _never_seen(found: Estimate, ours: PooledArm, theirs: PooledArm, alpha: float) -> tuple[float | None, float | None]:
+    """The bounds. Where neither arm had a single case of a share, no resampling of blocks has one either, and yet so
+    many requests rule out only shares over 1 - alpha^(1/n)."""
+    low, high = found.comparison().low, found.comparison().high
+    if found.scale != "difference" or found.candidate != 0 or found.baseline != 0 or low is None or high is None:
+        return low, high
+    most = [1 - alpha ** (1 / max(1, sum(part.per for [part] in arm.parts.values()))) for arm in (ours, theirs)]
+    return min(low, -most[1]), max(high, most[0])
 
 
 def _arm(metric: Metric, blocks: Mapping[int, BlockFigures]) -> PooledArm:

@@ -38,6 +38,17 @@ def test_a_clearly_worse_one_fails_and_a_doubtful_one_is_inconclusive():
     assert "of which not all meets result <= 0.1" in run.message
 
 
+def test_what_was_never_seen_is_not_ruled_out_by_few_requests():
+    none = pairs(*[(0, 0)] * 6)
+    missed = at_the_horizon(plan_with(), none).metric_results[0]
+    assert missed.high == pytest.approx(1 - 0.05 ** (1 / 600))
+    assert missed.low == pytest.approx(-(1 - 0.05 ** (1 / 600)))
+    few = {n: PairFigures(candidate=block(0, 10), baseline=block(0, 10)) for n in range(6)}
+    run = at_the_horizon(plan_with(), few)
+    assert [each.phase for each in run.metric_results] == [AnalysisPhase.SUCCESSFUL, AnalysisPhase.INCONCLUSIVE]
+    assert run.metric_results[1].high == pytest.approx(0.0487, abs=1e-3), "60 requests cannot show less than 2 %"
+
+
 def test_a_metric_without_data_is_an_error():
     plan = plan_with(
         failureCondition='"result > 0.1"\n[[metrics]]\nname = "tpot_p50"\nsuccessCondition = "result < 1.1"'
