@@ -278,11 +278,11 @@ def _disturbance(reader: LedgerReader, own: ControlRow, first: ControlRow | None
     """What somebody else did to the controls during a block, or between it and the ``first`` one of its pair; None for
     nothing. What a guard did goes before."""
     assert own.expires is not None
-    ended = own.at if first is None or first.expires is None else min(first.expires, own.at)
+    since = own if first is None else first
     others = [
         row
-        for row in reader.controls_between(ended, own.expires)
-        if row.turn > own.turn or (row.turn < own.turn and row.who != "expired")
+        for row in reader.controls_between(since.at, own.expires)
+        if row.turn > own.turn or (since.turn < row.turn < own.turn and row.who != "expired")
         if row.name != "release" and not row.name.startswith("pause ")
         if not (row.name == "guard" and not row.value)
     ]

@@ -17,7 +17,10 @@ from ekiden.release.state import Event, Phase
 from ekiden.release.store import newest, store_for, stores
 from tests.unit.release.world import PLAN, World, plan_with
 
-SHORT = {"pairs": "5", "block_seconds": "4", "drain_seconds": "1", "settle_seconds": "4"}
+SHORT = {"pairs": "5", "block_seconds": "4", "drain_seconds": "1", "settle_seconds": "4"} | {
+    "successCondition": '"result <= 0.3"',
+    "failureCondition": '"result > 0.3"',
+}
 
 
 @pytest.fixture
@@ -77,9 +80,8 @@ def test_the_shadow_comes_first_and_can_end_it(world, tmp_path):
 
 
 def test_an_inconclusive_analysis_needs_a_word_more(world, tmp_path):
-    plan = plan_with(
-        **SHORT, failureCondition='"result > 0.9"\n[[metrics]]\nname = "ttft_p99"\nsuccessCondition = "result < 1.1"'
-    )
+    metrics = '"result > 0.9"\n[[metrics]]\nname = "ttft_p99"\nsuccessCondition = "result < 1.1"'
+    plan = plan_with(**SHORT | {"failureCondition": metrics})
     store, state, _ = carried(world, tmp_path / "releases", plan)
     assert state.analysis_run.phase is AnalysisPhase.INCONCLUSIVE
     assert state.pause_conditions[0]["reason"] == "InconclusiveAnalysisRun"

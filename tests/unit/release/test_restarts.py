@@ -12,7 +12,10 @@ from ekiden.release.store import ReleaseStore
 from tests.unit.release.test_controller import begun, carry_on, controller, events
 from tests.unit.release.world import World, plan_with
 
-SHORT = {"pairs": "5", "block_seconds": "4", "drain_seconds": "1", "settle_seconds": "4"}
+SHORT = {"pairs": "5", "block_seconds": "4", "drain_seconds": "1", "settle_seconds": "4"} | {
+    "successCondition": '"result <= 0.3"',
+    "failureCondition": '"result > 0.3"',
+}
 
 
 class Killed(BaseException):

@@ -65,7 +65,7 @@ failureCondition = "result > 0.1"
 
 [[metrics]]
 name = "error_share"
-successCondition = "result <= 0.02"
+successCondition = "result <= 0.05"
 """
 
 
