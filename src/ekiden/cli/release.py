@@ -203,6 +203,52 @@ def shadow(
     return 0
 
 
+@command.command()
+@folder_options
+@click.option("--to", "to", metavar="URL", required=True, help="the server that gets the copies")
+@click.option("--to-api-key", envvar="EKIDEN_MIRROR_API_KEY", help="bearer token of that server")
+@click.option("--model-id", required=True, help="the model's name there")
+@click.option("--seconds", type=click.FloatRange(1.0), default=300.0, help="how long  [300]")
+@click.option("--concurrency", type=click.IntRange(1, 256), default=16, help="most copies under way at once  [16]")
+@click.option("--json", "as_json", is_flag=True, help="print the report as one JSON object")
+def mirror(
+    resolved: Resolved, to: str, to_api_key: str | None, model_id: str, seconds: float, concurrency: int, as_json: bool
+) -> int:
+    """Offer copies of the live requests to another server, and show what that costs here.
+
+    The ledger must keep prompts (`serve --ledger-keep-prompts`). No client waits for a copy.
+    """
+    from ekiden.evaluation.load.target import Target
+    from ekiden.evidence.runs import open_run
+    from ekiden.release.mirror import Mirror
+
+    folder, target = folder_of(resolved), Target.parse(to, api_key=to_api_key)
+    end = time.monotonic() + seconds
+    with target.client(timeout=600.0) as client:
+        url = f"{target.base}"
+        copies = Mirror(lambda: open_run(folder, "last"), client, url, model_id, most=concurrency)
+        with _stopped_by_sigterm():
+            try:
+                while time.monotonic() < end:
+                    copies.look()
+                    time.sleep(min(0.5, max(0.0, end - time.monotonic())))
+            except KeyboardInterrupt:
+                pass  # what was sent until now is shown
+        copies.close()
+    report = copies.report()
+    if as_json:
+        print_json(msgspec.to_builtins(report))
+        return 0
+    click.echo(
+        f"{report.sent} copies sent: {report.answered} answered whole, {report.failed} failed; {report.left_out} left "
+        f"out for want of room, {report.without_prompt} whose prompts are not kept"
+    )
+    p50, p99 = _number(report.seconds_p50), _number(report.seconds_p99)
+    click.echo(f"seconds to the whole answer: p50 {p50}, p99 {p99}")
+    click.echo(f"cost here: {report.cpu_share:.2%} of a core; nothing on the path of a request")
+    return 0
+
+
 def _shown(state: Any, as_json: bool) -> int:
     """Print a state; returns the exit status."""
     from ekiden.release.state import STEPS, Phase

@@ -89,6 +89,7 @@ class World:
         seed: int = 1,
         run_id: str = "run",
         start: float = 0.0,
+        keep_prompts: bool = False,
         **scheduler: Any,
     ) -> None:
         settings = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "target_itl_ms": 0.0, **scheduler}
@@ -111,7 +112,12 @@ class World:
         self.writer._thread.join()
         now = whole_microseconds(self.clock.now)
         recorder = Recorder(
-            self.writer.put, clock_base=0, block_size=16, prefix_caching=True, controls=controls_of(self.config)
+            self.writer.put,
+            clock_base=0,
+            block_size=16,
+            prefix_caching=True,
+            keep_prompts=keep_prompts,
+            controls=controls_of(self.config),
         )
         self.core = EngineCore(
             runner=self.runner,
