@@ -26,7 +26,10 @@ _URL = "http://127.0.0.1:8000"
 
 @click.group()
 def command() -> None:
-    """Change a running server's scheduling step by step: shadow, canary, approval; and back at any time."""
+    """Change a server's scheduling by shadow, canary and approval.
+
+    It can be taken back at any time, and goes back by itself on harm and on missing data.
+    """
 
 
 def _with_server(function: Callable[..., Any]) -> Any:

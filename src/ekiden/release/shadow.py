@@ -21,13 +21,14 @@ from typing import Any, Final
 
 import msgspec
 
-from ekiden.config import CacheConfig, check_controls, controls_of
+from ekiden.config import CacheConfig, check_controls
 from ekiden.engine.driver import drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.simulated import EngineSpeed, SimulatedRunner
 from ekiden.engine.step_time import StepCost
 from ekiden.evidence.decision_replay import config_of, runner_info
 from ekiden.evidence.reader import LedgerReader, request_detail_of
+from ekiden.evidence.recorded_controls import controls_at
 from ekiden.evidence.recorded_requests import PromptMaker
 from ekiden.evidence.recorded_speed import recorded_speed
 from ekiden.evidence.what_if import WHOLE, offered_again
@@ -35,7 +36,7 @@ from ekiden.ledger.records import REFUSED, RequestRow, RunHeader
 from ekiden.measure.figures import time_per_output_token
 from ekiden.measure.percentiles import median, percentiles
 from ekiden.release.plan import Objectives
-from ekiden.state.controls import Controls, TenantLimits
+from ekiden.state.controls import Controls
 from ekiden.state.request import Request
 
 SHARE: Final = 0.01
@@ -48,7 +49,6 @@ _AT_ONCE: Final = 64
 """Requests read between two such looks."""
 _FIT_TURNS: Final = 400
 _FIT_SECONDS: Final = 60.0
-_NOT_OBEYED: Final = ("epoch", "guard", "release", "draining")
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -339,22 +339,6 @@ def _predicted(outcomes: list[Outcome], objectives: Objectives) -> Predicted:
         if values:
             found[f"{name}_p50"], found[f"{name}_p99"] = percentiles(values, (50, 99))
     return Predicted(**found)
-
-
-def controls_at(reader: LedgerReader, turn: int) -> Controls:
-    """The controls in force after a turn, of those that decide anything, as the ledger tells them."""
-    configured = controls_of(config_of(reader.header))
-    kinds = {each.name: each.type for each in msgspec.structs.fields(Controls) if each.name not in _NOT_OBEYED}
-    values = {name: _value(row.value, kinds[name]) for name, row in reader.controls(turn).items() if name in kinds}
-    return msgspec.structs.replace(configured, **values)
-
-
-def _value(text: str, kind: Any) -> Any:
-    if kind == dict[str, TenantLimits]:
-        return msgspec.json.decode(text, type=dict[str, TenantLimits])
-    if kind is bool:
-        return text == "on"
-    return None if text == "None" else msgspec.convert(text, kind, strict=False)
 
 
 class PlannedShadow:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from ekiden.evidence.recorded_controls import controls_at
 from ekiden.release.plan import Objectives
-from ekiden.release.shadow import MOST_BEHIND, ShadowFollower, controls_at
+from ekiden.release.shadow import MOST_BEHIND, ShadowFollower
 from ekiden.state.controls import SetBy
 from tests.unit.release.world import World
 
