@@ -28,6 +28,7 @@ COMMANDS = {
     "config": ("ekiden.cli.config_show", "Show the settings and where each value comes from."),
     "bench": ("ekiden.cli.bench", "Measure the backend, the engine or any OpenAI-compatible server."),
     "evaluate": ("ekiden.cli.evaluate", "Compare ways of scheduling, with thresholds fixed beforehand."),
+    "release": ("ekiden.cli.release", "Change a server's scheduling by shadow, canary and approval."),
     "explain": ("ekiden.cli.explain", "Say why a request took what it took, or ended as it did."),
     "top": ("ekiden.cli.top", "Watch a running engine: slots, queue, KV blocks, pace, tenants, rules in force."),
     "guard": ("ekiden.cli.guard", "See what a server's guard holds in force; acknowledge, override, pause it."),

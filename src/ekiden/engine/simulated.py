@@ -114,7 +114,8 @@ class SimulatedRunner:
         self.steps = 0
         self.busy_seconds = 0.0
         """Time in steps."""
-        self._speed = speed
+        self.speed = speed
+        """May be replaced between two steps."""
         self._inner = inner
         self._noise = noise
         self._random = np.random.default_rng(seed)
@@ -123,7 +124,7 @@ class SimulatedRunner:
         self._drifted_at = 0.0
 
     def execute(self, plan: BatchPlan) -> StepOutput:
-        seconds = self._speed.seconds(load_of(plan)) * self._slowdown * self._factor()
+        seconds = self.speed.seconds(load_of(plan)) * self._slowdown * self._factor()
         self.clock.time += seconds
         self.steps += 1
         self.busy_seconds += seconds

@@ -6,7 +6,7 @@ A file that an earlier version wrote may lack columns that were added since: its
 
 import heapq
 import sqlite3
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -41,6 +41,9 @@ OLDEST_FORMAT: Final = 2
 
 Row = TypeVar("Row", TurnRow, RequestRow, EndRow, ControlRow)
 _BLOBS: Final = frozenset({"detail", "inputs", "decisions"})
+
+_LATE: Final = 60_000_000
+"""Microseconds that may lie between a request's arrival and its being taken in."""
 
 _turn_of = attrgetter("turn")
 _DECODE_REQUEST = msgspec.msgpack.Decoder(RequestDetail).decode
@@ -205,6 +208,30 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
         marks = ", ".join("?" * len(numbers))
         return self._rows(RequestRow, f"WHERE request IN ({marks}) ORDER BY request", *numbers, blobs=False)
 
+    def requests_after(self, number: int, count: int) -> list[RequestRow]:
+        """At most ``count`` requests that came after one, in order, with their details."""
+        return self._rows(RequestRow, "WHERE request > ? ORDER BY request LIMIT ?", number, count)
+
+    def requests_newest(self) -> int:
+        """The highest number of a request; 0 for none."""
+        newest: int = self._all("SELECT coalesce(max(request), 0) FROM requests")[0][0]
+        return newest
+
+    def requests_arrived(self, since: int, until: int) -> list[RequestRow]:
+        """The requests that arrived from a time of the run on, and before another, in order of their numbers."""
+        # They are numbered as intake saw them, at most ``_LATE`` after they arrived: the first is searched for.
+        first = 1 + bisect_left(range(1, self.requests_newest() + 1), since - _LATE, key=self._arrival_from)
+        found = self._iterate(RequestRow, "WHERE request >= ? ORDER BY request", first)
+        upto = takewhile(lambda row: row.arrival < until + _LATE, found)
+        return [row for row in upto if since <= row.arrival < until]
+
+    def _arrival_from(self, number: int) -> int:
+        """When the first stored request of a number or more arrived."""
+        arrival: int = self._all("SELECT arrival FROM requests WHERE request >= ? ORDER BY request LIMIT 1", number)[0][
+            0
+        ]
+        return arrival
+
     def end(self, number: int) -> EndRow | None:
         return self._one(EndRow, "WHERE request = ?", number)
 
@@ -329,8 +356,16 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
         """The values that a control had over the run."""
         header = self.header
         first = header.scheduler.get(name, header.limits.get(name))
-        rows = self._rows(ControlRow, "WHERE name = ? ORDER BY turn, rowid", name)
+        rows = self.controls_named(name)
         return History([0, *(row.turn for row in rows)], [str(first), *(row.value for row in rows)])
+
+    def controls_between(self, since: int, until: int) -> list[ControlRow]:
+        """What was set from a time of the run on, and before another, in order."""
+        return self._rows(ControlRow, "WHERE at >= ? AND at < ? ORDER BY turn, rowid", since, until)
+
+    def controls_named(self, name: str) -> list[ControlRow]:
+        """All values that one control was given, in order."""
+        return self._rows(ControlRow, "WHERE name = ? ORDER BY turn, rowid", name)
 
     def all_controls(self) -> list[ControlRow]:
         return self._rows(ControlRow, "ORDER BY turn")

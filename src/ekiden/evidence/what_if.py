@@ -19,12 +19,13 @@ from ekiden.evidence.decision_replay import config_of, runner_info
 from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.evidence.recorded_speed import recorded_speed
-from ekiden.ledger.records import REFUSED, RunHeader
+from ekiden.ledger.records import REFUSED, RequestDetail, RequestRow, RunHeader
 from ekiden.measure.percentiles import median, percentiles
 from ekiden.state.request import FinishReason, Request
 from ekiden.state.sampling_params import SamplingParams
 
-_WHOLE = (FinishReason.STOP.value, FinishReason.LENGTH.value)
+WHOLE = (FinishReason.STOP.value, FinishReason.LENGTH.value)
+"""How a request ends that is answered whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class _Load:
         told = {row: detail for row in reader.all_requests() if not (detail := request_detail_of(row)).by_door}
         numbers = {row.request for row in told}
         ends = {end.request: end for end in reader.all_ends() if end.request in numbers}
-        lengths = {end.request: end.output_tokens for end in ends.values() if end.reason in _WHOLE}
+        lengths = {end.request: end.output_tokens for end in ends.values() if end.reason in WHOLE}
         read = {row.request for row, detail in told.items() if detail.reading is not None}
         answers = [length for number, length in lengths.items() if number not in read]
         typical = int(median(answers)) if answers else 1
@@ -107,15 +108,7 @@ class _Load:
             if row.prompt_tokens and (room > 0 or row.request in read) and detail.bad_token is None:
                 least = 0 if lengths.get(row.request) == 0 else 1
                 length = max(least, min(lengths.get(row.request, typical), room))
-                offered = msgspec.structs.replace(
-                    request_of(row, detail, prompts.prompt(row, detail)),
-                    request_id=str(row.request),
-                    carried=None,
-                    sampling=SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True),
-                    arrival_time=row.arrival / 1e6,
-                    deadline=None if detail.deadline is None else detail.deadline - header.clock_base / 1e6,
-                )
-                self.requests.append(offered)
+                self.requests.append(offered_again(row, detail, prompts.prompt(row, detail), length, header))
         self.requests.sort(key=lambda request: request.arrival_time)
         pairs = [(row, ends[row.request]) for row in told if row.request in ends]
         ended = [(end.reason, row.seconds_until(end.first_token), end.e2e / 1e6) for row, end in pairs]
@@ -123,9 +116,23 @@ class _Load:
         self.recorded = _figures(ended, span / 1e6)
 
 
+def offered_again(
+    row: RequestRow, detail: RequestDetail, prompt: tuple[int, ...], length: int, header: RunHeader
+) -> Request:
+    """A recorded request for a simulation, which answers it with ``length`` tokens. Its id is its number."""
+    return msgspec.structs.replace(
+        request_of(row, detail, prompt),
+        request_id=str(row.request),
+        carried=None,
+        sampling=SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True),
+        arrival_time=row.arrival / 1e6,
+        deadline=None if detail.deadline is None else detail.deadline - header.clock_base / 1e6,
+    )
+
+
 def _figures(ended: list[tuple[str, float | None, float]], duration: float) -> Figures:
     """``ended``: the reason, the time to first token and the time to the end of each request, refused ones included."""
-    whole = [(first, last) for reason, first, last in ended if reason in _WHOLE]
+    whole = [(first, last) for reason, first, last in ended if reason in WHOLE]
     refused = sum(reason == REFUSED for reason, _, _ in ended)
     firsts, lasts = [first for first, _ in whole if first is not None], [last for _, last in whole]
     points = (percentiles(values, (50, 99)) if values else (0.0, 0.0) for values in (firsts, lasts))

@@ -6,6 +6,7 @@ replay can repeat every reading exactly.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,10 @@ from ekiden.state.policy import StepLoad
 from ekiden.state.request import Finish, FinishReason, Refusal
 from ekiden.state.sequence import Fault, PauseReason, Sequence, Stage, Status
 from ekiden.state.turn import Arrival, FormationOutcome, RefillOutcome, Turn
+
+
+_UNSET_AT_FIRST: Final = frozenset({"epoch", "draining", "guard", "release"})
+"""Fields of the controls that no configuration sets."""
 
 
 def control_text(value: ControlValue) -> str:
@@ -154,7 +159,7 @@ class Recorder:
     def _note_controls(self, turn: Turn, start: int) -> None:
         if self._configured is not None:
             for name, value in msgspec.structs.asdict(self._configured).items():
-                if name not in ("epoch", "draining", "guard", "release") and (name != "tenants" or value):
+                if name not in _UNSET_AT_FIRST and (name != "tenants" or value):
                     row = ControlRow(self._turn, start, name, control_text(value), SetBy.CONFIGURATION.value, "")
                     self._controls.append(row)
             self._configured = None

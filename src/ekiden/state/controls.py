@@ -68,9 +68,9 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     """Whether newcomers are refused."""
     guard: str = ""
-    """The rungs of the guard's rules that are in force, in words; no stage reads it."""
+    """What the guard holds in force or has just decided, in words; nothing obeys it, and the ledger has it."""
     release: str = ""
-    """Where a release stands, in words; no stage reads it."""
+    """The state of a release that goes on, in words; nothing obeys it either."""
     epoch: int = 0
 
     def limits_of(self, tenant: str) -> TenantLimits:

@@ -1,4 +1,4 @@
-"""What happened to an evaluation, in a file of which nothing can be changed, moved or left out unseen.
+"""What happened to an evaluation or a release, in a file of which nothing can be changed, moved or left out unseen.
 
 ``journal.jsonl`` has one entry a line. Each holds the digest of the entry before it, so a change to one breaks the
 chain at the next. ``journal.head`` holds the number and digest of the last, so that entries cut off the end are missed.
@@ -41,7 +41,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """From 0."""
     time: str
     """UTC, such as ``2026-11-30T21:22:00Z``."""
-    event: Event
+    event: str
+    """One of the events of the journal's kind."""
     payload: dict[str, Any]
     before: str
     """The digest of the entry before; ``START`` for the first."""
@@ -59,12 +60,25 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """The journal in ``folder``, which is made with the first entry. ``now`` gives the time."""
+    """The journal in ``folder``, which is made with the first entry. ``now`` gives the time.
 
-    def __init__(self, folder: Path, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    ``events``: what may be written. ``way_out``: what the error says that there is to do about a journal that was
+    changed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        events: type[StrEnum] = Event,
+        way_out: str = "register again",
+    ) -> None:
         self.path = folder / "journal.jsonl"
         self._head = folder / "journal.head"
         self._now = now
+        self._events = events
+        self._way_out = way_out
 
     def read(self) -> tuple[list[Entry], list[str]]:
         """The entries that are as they were written, and in sentences what is wrong. Raises ``OSError``."""
@@ -79,7 +93,7 @@ class Journal:
         return entries[-1].digest if entries else START
 
     def append(
-        self, event: Event, payload: dict[str, Any], *, allowed: Callable[[Sequence[Entry]], None] = lambda _: None
+        self, event: StrEnum, payload: dict[str, Any], *, allowed: Callable[[Sequence[Entry]], None] = lambda _: None
     ) -> Entry:
         """Add an entry, unless ``allowed`` raises on seeing those before it. Only one process at a time is in here.
 
@@ -92,13 +106,13 @@ class Journal:
                 if faults:
                     raise UserError(
                         f"{self.path}: {faults[0]}; nothing can be added to it. Move the folder "
-                        f"{self.path.parent} away and register again"
+                        f"{self.path.parent} away and {self._way_out}"
                     )
                 allowed(entries)
                 entry = Entry(
                     number=len(entries),
                     time=f"{self._now():%Y-%m-%dT%H:%M:%SZ}",
-                    event=event,
+                    event=self._events(event).value,
                     payload=msgspec.to_builtins(payload),
                     before=entries[-1].digest if entries else START,
                 )
@@ -131,7 +145,8 @@ class Journal:
             digests.append("")
             try:
                 entry = msgspec.json.decode(line, type=Entry)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+                self._events(entry.event)
+            except (msgspec.DecodeError, ValueError):
                 faults.append(f"the journal's entry {number} cannot be read")
                 continue
             digests[-1] = entry.digest

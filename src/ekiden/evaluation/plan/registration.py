@@ -120,7 +120,7 @@ def superseded(folder: Path) -> list[str]:
     entries, _ = _read(folder)
     told = []
     for at, registration in _registrations(entries)[:-1]:
-        verdicts = [e.payload.get("verdict") for e in _under(entries, at) if e.event is Event.VERDICT]
+        verdicts = [e.payload.get("verdict") for e in _under(entries, at) if e.event == Event.VERDICT]
         outcome = "its confirmation was never begun"
         if _confirmed(entries, at):
             outcome = f"its verdict was {verdicts[-1]}" if verdicts else "its confirmation began and gave no verdict"
@@ -167,8 +167,8 @@ def confirm_of(folder: Path) -> tuple[str, bool] | None:
     entries, _ = _read(folder)
     found = _registrations(entries)
     under = _under(entries, found[-1][0]) if found else []
-    begun = [entry for entry in under if entry.event is Event.CONFIRM_STARTED]
-    finished = any(entry.event is Event.CONFIRM_FINISHED for entry in under)
+    begun = [entry for entry in under if entry.event == Event.CONFIRM_STARTED]
+    finished = any(entry.event == Event.CONFIRM_FINISHED for entry in under)
     return (str(begun[-1].payload.get("run_id")), finished) if begun else None
 
 
@@ -192,7 +192,7 @@ def check(folder: Path, plan_path: Path, now: Basis | None = None) -> list[str]:
         for e in _under(entries, at)
         if e.event in (Event.CONFIRM_STARTED, Event.CONFIRM_RESUMED)
     ]
-    finished = sum(entry.event is Event.CONFIRM_FINISHED for entry in _under(entries, at))
+    finished = sum(entry.event == Event.CONFIRM_FINISHED for entry in _under(entries, at))
     if len(set(ids)) > 1 or finished > 1:
         found.append(f"the confirmation was run more than once ({max(len(set(ids)), finished)} times)")
     for earlier_at, earlier in registrations[:-1]:
@@ -212,7 +212,7 @@ def _registrations(entries: Sequence[Entry]) -> list[tuple[int, Registration]]:
     """Each registration with its place in the journal. One that was made unreadable is left out; the chain tells."""
     found = []
     for at, entry in enumerate(entries):
-        if entry.event is Event.REGISTERED:
+        if entry.event == Event.REGISTERED:
             try:
                 found.append((at, msgspec.convert(entry.payload.get("registration"), Registration)))
             except msgspec.ValidationError:
@@ -223,21 +223,21 @@ def _registrations(entries: Sequence[Entry]) -> list[tuple[int, Registration]]:
 def _under(entries: Sequence[Entry], at: int) -> list[Entry]:
     """What came after the registration at a place, up to the next one."""
     later = entries[at + 1 :]
-    ends = [number for number, entry in enumerate(later) if entry.event is Event.REGISTERED]
+    ends = [number for number, entry in enumerate(later) if entry.event == Event.REGISTERED]
     return list(later[: ends[0]] if ends else later)
 
 
 def _confirmed(entries: Sequence[Entry], at: int) -> bool:
-    return any(entry.event is Event.CONFIRM_STARTED for entry in _under(entries, at))
+    return any(entry.event == Event.CONFIRM_STARTED for entry in _under(entries, at))
 
 
 def _refuse_second(entries: Sequence[Entry], at: int, run_id: str) -> None:
     again = "what is measured again is exploratory: `ekiden evaluate run`"
     for entry in _under(entries, at):
-        if entry.event is Event.CONFIRM_FINISHED:
+        if entry.event == Event.CONFIRM_FINISHED:
             raise UserError(f"the confirmation was finished at {entry.time}, and it is run once; {again}")
     for entry in _under(entries, at):
-        if entry.event is Event.CONFIRM_STARTED and entry.payload.get("run_id") != run_id:
+        if entry.event == Event.CONFIRM_STARTED and entry.payload.get("run_id") != run_id:
             raise UserError(f"the confirmation was begun by run {entry.payload.get('run_id')} at {entry.time}; {again}")
 
 

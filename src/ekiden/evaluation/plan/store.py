@@ -74,7 +74,7 @@ class Store:
     def begin_dev(self, run_id: str, plan_digest: str, *, fresh: bool = False) -> str:
         """Start an exploratory run, or go on with the last one if it was of the same plan, unless it is to be
         ``fresh``. Returns the run id in force."""
-        begun = [entry.payload for entry in self._entries() if entry.event is Event.DEV_RUN]
+        begun = [entry.payload for entry in self._entries() if entry.event == Event.DEV_RUN]
         if begun and begun[-1].get("plan") == plan_digest and not fresh:
             return str(begun[-1].get("run_id"))
         self.journal.append(Event.DEV_RUN, {"run_id": run_id, "plan": plan_digest})
@@ -157,7 +157,7 @@ class Store:
     def _series(self, split: str) -> str:
         """The folder of the runs that belong together: those since this split was last begun."""
         start = Event.DEV_RUN if split == DEV else Event.CONFIRM_STARTED
-        times = sum(entry.event is start for entry in self._entries())
+        times = sum(entry.event == start for entry in self._entries())
         return split if times < 2 else f"{split}-{times}"
 
     def _untold(self, pattern: str) -> list[Path]:
@@ -169,7 +169,7 @@ class Store:
         """What the journal tells of stored runs."""
         found = []
         for entry in self._entries():
-            if entry.event is Event.RUN_STORED:
+            if entry.event == Event.RUN_STORED:
                 with contextlib.suppress(msgspec.ValidationError):  # a forger's entry: its file is then not told of
                     found.append(msgspec.convert(entry.payload, _Stored))
         return found
