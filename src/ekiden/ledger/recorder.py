@@ -35,7 +35,6 @@ from ekiden.state.request import Finish, FinishReason, Refusal
 from ekiden.state.sequence import Fault, PauseReason, Sequence, Stage, Status
 from ekiden.state.turn import Arrival, FormationOutcome, RefillOutcome, Turn
 
-
 _UNSET_AT_FIRST: Final = frozenset({"epoch", "draining", "guard", "release"})
 """Fields of the controls that no configuration sets."""
 
