@@ -49,7 +49,7 @@ def test_init_on_a_terminal_asks_what_no_flag_says(tmp_path, monkeypatch):
     plan = read_plan(path, KNOWN)
     assert plan.decision.question == 'Is it "faster"?'
     assert (plan.decision.affected, plan.decision.wrong_result, plan.decision.owner) == ("all of us", "money", "走者")
-    assert (plan.objectives.ttft, plan.objectives.tpot, plan.objectives.attainment) == (1.5, 0.2, 0.95)
+    assert (plan.objectives.ttft, plan.objectives.tpot, plan.objectives.attainment) == (1.5, 0.1, 0.95)
     assert (plan.objectives.price_per_machine_hour, plan.objectives.currency) == (0.1, "JPY")
     assert said.count("?") >= 8
     assert "not stated" not in said
