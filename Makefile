@@ -57,13 +57,15 @@ format: setup-test
 	$(BIN)/ruff format .
 
 # Many more simulated worlds than the test command runs (a failure prints the seed that shows it again), the longest
-# runs of the real model at their full length, and twenty kills of its engine.
+# runs of the real model at their full length, twenty kills of its engine, and 1,000 evaluations of equal arms.
 SEEDS ?= 50000
 soak: setup-test
 	SIMULATION_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/simulation/test_simulation.py $(ARGS)
 	SOAK_REQUESTS=500 SOAK_MARKERS=200 SOAK_KILLS=20 $(BIN)/python -m pytest -q \
 	  tests/endtoend/test_ledger.py tests/endtoend/test_structured_output.py tests/endtoend/test_engine_ends.py \
 	  tests/unit/engine/test_after_an_end.py $(ARGS)
+	SOAK_EVALUATIONS=500 $(BIN)/python -m pytest -q tests/unit/evaluation/analysis/test_verdict.py \
+	  tests/unit/evaluation/experiment/test_phases.py $(ARGS)
 
 # Ten minutes of attacks on the real server; ARGS="--seconds 60" for fewer.
 fuzz: setup-test

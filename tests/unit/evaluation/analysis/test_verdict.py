@@ -1,5 +1,6 @@
 """The verdict can be each of three, follows from the plan's thresholds alone, and equal arms come out inconclusive."""
 
+import os
 from collections import Counter
 
 import pytest
@@ -22,6 +23,7 @@ from ekiden.evaluation.plan.model import Arm, Metric, Predicted
 from tests.unit.evaluation.analysis.made import KNOWN, METRICS, Served, plan, runs
 
 EQUAL = {"continuous": Served(), "static": Served(), "window": Served()}
+EVALUATIONS = int(os.environ.get("SOAK_EVALUATIONS", "50"))
 
 
 @pytest.fixture(autouse=True)
@@ -143,15 +145,15 @@ def test_a_wrong_answer_is_wrong_however_many_blocks_are_missing():
 
 @pytest.mark.parametrize("noise", [0.05, 0.1])
 def test_equal_arms_are_inconclusive_at_least_95_times_in_100(noise, monkeypatch):
-    """150 evaluations at each noise; with fewer blocks than a real one, for speed."""
+    """``make soak`` makes 500 evaluations at each noise; with fewer blocks than a real one, for speed."""
     monkeypatch.setattr(statistics, "RESAMPLES", 99)
     arms = {"continuous": Arm(role="candidate", settings={"a": 1}), "static": Arm()}
     given = plan(blocks=5, arms=arms)
     found: Counter[Verdict] = Counter()
-    for seed in range(150):
+    for seed in range(EVALUATIONS):
         made = runs({"continuous": Served(), "static": Served()}, seed=seed, blocks=5, noise=noise)
         found[verdict(Comparisons(given, made, KNOWN, Label.CONFIRMATORY))[0]] += 1
-    assert found[Verdict.INCONCLUSIVE] >= 0.95 * 150, found
+    assert found[Verdict.INCONCLUSIVE] >= 0.95 * EVALUATIONS, found
 
 
 def test_a_real_gain_is_adopted():

@@ -9,7 +9,14 @@ from ekiden.cli import evaluate_run
 from ekiden.cli.main import main
 from ekiden.evaluation.plan import registration
 from ekiden.evaluation.plan.basis import basis_of
-from tests.unit.evaluation.experiment.virtual import KNOWN, LINEAGE, VirtualSubjects, change_document, plan_document
+from tests.unit.evaluation.experiment.virtual import (
+    KNOWN,
+    LINEAGE,
+    SHORT,
+    VirtualSubjects,
+    change_document,
+    plan_document,
+)
 
 CONTINUOUS = {"role": "candidate", "settings": {"batching": "continuous"}}
 STATIC = {"role": "baseline", "settings": {"batching": "static"}}
@@ -34,7 +41,7 @@ def registered(tmp_path, monkeypatch):
 
 
 def test_the_exit_status_is_the_verdict(registered, capsys):
-    path = registered(plan_document({"continuous": CONTINUOUS, "static": STATIC}))
+    path = registered(plan_document({"continuous": CONTINUOUS, "static": STATIC}, workload={"seconds": 5}))
     assert main(["evaluate", "confirm", str(path)]) == 0
     told = capsys.readouterr().out
     assert "ADOPT (confirmatory)" in told
@@ -42,7 +49,7 @@ def test_the_exit_status_is_the_verdict(registered, capsys):
 
 
 def test_a_no_ends_with_3_and_json_has_the_whole_outcome(registered, capsys):
-    path = registered(change_document(CONTINUOUS), new={"slowdown": 1.3})
+    path = registered(change_document(CONTINUOUS, seconds=4), new={"slowdown": 1.3})
     assert main(["evaluate", "confirm", str(path), "--json"]) == 3
     outcome = json.loads(capsys.readouterr().out)
     assert outcome["verdict"] == "do not adopt"
@@ -52,11 +59,11 @@ def test_a_no_ends_with_3_and_json_has_the_whole_outcome(registered, capsys):
 
 
 def test_equal_arms_end_with_4(registered):
-    assert main(["evaluate", "confirm", str(registered(change_document(CONTINUOUS)))]) == 4
+    assert main(["evaluate", "confirm", str(registered(change_document(CONTINUOUS, **SHORT)))]) == 4
 
 
 def test_an_exploratory_run_keeps_apart_and_a_report_without_runs_says_so(registered, capsys):
-    path = registered(plan_document({"continuous": CONTINUOUS, "static": STATIC}))
+    path = registered(plan_document({"continuous": CONTINUOUS, "static": STATIC}, workload=SHORT))
     assert main(["evaluate", "report", str(path)]) == 2
     assert "nothing has been served" in capsys.readouterr().err
     main(["evaluate", "run", str(path)])

@@ -29,6 +29,8 @@ WORKLOAD = {
     "name": "conversation", "source": "azure-conversation", "kind": "normal", "seconds": 8, "rate": 6.0,
     "length_scale": 0.1, "options": {"max_prompt_tokens": 128, "max_output_tokens": 48},
 }  # fmt: skip
+SHORT = {"seconds": 3}
+"""What suffices where an evaluation's conduct is tested, and not its verdict."""
 ENGINE = {"block_size": 16, "max_num_seqs": 8, "max_num_batched_tokens": 128, "target_itl_ms": 0.0}
 
 
