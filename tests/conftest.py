@@ -22,7 +22,7 @@ FOLDERS = {"backends": "model", "endtoend": "model", "clients": "program", "fuzz
 FIXTURES = {"smollm2_files": "model"}
 LONG = {
     "test_engines.py", "test_draw.py", "test_health.py", "test_replay.py", "test_noted_refusals.py", "test_live.py",
-    "test_programs.py", "test_serve_ends.py",
+    "test_programs.py", "test_serve_ends.py", "test_phases.py",
 }  # fmt: skip
 """Files of several seconds; those of the end-to-end tests take longer still."""
 

@@ -12,6 +12,7 @@ from ekiden.evaluation.results import Answered, ArmRun
 from ekiden.evaluation.tuning import trials_of, tune
 from ekiden.evaluation.workloads.offer import Workload
 from ekiden.measure.figures import RequestRecord
+from tests.unit.evaluation.analysis.served import run
 from tests.unit.evaluation.simulated_arms import OBJECTIVES, subject, workload
 
 
@@ -31,18 +32,8 @@ class Planted:
             )
             for number in range(10)
         ]
-        return ArmRun(
-            arm="",
-            workload=workload.name,
-            block=0,
-            position=0,
-            started=0.0,
-            seconds=5.0,
-            arrival_seconds=5.0,
-            workload_digest="",
-            results=results,
-            void="late" if self.served <= self.void else None,
-        )
+        void = "late" if self.served <= self.void else None
+        return run(results, seconds=5.0, arrival_seconds=5.0, void=void)
 
     def close(self) -> None:
         self.closed += 1

@@ -10,11 +10,11 @@ from ekiden.backends.fake import FakeRunner
 from ekiden.config import Config, LedgerConfig
 from ekiden.evaluation.analysis.calibration import MOST_TENANTS, OTHERS, calibrated
 from ekiden.evaluation.load.engine_subject import WARM_UP
-from ekiden.evaluation.results import ArmRun
 from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.ledger.records import EndRow, RequestDetail, RequestRow, Rows, TurnDecisions, TurnInputs, TurnRow
 from ekiden.ledger.retention import SUFFIX
 from ekiden.ledger.store import LedgerWriter
+from tests.unit.evaluation.analysis.served import run
 from tests.unit.evaluation.load.test_engine_subject import CONFIG, offer, subject, workload
 from tests.unit.evidence.recorded import header_of
 
@@ -59,10 +59,7 @@ def stored(folder: Path, run_id: str, turns, requests, ends) -> None:
 
 
 def arm_run(run_id, arm="continuous", name="chat"):
-    return ArmRun(
-        arm=arm, workload=name, block=0, position=0, started=0.0, seconds=1.0, arrival_seconds=1.0,
-        workload_digest="", results=[], run_id=run_id,
-    )  # fmt: skip
+    return run([], arm=arm, workload=name, run_id=run_id)
 
 
 def by_group(found, predicted):

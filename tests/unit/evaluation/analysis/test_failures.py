@@ -8,10 +8,11 @@ from click.testing import CliRunner
 
 from ekiden.cli.explain import command
 from ekiden.evaluation.analysis.failures import OTHER_TOKENS, SEVERITIES, severity_of, worst_cases
-from ekiden.evaluation.results import Answered, ArmRun
+from ekiden.evaluation.results import Answered
 from ekiden.ledger.retention import SUFFIX
 from ekiden.measure.figures import RequestRecord
 from tests.unit.evaluation.analysis.made import plan
+from tests.unit.evaluation.analysis.served import run
 
 
 def answered(name, *times, failure=None, tokens=(1, 2), alone=None, end=0.0):
@@ -20,10 +21,7 @@ def answered(name, *times, failure=None, tokens=(1, 2), alone=None, end=0.0):
 
 
 def run_of(arm, *results, block=0, position=0, run_id=None, void=None):
-    return ArmRun(
-        arm=arm, workload="chat", block=block, position=position, started=0.0, seconds=9.0, arrival_seconds=9.0,
-        workload_digest="d", results=list(results), run_id=run_id, void=void,
-    )  # fmt: skip
+    return run(results, arm=arm, block=block, position=position, run_id=run_id, void=void)
 
 
 GOOD = (0.2, 0.25)

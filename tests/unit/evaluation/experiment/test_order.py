@@ -8,8 +8,8 @@ import pytest
 
 from ekiden.evaluation.experiment.order import AGAIN, due_in
 from ekiden.evaluation.experiment.serving import StoppedError, serve_all
-from ekiden.evaluation.results import ArmRun
 from ekiden.evaluation.workloads.offer import Kind, Workload
+from tests.unit.evaluation.analysis.served import run
 from tests.unit.evaluation.plan.plans import document, parsed
 
 PLAN = parsed(document())
@@ -74,10 +74,7 @@ EMPTY = Workload(name="", kind=Kind.NORMAL, seconds=1.0, offers=(), made={}, sou
 
 class Void:
     def serve(self, workload, *, on_answer=lambda: None):
-        return ArmRun(
-            arm="", workload="", block=0, position=0, started=0.0, seconds=1.0, arrival_seconds=1.0,
-            workload_digest="", results=[], void="the generator came late",
-        )  # fmt: skip
+        return run([], void="the generator came late")
 
     def close(self):
         pass

@@ -11,6 +11,7 @@ from ekiden.evaluation.plan.model import Objectives
 from ekiden.evaluation.results import Answered, ArmRun
 from ekiden.evaluation.workloads.offer import Kind, Offer, Workload
 from ekiden.measure.figures import RequestRecord
+from tests.unit.evaluation.analysis.served import run
 
 OBJECTIVES = Objectives(ttft=1.0, tpot=1.0, attainment=0.9)
 REQUESTS = 60
@@ -41,10 +42,7 @@ class Played:
             record = RequestRecord(intended=offer.at, sent=offer.at, event_times=times, output_tokens=2)
             results.append(Answered(id=offer.id, record=record))
             on_answer()
-        return ArmRun(
-            arm="", workload="w", block=0, position=0, started=0.0, seconds=workload.seconds,
-            arrival_seconds=workload.seconds, workload_digest="", results=results, void=self._void,
-        )  # fmt: skip
+        return run(results, seconds=workload.seconds, arrival_seconds=workload.seconds, void=self._void)
 
     def close(self) -> None:
         """Nothing is open."""
