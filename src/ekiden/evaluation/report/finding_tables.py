@@ -118,8 +118,10 @@ class FindingTables:
             cases = [case for case in parts if case.predicted == predicted]
             order = list(dict.fromkeys(case.subgroup for case in cases))
             heads[len(rows)] = Cell(self._words.name("predicted", predicted))
-            for case in sorted(cases, key=lambda case: order.index(case.subgroup)):
-                rows.append([Cell(self._words.subgroup(case.subgroup)), Cell(case.arm), *self._calibrated(case)])
+            cases = [case for subgroup in order for case in cases if case.subgroup == subgroup]
+            rows += [
+                [Cell(self._words.subgroup(case.subgroup)), Cell(case.arm), *self._calibrated(case)] for case in cases
+            ]
         columns = self._make.columns("subgroup", "arm", "stated", "observed", "n", "median_relative_error")
         title = self._words("calibration.parts")
         kinds = dict.fromkeys(self._words.name("subgroup", case.subgroup.partition("=")[0]) for case in parts)
@@ -132,43 +134,48 @@ class FindingTables:
         return [*(Cell(share) for share in shares), Cell(f"{case.n:,}"), Cell(error)]
 
     def fairness(self, found: Sequence[Mapping[str, Any]]) -> list[Table]:
-        """Over all requests: between tenants, between languages, and how much slower than alone; those that exist."""
+        """Over all requests, between tenants and between languages: those of the two that there are."""
         whole = [row for row in found if not row.get("subgroup")]
         keys = list(dict.fromkeys(key for row in whole for key in row if key not in _WHERE))
-        apart = (*_OF_LANGUAGES, *_OF_SLOWDOWNS)
         topics = {
-            "tenants": [key for key in keys if key not in apart],
+            "tenants": [key for key in keys if key not in (*_OF_LANGUAGES, *_OF_SLOWDOWNS)],
             "languages": [key for key in keys if key in _OF_LANGUAGES],
-            "slowdowns": [key for key in keys if key in _OF_SLOWDOWNS],
         }
-        tables = []
-        for topic, of_topic in topics.items():
-            rows = [_only(row, of_topic) for row in whole if any(row.get(key) is not None for key in of_topic)]
-            if rows:
-                tables.append(self._make.of_mappings(self._words(f"fairness.{topic}"), rows))
-        return tables
+        tables = (self._topic(topic, whole, names) for topic, names in topics.items())
+        return [table for table in tables if table is not None]
 
-    def fairness_parts(self, found: Sequence[Mapping[str, Any]]) -> Fold | None:
-        """The slowdowns of subgroups, grouped by workload; None where there are none."""
+    def slowdowns(self, found: Sequence[Mapping[str, Any]]) -> Fold | None:
+        """How much slower than alone: over all requests, then by subgroup; None where nobody can say."""
+        whole = self._topic("slowdowns", [row for row in found if not row.get("subgroup")], _OF_SLOWDOWNS)
         parts = [row for row in found if row.get("subgroup")]
-        if not parts:
+        tables = [table for table in (whole, self._slowdowns_of_parts(parts) if parts else None) if table is not None]
+        if not tables:
             return None
-        shown = [
-            {"subgroup": self._words.subgroup(str(row["subgroup"])), **{k: v for k, v in row.items() if k != "subgroup"}}
-            for row in parts
-        ]
-        heads: dict[int, Cell] = {}
-        ordered: list[Mapping[str, Any]] = []
-        for workload in dict.fromkeys(row.get("workload", "") for row in shown):
-            heads[len(ordered)] = Cell(str(workload))
-            here = [row for row in shown if row.get("workload", "") == workload]
-            order = list(dict.fromkeys(row["subgroup"] for row in here))
-            ordered += sorted(here, key=lambda row: order.index(row["subgroup"]))
-        title = self._words("fairness.parts")
-        plain = self._make.of_mappings(title, ordered, leave_out=["workload"])
-        table = Table(caption=title, columns=plain.columns, rows=plain.rows, words=plain.words, heads=heads)
         kinds = dict.fromkeys(self._words.name("subgroup", str(row["subgroup"]).partition("=")[0]) for row in parts)
-        return Fold(title=title, inside=", ".join(kinds), tables=[table])
+        inside = ", ".join([self._words("page.all_requests"), *kinds])
+        return Fold(title=self._words("metric.slowdown"), inside=inside, tables=tables)
+
+    def _topic(self, topic: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Table | None:
+        """Those rows that have any of the figures; None where there is none."""
+        shown = [
+            {key: value for key, value in row.items() if key in names or key in ("workload", "arm")}
+            for row in rows
+            if any(row.get(name) is not None for name in names)
+        ]
+        return self._make.of_mappings(self._words(f"fairness.{topic}"), shown) if shown else None
+
+    def _slowdowns_of_parts(self, parts: Sequence[Mapping[str, Any]]) -> Table:
+        """Grouped by workload, and within it the arms below each other."""
+        heads: dict[int, Cell] = {}
+        rows: list[Mapping[str, Any]] = []
+        for workload in dict.fromkeys(str(row.get("workload", "")) for row in parts):
+            heads[len(rows)] = Cell(workload)
+            here = [row for row in parts if str(row.get("workload", "")) == workload]
+            order = list(dict.fromkeys(row["subgroup"] for row in here))
+            ordered = sorted(here, key=lambda row: order.index(row["subgroup"]))
+            rows += [{"subgroup": self._words.subgroup(str(row["subgroup"]))} | _without(row) for row in ordered]
+        plain = self._make.of_mappings(self._words("fairness.parts"), rows)
+        return Table(caption=plain.caption, columns=plain.columns, rows=plain.rows, words=plain.words, heads=heads)
 
     def trials(self, tuning: Tuning) -> Fold:
         title = self._words("tuning.trials", arm=tuning.arm)
@@ -176,5 +183,6 @@ class FindingTables:
         return Fold(title=title, inside=self._words("tuning.inside", n=len(tuning.trials)), tables=[table])
 
 
-def _only(row: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key in keys or key in ("workload", "arm")}
+def _without(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what stands above the rows, or before them."""
+    return {key: value for key, value in row.items() if key not in ("workload", "subgroup")}

@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
-
 from ekiden.evaluation.charts.slot_chart import PALETTE
 from ekiden.evaluation.charts.slot_svg import CHART_WIDTH, Bar, SlotPicture, TimeAxis, environment
 from ekiden.evaluation.charts.slots import letters
@@ -105,9 +103,10 @@ def _policy(css: str) -> str:
     return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
-def _breakable(text: str) -> Markup:
-    """Long names, such as those of tests, may be broken where a part of them ends."""
-    return Markup(_LONG_WORD.sub(lambda word: re.sub(r"(::|[_/])", r"\1<wbr>", word[0]), str(escape(text))))
+def _breakable(text: str) -> list[str]:
+    """The text in parts, between which a line may end: long names, such as those of tests, have parts of their own."""
+    parted = _LONG_WORD.sub(lambda word: re.sub(r"(::|[_/])", r"\1\n", word[0]), text.replace("\n", " "))
+    return parted.split("\n")
 
 
 def _most_damning(falsifier: Falsifier) -> int:

@@ -69,6 +69,7 @@ class TableMaker:
     def __init__(self, outcome: Outcome, words: Words, numbers: Numbers) -> None:
         self.outcome, self.words, self.numbers = outcome, words, numbers
         self.units = {metric.metric: metric.unit for metric in outcome.metrics} | outcome.units
+        self.units.setdefault("attainment", "share")  # as trials call it
         self.formulas = {metric.metric: metric.formula for metric in outcome.metrics} | outcome.formulas
 
     def figure(self, name: str, value: float | None) -> str:
@@ -112,7 +113,8 @@ class TableMaker:
     def pairs(self, caption: str, values: Mapping[str, Any]) -> Table:
         """Nested mappings as one row a value, their names joined with dots."""
         rows = [
-            [Cell(self.words.name("lineage_part", name)), Cell(self.numbers.plain(value))] for name, value in _flat(values)
+            [Cell(self.words.name("lineage_part", name)), Cell(self.numbers.plain(value))]
+            for name, value in _flat(values)
         ]
         columns = [self.words("column.name"), self.words("column.value")]
         return Table(caption=caption, columns=columns, rows=rows, words=frozenset({0, 1}))
@@ -132,7 +134,13 @@ class TableMaker:
         return [Pairs(title="", pairs=self._pairs(named)), *found] if single else found
 
     def _pairs(self, values: Mapping[str, Any]) -> list[tuple[str, str]]:
-        return [(name, self.numbers.plain(value)) for name, value in _flat(values)]
+        return [(name, self._setting(value)) for name, value in _flat(values)]
+
+    def _setting(self, value: Any) -> str:
+        """A setting counts nothing: a seed or a port has no commas, and what is None was not set."""
+        if value is None:
+            return self.words("page.not_set")
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else self.numbers.plain(value)
 
     def _value(self, key: str, value: Any) -> Cell:
         """A number in the unit of its name, where that is a figure's; a word of ours in the page's language."""
