@@ -42,6 +42,7 @@ def test_intervals_and_conditions_lie_on_one_axis():
     assert narrow.ratio == narrow.equal
     assert narrow.left is not None
     assert narrow.right is not None
+    assert narrow.equal is not None
     assert wide.left is not None
     assert narrow.left < narrow.equal < narrow.right < wide.left
     success, failure = wide.strips
@@ -84,7 +85,9 @@ def test_a_difference_is_drawn_around_zero_on_the_axis_of_its_metric():
     assert small.equal == wide.equal == pytest.approx(WIDTH / 2)
     assert small.left == small.equal
     assert small.ratio is not None
+    assert small.equal is not None
     assert wide.right is not None
+    assert wide.equal is not None
     assert small.equal < small.ratio < small.thresholds[0] < WIDTH  # the other metric does not shrink it
     assert wide.right < wide.equal
     assert [tick.text for tick in wide.ticks] == ["−50", "−25", "0", "+25", "+50"]  # percentage points
