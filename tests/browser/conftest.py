@@ -51,6 +51,10 @@ class Opened:
             found.append("the page scrolls sideways")
         return found
 
+    async def unfold(self) -> None:
+        """Opens all that is closed."""
+        await self.page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+
 
 Open = Callable[..., Awaitable[Opened]]
 

@@ -41,6 +41,7 @@ async def test_nothing_is_asked_for_and_nothing_runs(open_page: Open, reports, l
 async def test_hostile_names_are_text(open_page: Open, reports):
     opened = await open_page(reports["en"])
     assert await opened.page.title() == "Evaluation: Do not adopt"
+    await opened.unfold()
     assert HOSTILE in await opened.page.locator("#plan").inner_text()
     assert HOSTILE in await opened.page.locator("#subgroups").inner_text()
     assert opened.messages == []
@@ -60,6 +61,7 @@ async def test_the_policy_stops_what_would_get_through(open_page: Open, reports,
 @pytest.mark.parametrize(("language", "scheme"), [("en", "light"), ("ja", "dark")])
 async def test_anybody_can_read_it(open_page: Open, reports, language, scheme):
     opened = await open_page(reports[language], scheme=scheme)
+    await opened.unfold()
     assert await opened.violations() == []
 
 
@@ -74,6 +76,8 @@ async def test_the_accessibility_check_finds_faults(open_page: Open, tmp_path):
 @pytest.mark.parametrize("language", LANGUAGES)
 async def test_it_fits_the_window(open_page: Open, reports, language, width):
     opened = await open_page(reports[language], width=width)
+    assert await opened.sticking_out() == []
+    await opened.unfold()
     assert await opened.sticking_out() == []
 
 
@@ -102,14 +106,29 @@ async def test_a_falsifier_that_is_met_comes_before_all_other_text(open_page: Op
 
 async def test_every_figure_of_the_metrics_is_on_the_page(open_page: Open, reports):
     opened = await open_page(reports["en"])
+    await opened.unfold()
     text, n = await opened.page.locator("#metrics").inner_text(), Numbers(words("en"))
     for metric in sample().metrics:
         values = metric.comparison
-        assert n.ratio(values.ratio) in text
-        assert n.interval(values.low, values.high) in text
-        assert n.of(values.candidate, metric.unit) in text
-        assert n.of(values.baseline, metric.unit) in text
-        assert metric.reason in text
+        assert n.result(values, metric.unit) in text
+        assert n.result_interval(values, metric.unit) in text
+        if values.scale != "share":
+            assert n.of(values.candidate, metric.unit) in text
+            assert n.of(values.baseline, metric.unit) in text
+        if metric.judged and metric.success_condition:
+            assert metric.reason in text
+
+
+async def test_details_are_closed_on_the_screen_and_open_on_paper(open_page: Open, reports):
+    opened = await open_page(reports["en"], width=A4_WIDTH)
+    inside = opened.page.locator("#formulas dt").first
+    assert not await inside.is_visible()
+    await opened.page.emulate_media(media="print")
+    assert await inside.is_visible()
+    height = "document.documentElement.scrollHeight"
+    printed = await opened.page.evaluate(height)
+    await opened.unfold()
+    assert await opened.page.evaluate(height) == pytest.approx(printed, rel=0.01)  # nothing was left closed
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

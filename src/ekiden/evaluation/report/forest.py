@@ -1,4 +1,4 @@
-"""Intervals of ratios against the thresholds that were fixed beforehand, on one logarithmic axis for all metrics."""
+"""Results and their intervals against the thresholds that were fixed beforehand, on axes that suit their scale."""
 
 import math
 from collections.abc import Sequence
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from ekiden.evaluation.outcome import MetricOutcome
 from ekiden.evaluation.plan.conditions import Condition, ConditionError
 from ekiden.evaluation.report.axes import Axis, Tick
+from ekiden.evaluation.report.numbers import SHARES
 
 WIDTH = 360
-_FURTHEST = 4.0
+_FURTHEST = 10.0
 """Ratios beyond this, or its inverse, are drawn as arrows."""
 _NARROWEST = 1.25
 
@@ -29,28 +30,62 @@ class Forest:
     """One metric; places in SVG units from the left. ``left`` and ``right`` are None if there is no interval."""
 
     ratio: float | None
-    """None too where it lies beyond the axis."""
+    """The result, whatever its scale; None too where it lies beyond the axis."""
     left: float | None
     right: float | None
     goes_on_left: bool
     goes_on_right: bool
-    equal: float
+    equal: float | None
+    """Where the arms are equal; None for a share that both have together."""
     strips: list[Strip]
     thresholds: list[float]
     ticks: list[Tick]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    metric: MetricOutcome
+    conditions: list[tuple[str, Condition]]
+
+    @property
+    def ends(self) -> list[float]:
+        """All that an axis should hold: the interval, the result and the ends of the conditions."""
+        found = self.metric.comparison
+        ends = [end for _, condition in self.conditions for end in (condition.least, condition.most)]
+        ends += [end for end in (found.low, found.high, found.ratio) if end is not None]
+        return [end for end in ends if math.isfinite(end)]
+
+
 def forests(metrics: Sequence[MetricOutcome]) -> list[Forest]:
-    """One for each metric, in order, on an axis that all share, so that intervals compare between them."""
-    conditions = [
-        [(kind, found) for kind, text in _texts(metric) if (found := _parsed(text)) is not None] for metric in metrics
-    ]
-    axis = _axis([metric for metric, found in zip(metrics, conditions, strict=True) if found], conditions)
-    return [_forest(metric, found, axis) for metric, found in zip(metrics, conditions, strict=True)]
+    """One for each metric, in order. The intervals of one metric share an axis, so that they compare: of ratios a
+    logarithmic one around 1, of differences one around 0. Another metric's may be many times as far away."""
+    judged = [_Judged(metric=metric, conditions=_conditions(metric)) for metric in metrics]
+    drawn = []
+    for one in judged:
+        alike = [other for other in judged if _axis_key(other) == _axis_key(one)]
+        if _scale(one) == "ratio":
+            axis = _around_one([other for other in alike if other.conditions])
+            drawn.append(_forest(one, axis, equal=1.0, ticks=axis.ticks()))
+        elif _scale(one) == "difference":
+            axis = _around_zero(alike)
+            drawn.append(_forest(one, axis, equal=0.0, ticks=_ticks(axis, one.metric.unit, "+")))
+        else:
+            axis = _up_to_one(one)
+            drawn.append(_forest(one, axis, equal=None, ticks=_ticks(axis, "share", "", "%")))
+    return drawn
 
 
-def _texts(metric: MetricOutcome) -> list[tuple[str, str]]:
-    return [("success", metric.success_condition), ("failure", metric.failure_condition)]
+def _scale(one: _Judged) -> str:
+    return one.metric.comparison.scale
+
+
+def _axis_key(one: _Judged) -> tuple[str, str]:
+    return _scale(one), one.metric.metric
+
+
+def _conditions(metric: MetricOutcome) -> list[tuple[str, Condition]]:
+    texts = [("success", metric.success_condition), ("failure", metric.failure_condition)]
+    return [(kind, found) for kind, text in texts if (found := _parsed(text)) is not None]
 
 
 def _parsed(text: str) -> Condition | None:
@@ -61,39 +96,58 @@ def _parsed(text: str) -> Condition | None:
         return None
 
 
-def _axis(judged: Sequence[MetricOutcome], conditions: Sequence[Sequence[tuple[str, Condition]]]) -> Axis:
+def _around_one(judged: Sequence[_Judged]) -> Axis:
     """As wide as what is judged needs it; a mere measurement may lie beyond."""
-    ends = [end for found in conditions for _, condition in found for end in (condition.least, condition.most)]
-    for metric in judged:
-        ends += [end for end in (metric.comparison.low, metric.comparison.high, metric.comparison.ratio) if end]
-    known = [end for end in ends if math.isfinite(end) and end > 0]
+    known = [end for one in judged for end in one.ends if end > 0]
     far = max([_NARROWEST, *(max(end, 1 / end) for end in known)])
     far = min(far * 1.1, _FURTHEST)
     return Axis(low=1 / far, high=far, log=True)
 
 
-def _forest(metric: MetricOutcome, conditions: Sequence[tuple[str, Condition]], axis: Axis) -> Forest:
-    def place(value: float) -> float:
-        return axis.share(value) * WIDTH if value > 0 else 0.0
+def _around_zero(judged: Sequence[_Judged]) -> Axis:
+    far = max((abs(end) for one in judged for end in one.ends), default=0.0) * 1.15 or 1.0
+    return Axis(low=-far, high=far)
 
-    low, high, ratio = metric.comparison.low, metric.comparison.high, metric.comparison.ratio
+
+def _up_to_one(one: _Judged) -> Axis:
+    """Of a share: from a little below all that is known, and a little beyond 1, where success may lie."""
+    least = min([0.9, *one.ends])
+    return Axis(low=max(0.0, least - (1 - least) * 0.1), high=1 + (1 - least) * 0.15)
+
+
+def _ticks(axis: Axis, unit: str, sign: str, suffix: str = "") -> list[Tick]:
+    """Shares in hundredths. ``sign`` goes before what is above 0; none is written above 100%, which no share is."""
+    factor = 100 if unit in SHARES else 1
+    scaled = Axis(low=axis.low * factor, high=axis.high * factor)
+    ticks = scaled.ticks()
+    if suffix:
+        ticks = [tick for tick in ticks if float(tick.text) <= factor]
+    return [Tick(tick.at, _signed(tick.text, sign) + suffix) for tick in ticks]
+
+
+def _signed(text: str, sign: str) -> str:
+    return sign + text if float(text) > 0 else text.replace("-", "−")
+
+
+def _forest(one: _Judged, axis: Axis, *, equal: float | None, ticks: list[Tick]) -> Forest:
+    def place(value: float) -> float:
+        return axis.share(value) * WIDTH
+
+    found = one.metric.comparison
+    low, high, ratio = found.low, found.high, found.ratio
     there = low is not None or high is not None
-    bounds = {end for _, condition in conditions for end in (condition.least, condition.most) if math.isfinite(end)}
+    ends = [end for _, condition in one.conditions for end in (condition.least, condition.most)]
     return Forest(
         ratio=place(ratio) if ratio is not None and axis.low <= ratio <= axis.high else None,
         left=place(axis.low if low is None else low) if there else None,
         right=place(axis.high if high is None else high) if there else None,
         goes_on_left=low is None or low < axis.low,
         goes_on_right=high is None or high > axis.high,
-        equal=place(1.0),
+        equal=None if equal is None else place(equal),
         strips=[
-            Strip(
-                kind=kind,
-                start=place(condition.least),
-                end=place(min(condition.most, axis.high)),
-            )
-            for kind, condition in conditions
+            Strip(kind=kind, start=place(condition.least), end=place(min(condition.most, axis.high)))
+            for kind, condition in one.conditions
         ],
-        thresholds=sorted(place(bound) for bound in bounds),
-        ticks=axis.ticks(),
+        thresholds=sorted({place(end) for end in ends if math.isfinite(end)}),
+        ticks=ticks,
     )

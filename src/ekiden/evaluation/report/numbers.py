@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ekiden.evaluation.outcome import Comparison
 from ekiden.evaluation.report.words import Words
 
 SECONDS = {"s", "second", "seconds"}
@@ -25,7 +26,7 @@ class Numbers:
             return self.seconds(value)
         if unit in SHARES:
             return self.share(value)
-        return f"{_three_digits(value)} {unit}".strip()
+        return f"{_three_digits(value)} {self._words.name('unit', unit)}".strip()
 
     def seconds(self, value: float | None) -> str:
         if value is None:
@@ -49,6 +50,33 @@ class Numbers:
             return self._words("page.not_estimable")
         ends = ["−∞" if low is None else f"{low:.3f}", "∞" if high is None else f"{high:.3f}"]
         return f"{ends[0]} … {ends[1]}"
+
+    def difference(self, value: float | None, unit: str) -> str:
+        """With its sign, in the figure's own unit: of shares in percentage points, such as ``+46.9 pp``."""
+        if value is None:
+            return self._words("page.not_estimable")
+        sign = "+" if value > 0 else "−" if value < 0 else ""
+        if unit in SHARES:
+            return f"{sign}{_three_digits(abs(value) * 100)} {self._words('page.points')}"
+        return sign + self.of(abs(value), unit)
+
+    def result(self, found: Comparison, unit: str) -> str:
+        """What a comparison came to, by its scale: a ratio, a difference, or the one share that both arms have."""
+        if found.scale == "difference":
+            return self.difference(found.ratio, unit)
+        return self.share(found.ratio) if found.scale == "share" else self.ratio(found.ratio)
+
+    def result_interval(self, found: Comparison, unit: str) -> str:
+        """By the same scale; empty for a share that was counted, about which there is no chance."""
+        if found.scale == "share" and found.ratio is not None:
+            return ""
+        if found.scale != "difference" or (found.low is None and found.high is None):
+            return self.interval(found.low, found.high)
+        low = "−∞" if found.low is None else self.difference(found.low, unit)
+        high = "∞" if found.high is None else self.difference(found.high, unit)
+        if unit in SHARES:  # once is enough
+            low = low.removesuffix(f" {self._words('page.points')}")
+        return f"{low} … {high}"
 
     def plain(self, value: Any) -> str:
         """A value of a table that somebody else made: a number, a text, a list or a mapping."""

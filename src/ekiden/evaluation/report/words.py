@@ -1,5 +1,6 @@
 """The words of the report, one file a language: ``data/report/words.LANGUAGE.toml``, with the same keys in each."""
 
+import re
 import tomllib
 from functools import cache
 from importlib.resources import files
@@ -8,6 +9,7 @@ from ekiden import data
 from ekiden.errors import UserError
 
 LANGUAGES = ("en", "ja")
+_JAPANESE = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
 
 
 class Words:
@@ -33,6 +35,16 @@ class Words:
 
     def all_of(self, by_language: dict[str, list[str]]) -> list[str]:
         return by_language.get(self.language) or by_language.get("en", [])
+
+    def foreign(self, text: str) -> str:
+        """The language of a text that is in another one than the page, for its ``lang``; else empty."""
+        language = "ja" if _JAPANESE.search(text) else "en"
+        return language if language != self.language and text else ""
+
+    def subgroup(self, raw: str) -> str:
+        """Such as ``tenant=c143``, with the word for what tells the subgroups apart."""
+        kind, equals, value = raw.partition("=")
+        return f"{self.name('subgroup', kind)}: {value}" if equals else raw
 
     def all_keys(self) -> set[str]:
         return {f"{section}.{name}" for section, texts in self._texts.items() for name in texts}

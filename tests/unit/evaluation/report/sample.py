@@ -43,8 +43,11 @@ FORMULAS = {
     "e2e": "last token - intended arrival",
     "slowdown": "end to end / end to end alone on an idle server",
     "send_lag": "time of sending - intended arrival",
+    "errors": "requests without a whole answer / all offered",
+    "tokens_equal": "requests with the same tokens from both arms / requests that both answered whole",
 }
 UNITS = {
+    "errors": "share",
     "worst_tenant_attainment": "share",
     "service_gap": "share",
     "slo_attainment": "share",
@@ -57,6 +60,18 @@ UNITS = {
 def compared(ratio: float, spread: float, candidate: float, *, blocks: int = 10) -> Comparison:
     low, high = ratio * math.exp(-spread), ratio * math.exp(spread)
     return Comparison(ratio=ratio, low=low, high=high, blocks=blocks, candidate=candidate, baseline=candidate / ratio)
+
+
+def apart(difference: float, low: float, high: float) -> Comparison:
+    """Of shares, candidate - baseline."""
+    values: dict[str, Any] = {"candidate": 0.3 + difference, "baseline": 0.3}
+    return Comparison(ratio=difference, low=low, high=high, blocks=10, scale="difference", **values)
+
+
+def counted(share: float) -> Comparison:
+    """A value that both arms have together."""
+    found: dict[str, Any] = {"ratio": share, "low": share, "high": share, "candidate": None, "baseline": None}
+    return Comparison(**found, blocks=10, scale="share", note="360 answers compared")
 
 
 def metric(
@@ -76,6 +91,8 @@ def metric(
         failure_condition=other.pop("failure", ""),
         comparison=comparison,
         reason=other.pop("reason", "The whole interval meets the condition for success."),
+        reasons=other.pop("reasons", {}),
+        judged=other.pop("judged", True),
     )
 
 
@@ -84,6 +101,7 @@ def metrics() -> list[MetricOutcome]:
     gain: dict[str, Any] = {"success": "result >= 1.1", "failure": "result < 1.0"}
     within: dict[str, Any] = {"success": "result <= 1.05", "failure": "result > 1.05"}
     undecided = "Part of the interval lies beyond the margin of 5%, and part does not."
+    share: dict[str, Any] = {"unit": "share", "critical": True}
     missing = Comparison(ratio=None, low=None, high=None, blocks=10, candidate=None, baseline=None)
     return [
         metric("goodput", "azure-conversation", "static", compared(1.62, 0.09, 3.41), Phase.SUCCESSFUL, **up, **gain),
@@ -116,6 +134,36 @@ def metrics() -> list[MetricOutcome]:
             **within,
             reason="No value: p99.9 needs 2,995 requests and there are 1,204.",
         ),
+        metric(
+            "tokens_equal",
+            "azure-conversation",
+            "static",
+            counted(0.975),
+            Phase.FAILED,
+            **share,
+            direction="up",
+            success="result >= 1",
+            failure="result < 1",
+            reason="The value, 0.975, meets result < 1: 360 answers compared.",
+            reasons={
+                "en": "The value, 0.975, meets result < 1: 360 answers compared.",
+                "ja": "値 0.975 は result < 1 を満たす：360 件の回答を比較。",
+            },
+        ),
+        metric(
+            "errors",
+            "azure-code",
+            "static",
+            apart(0.004, 0.002, 0.006),
+            Phase.SUCCESSFUL,
+            **share,
+            success="result <= 0.01",
+            failure="result > 0.01",
+        ),
+        metric(
+            "errors", "equal-lengths", "static", apart(-0.13, -0.2, -0.06), Phase.PENDING, unit="share", judged=False
+        ),
+        metric("tokens_equal", "equal-lengths", "static", counted(1.0), Phase.PENDING, unit="share", judged=False),
         metric("ttft_p50", "azure-conversation", "static", compared(0.08, 0.4, 0.0342), Phase.SUCCESSFUL, reason=""),
         metric("cpu_seconds_per_good", "azure-conversation", "static", compared(0.97, 0.02, 0.71), Phase.SUCCESSFUL),
     ]
@@ -336,6 +384,7 @@ def sample(verdict: Verdict = Verdict.DO_NOT_ADOPT, label: Label = Label.CONFIRM
             )
         ],
         "blocks_needed": ["goodput on azure-conversation: about 6 blocks; the plan has 10."],
+        "blocks_needed_ja": ["azure-conversation の goodput：約 6 ブロックが必要。計画は 10 ブロック"],
         "tuning": [
             Tuning(
                 arm=arm,
@@ -352,11 +401,12 @@ def sample(verdict: Verdict = Verdict.DO_NOT_ADOPT, label: Label = Label.CONFIRM
         "calibration": [
             Calibrated(
                 predicted="step time", arm="continuous", subgroup=subgroup, stated=0.8, observed=observed, n=n,
-                median_relative_error=error,
+                median_relative_error=error, how="p10 to p90 against the truth",
+                hows={"en": "p10 to p90 against the truth", "ja": "p10〜p90 と実際の値を比べた"},
             )
             for subgroup, observed, n, error in (
                 ("", 0.784, 20411, 0.041),
-                ("mixed", 0.71, 3300, 0.083),
+                ("step=mixed", 0.71, 3300, 0.083),
                 ("x", None, 0, None),
             )
         ],
@@ -364,14 +414,18 @@ def sample(verdict: Verdict = Verdict.DO_NOT_ADOPT, label: Label = Label.CONFIRM
             {
                 "workload": "azure-code", "arm": arm, "worst_tenant": "c143",
                 "worst_tenant_attainment": 0.91 / slower**0.2,
-                "service_gap": 0.4 * slower, "jain": 0.97, "language_gap": None,
+                "service_gap": 0.4 * slower, "jain": 0.97, "language_gap": 1.25, "language_pairs": 90,
+                "other_to_english_e2e": 1.25, "subgroup": "", "slowdowns": 1204, "slowdown_p99": 2.5 * slower,
             }
             for arm, slower in ARMS.items()
+        ] + [
+            {"workload": "azure-code", "arm": arm, "subgroup": "prompt_tokens=17-64", "slowdown_max": 4.5}
+            for arm in ARMS
         ],
         "worst": [
             WorstCase(
                 arm="static", workload="azure-code", request_id=f"req-{index}", kind=kind, severity=severity, what=what,
-                value=value, explain=explain,
+                value=value, explain=explain, whats={"en": what, "ja": f"事例：{what}"},
             )
             for index, (kind, severity, what, value, explain) in enumerate(
                 [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ekiden.evaluation.outcome import Comparison, Phase
 from ekiden.evaluation.report.axes import Axis, linear, logarithmic
 from ekiden.evaluation.report.forest import WIDTH, forests
-from tests.unit.evaluation.report.sample import compared, metric
+from tests.unit.evaluation.report.sample import apart, compared, counted, metric
 
 VALUES = st.lists(st.floats(-1e9, 1e9, allow_nan=False), max_size=20)
 
@@ -42,6 +42,7 @@ def test_intervals_and_conditions_lie_on_one_axis():
     assert narrow.ratio == narrow.equal
     assert narrow.left is not None
     assert narrow.right is not None
+    assert narrow.equal is not None
     assert wide.left is not None
     assert narrow.left < narrow.equal < narrow.right < wide.left
     success, failure = wide.strips
@@ -71,3 +72,43 @@ def test_what_is_not_estimable_is_not_drawn_and_what_lies_beyond_is_an_arrow():
 def test_a_condition_in_words_is_printed_and_not_drawn():
     (drawn,) = forests([metric("x", "w", "static", compared(1.0, 0.1, 1.0), Phase.SUCCESSFUL, success="within 5%")])
     assert drawn.strips == []
+
+
+def test_a_difference_is_drawn_around_zero_on_the_axis_of_its_metric():
+    limits = {"success": "result <= 0.01", "failure": "result > 0.01", "unit": "share"}
+    small, wide = forests(
+        [
+            metric("errors", "w", "static", apart(0.005, 0.0, 0.008), Phase.SUCCESSFUL, **limits),
+            metric("attainment_gap", "w", "static", apart(-0.4, -0.6, -0.2), Phase.SUCCESSFUL, unit="share"),
+        ]
+    )
+    assert small.equal == wide.equal == pytest.approx(WIDTH / 2)
+    assert small.left == small.equal
+    assert small.ratio is not None
+    assert small.equal is not None
+    assert wide.right is not None
+    assert wide.equal is not None
+    assert small.equal < small.ratio < small.thresholds[0] < WIDTH  # the other metric does not shrink it
+    assert wide.right < wide.equal
+    assert [tick.text for tick in wide.ticks] == ["−50", "−25", "0", "+25", "+50"]  # percentage points
+
+
+def test_a_share_of_both_arms_has_no_line_of_equality():
+    (drawn,) = forests(
+        [metric("tokens_equal", "w", "static", counted(1.0), Phase.SUCCESSFUL, success="result >= 1", unit="share")]
+    )
+    assert drawn.equal is None
+    assert drawn.ratio == drawn.thresholds[0] < WIDTH
+    assert drawn.strips[0].end == WIDTH
+    assert drawn.ticks[-1].text == "100%"
+
+
+def test_the_ratios_of_another_metric_do_not_widen_the_axis():
+    judged = {"success": "result >= 1.1"}
+    near, _ = forests(
+        [
+            metric("goodput", "w", "static", compared(1.05, 0.0, 1.0), Phase.INCONCLUSIVE, **judged),
+            metric("ttft_p99", "w", "static", compared(0.12, 0.0, 1.0), Phase.SUCCESSFUL, **judged),
+        ]
+    )
+    assert near.thresholds[0] - WIDTH / 2 > WIDTH / 10

@@ -1,4 +1,5 @@
 import re
+from functools import cache
 from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
@@ -23,10 +24,15 @@ EMPTY: dict[str, Any] = {
 }
 
 
+@cache
+def drawn(language: str = "en") -> str:
+    return page(sample(), language)
+
+
 class Balanced(HTMLParser):
     """Counts elements, and notes those that were closed in the wrong order or never."""
 
-    VOID = {"meta", "link", "br"}
+    VOID = {"meta", "link", "br", "wbr"}
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -61,7 +67,7 @@ def test_the_page_is_well_formed_whatever_is_missing(language, changed):
 
 
 def test_nothing_points_outside():
-    text = page(sample())
+    text = drawn()
     assert set(re.findall(r"url\(([^)]*)\)", text)) == {"#hatch"}
     assert set(re.findall(r"https?://[^\"' ]*", text)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
     assert not re.search(r"<(script|img|iframe|object)|@import", text)
@@ -69,7 +75,7 @@ def test_nothing_points_outside():
 
 
 def test_every_drawing_is_well_formed_and_named():
-    drawings = re.findall(r"<svg.*?</svg>", page(sample()), flags=re.DOTALL)
+    drawings = re.findall(r"<svg.*?</svg>", drawn(), flags=re.DOTALL)
     assert len(drawings) > 40
     for drawing in drawings:
         root = ElementTree.fromstring(drawing)
@@ -94,12 +100,12 @@ def test_what_was_changed_since_registration_is_shown():
     assert "plan.toml was edited" in page(sample(integrity=["plan.toml was edited"]))
     assert "Nothing was found changed" not in page(sample(integrity=["plan.toml was edited"]))
     assert "Nothing was found changed" not in page(sample(registration=None))
-    assert "Nothing was found changed" in page(sample())
+    assert "Nothing was found changed" in drawn()
 
 
 def test_figures_that_could_not_be_had_are_said_so():
-    assert page(sample(figures=[])).count("not estimable") < page(sample()).count("not estimable")
-    assert "推定できない" in page(sample(), "ja")
+    assert page(sample(figures=[])).count("not estimable") < drawn().count("not estimable")
+    assert "推定できない" in drawn("ja")
 
 
 def test_curves_with_holes_are_drawn_without_them():
@@ -115,9 +121,59 @@ def test_curves_with_holes_are_drawn_without_them():
     assert "no gain" in text
 
 
+def test_what_has_no_threshold_is_a_row_of_a_table_and_not_a_drawing():
+    text = drawn()
+    judged, measured = text[text.index('id="metrics"') : text.index('id="answers"')].split("<details>")
+    assert judged.count('<li class="metric') == 7
+    assert measured.count('<tr class="head">') == 4  # errors, equal tokens, first token, processor time
+    assert "−13 pp" in measured
+    assert "−20 … −6 pp" in measured
+    assert "<svg" not in measured
+
+
+def test_a_share_of_both_arms_is_told_once():
+    text = drawn()
+    assert "not estimable against" not in text[text.index("answers with equal tokens") :][:3000]
+    assert text.count("360 answers compared") == 2  # of the judged one in its reason, of the other beside its value
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "値 0.975 は result",
+        "事例：largest gap",
+        "p10〜p90 と実際の値",
+        "約 6 ブロックが必要",
+        "プロンプトのトークン数: 17-64",
+    ],
+)
+def test_what_the_outcome_says_in_japanese_is_shown_in_japanese(told):
+    assert told in drawn("ja")
+    assert told not in drawn()
+
+
+def test_english_within_the_japanese_page_is_said_to_be_english():
+    text = drawn("ja")
+    for sentence in (
+        "The gain comes from filling freed slots, so equal lengths must show none.",
+        "Part of the interval lies beyond the margin of 5%, and part does not.",
+        "good requests / seconds of arrivals",
+        "Readers at 40 terminals, a third of whom write Japanese; staff with long documents.",
+        "Grid on dev, the setting of the highest goodput; ties go to the smaller one.",
+    ):
+        assert re.search(rf'lang="en">{re.escape(sentence)}<', text), sentence
+    assert 'lang="en">Readers' not in drawn()
+
+
+def test_settings_are_not_figures():
+    text = page(sample(lineage={"settings": {"engine.seed": 20263, "server.api_key": None}}))
+    assert "<dd>20263</dd>" in text
+    assert "<dd>not set</dd>" in text
+
+
 def test_texts_of_the_plan_are_shown_as_written_in_both_languages():
     for language in LANGUAGES:
-        text = page(sample(), language)
+        text = drawn(language)
         assert "The gain comes from filling freed slots, so equal lengths must show none." in text
         assert f'<html lang="{language}">' in text
 
