@@ -44,7 +44,7 @@ def test_a_control_starts_with_the_value_of_its_setting():
     limits = LimitsConfig(max_num_queued_reqs=3, max_num_queued_tokens=4, max_queue_seconds=5.0)
     made = controls_of(Config(scheduler=scheduler, limits=limits))
     settings = set(SchedulerConfig.__dataclass_fields__) | set(LimitsConfig.__dataclass_fields__)
-    assert set(Controls.__struct_fields__) - settings == {"tenants", "draining", "epoch"}
+    assert set(Controls.__struct_fields__) - settings == {"tenants", "draining", "guard", "release", "epoch"}
     for name in settings & set(Controls.__struct_fields__):
         assert getattr(made, name) == getattr(scheduler if hasattr(scheduler, name) else limits, name), name
 
