@@ -203,7 +203,7 @@ class Evaluation:
     def _changed_tuning(self) -> list[str]:
         """What tuning chose stands in the journal; settings that are not those were put there later."""
         entries, _ = self.store.journal.read()
-        told = next((entry.payload for entry in reversed(entries) if entry.event is Event.TUNED), {})
+        told = next((entry.payload for entry in reversed(entries) if entry.event == Event.TUNED), {})
         kept = {each.arm: each.chosen for each in self._prepared().tunings}
         return [
             f"the tuned settings of arm {arm} in {PREPARED} were edited: {kept.get(arm)} and not {told.get(arm)}"

@@ -39,7 +39,7 @@ def test_a_number_meets_a_condition_when_it_meets_every_comparison(comparisons, 
 def test_an_interval_is_judged_as_its_numbers_are(comparisons, one, other):
     low, high = min(one, other), max(one, other)
     condition = read(comparisons)
-    within = [low + (high - low) * share / 64 for share in range(65)]
+    within = [min(high, low + (high - low) * share / 64) for share in range(65)]  # rounding may lead beyond
     holding = [condition.holds(value) for value in within]
     judged = condition.holds_for_all(low, high)
     if judged is None:
