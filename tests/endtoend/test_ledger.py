@@ -18,7 +18,7 @@ import pytest
 
 from ekiden.build.core import build_core
 from ekiden.build.recording import recorded_core
-from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, LedgerConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.parts import EngineParts
 from ekiden.evidence.causes import Cause
@@ -50,6 +50,7 @@ def run(parts: EngineParts, chat_prompts: list[list[int]], tmp_path_factory: pyt
     config = Config(
         scheduler=SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=256, scheduling_policy="fair"),
         cache=CacheConfig(),
+        limits=LimitsConfig(abstain=False),  # deadlines are to pass here, not to be foreseen
         ledger=LedgerConfig(ledger_dir=str(folder), ledger_keep_prompts=True),
     )
     small = SmallPool(parts.runner, num_blocks=9, num_swap_blocks=100)

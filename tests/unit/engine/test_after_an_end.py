@@ -82,6 +82,8 @@ async def test_streams_go_on_and_waiting_requests_run_after_kills_at_random_mome
         answers = await asyncio.gather(*map(read, requests))
         for request, tokens in zip(requests, answers, strict=True):
             assert tokens == expected(request, request.sampling.max_tokens or 0)
+        # A busy machine's readers may be behind the engine: then the last kill finds it with nothing left to do.
+        await until(lambda: client.restarts == kills and client.health is Health.OK)
         stats = client.stats()
         assert stats.engine_restarts_total == client.restarts == kills == KILLS
         assert stats.requests_carried_over_total > 0
