@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ekiden.errors import UserError
-from ekiden.evaluation.plan.conditions import Condition, ConditionError
+from ekiden.evaluation.plan.conditions import condition_at
 from ekiden.evaluation.plan.read import PlanError, plan_text
 from ekiden.evaluation.plan.structure import fields_of
 from ekiden.release.eprocess import fewest_pairs
@@ -142,7 +142,7 @@ def _faults(plan: ReleasePlan) -> list[str]:
     if not 1 <= plan.approvals.needed <= 9:
         faults.append(f"approvals.needed is {plan.approvals.needed}; it must be from 1 to 9: nothing promotes itself")
     if plan.shadow.failure_condition is not None:
-        _condition("shadow.failureCondition", plan.shadow.failure_condition, faults)
+        condition_at("shadow.failureCondition", plan.shadow.failure_condition, faults)
     if plan.shadow.seconds < 0:
         faults.append(f"shadow.seconds is {plan.shadow.seconds}; it must be at least 0")
     return faults + _canary(plan.canary) + _metrics(plan.metrics)
@@ -197,8 +197,8 @@ def _metrics(metrics: list[Metric]) -> list[str]:
         where = f"metrics[{metric.name}]"
         if metric.name not in METRICS:
             faults.append(f"{where} is not known; these are: {', '.join(METRICS)}")
-        wanted = _condition(f"{where}.successCondition", metric.success_condition, faults)
-        unwanted = metric.failure_condition and _condition(
+        wanted = condition_at(f"{where}.successCondition", metric.success_condition, faults)
+        unwanted = metric.failure_condition and condition_at(
             f"{where}.failureCondition", metric.failure_condition, faults
         )
         if wanted and unwanted and wanted.overlaps(unwanted):
@@ -206,18 +206,10 @@ def _metrics(metrics: list[Metric]) -> list[str]:
                 f"{where}: successCondition and failureCondition can both be met; let them exclude each other"
             )
         if metric.block_failure_condition is not None:
-            _condition(f"{where}.blockFailureCondition", metric.block_failure_condition, faults)
+            condition_at(f"{where}.blockFailureCondition", metric.block_failure_condition, faults)
         if metric.failure_limit < 0:
             faults.append(f"{where}.failureLimit is {metric.failure_limit}; it must be at least 0")
     return faults
-
-
-def _condition(where: str, text: str, faults: list[str]) -> Condition | None:
-    try:
-        return Condition.parse(text)
-    except ConditionError as error:
-        faults.append(f"{where}: {error}")
-        return None
 
 
 class ReleaseError(UserError, RuntimeError):

@@ -49,8 +49,8 @@ class Conductor:
         self.advance("speed of the engine")
         return self.speed
 
-    def tune(self, *, on_engine: bool) -> None:
-        """Tune every arm that the plan gives values to try, on dev. ``on_engine``: the best few run on the engine."""
+    def tune(self) -> None:
+        """Tune every arm that the plan gives values to try, on dev: in virtual time, then the best on the engine."""
         speed = self.speed or self.measure_speed()
         spec = first_workload(self.plan)
         blocks = [make(spec, split="dev", block=block, seed=0) for block in range(max(1, self.plan.dev_blocks))]
@@ -65,19 +65,14 @@ class Conductor:
             def simulated(settings: dict[str, Any], arm: Arm = arm) -> Subject:
                 return self.subjects.simulated(arm.settings | settings, spec, speed)
 
-            self.tunings.append(
-                tune(arm, blocks, real if on_engine else None, self.plan.objectives, name=name, simulated=simulated)
-            )
+            self.tunings.append(tune(arm, blocks, real, self.plan.objectives, name=name, simulated=simulated))
             self.advance(f"tuning of {name}")
 
-    def serve(
-        self, split: Split, kept: Runs, *, after: Callable[[DueRun, ArmRun], None] = lambda due, run: None
-    ) -> None:
+    def serve(self, split: Split, kept: Runs) -> None:
         """Serve what is due in a split and not yet kept; raises what :func:`serve_all` raises."""
 
         def done(due: DueRun, subject: Subject, run: ArmRun) -> None:
             self._keep_slots(due, subject)
-            after(due, run)
             self.advance(f"{due.workload.name}, block {due.block + 1}, {due.arm}")
 
         serve_all(

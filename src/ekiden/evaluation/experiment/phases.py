@@ -137,7 +137,7 @@ class Evaluation:
             conductor.advance = lambda what: advance()
             if conductor.speed is None:
                 conductor.measure_speed()
-            conductor.tune(on_engine=True)
+            conductor.tune()
         if untuned or prepared.speed is None:
             prepared.tunings, prepared.speed = conductor.tunings, conductor.speed
             prepared.charts = [rate_chart(conductor)]

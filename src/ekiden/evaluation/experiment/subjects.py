@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ekiden.build.model import describe_model, find_model, load_described
+from ekiden.build.model import load_described
 from ekiden.config import Config
 from ekiden.engine.parts import EngineParts
 from ekiden.engine.simulated import EngineSpeed
@@ -69,12 +69,10 @@ class EngineSubjects:
     Raises :class:`ekiden.errors.UserError` for a model that cannot be found or loaded.
     """
 
-    def __init__(
-        self, plan: Plan, ledger_folder: Path, *, describe: Callable[..., ModelDescription] | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, ledger_folder: Path, *, describe: Callable[[Config], ModelDescription]) -> None:
         self._plan, self._ledger_folder = plan, ledger_folder
         config = config_of(plan.engine)
-        self._description = describe(config) if describe else describe_model(config, find_model(config))
+        self._description = describe(config)
         self._loaded: dict[bytes, EngineParts] = {}
         self._lineage: dict[str, Any] = {}
 

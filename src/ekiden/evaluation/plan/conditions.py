@@ -88,3 +88,12 @@ class Condition:
 
     def __str__(self) -> str:
         return self.text
+
+
+def condition_at(where: str, text: str, faults: list[str]) -> Condition | None:
+    """The condition that stands at a place of a plan; None if it has a fault, which is added to ``faults``."""
+    try:
+        return Condition.parse(text)
+    except ConditionError as error:
+        faults.append(f"{where}: {error}")
+        return None

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from ekiden.evaluation.plan.conditions import Condition, ConditionError
+from ekiden.evaluation.plan.conditions import condition_at
 from ekiden.evaluation.plan.model import Falsifies, Metric, Predicted
 from ekiden.evaluation.plan.parts import LEAST_BLOCKS, Known, Parts, unknown
 from ekiden.evaluation.workloads.offer import Kind
@@ -50,8 +50,8 @@ def _thresholds(where: str, metric: Metric) -> list[str]:
     if success is None:
         return [f'{where} has no threshold; add successCondition, such as "result >= 1.1", or a margin']
     faults: list[str] = []
-    wanted = _condition(f"{where}.successCondition", success, faults)
-    unwanted = None if failure is None else _condition(f"{where}.failureCondition", failure, faults)
+    wanted = condition_at(f"{where}.successCondition", success, faults)
+    unwanted = None if failure is None else condition_at(f"{where}.failureCondition", failure, faults)
     if failure is None and metric.critical:
         faults.append(f'{where}.failureCondition is missing; say what would make it fail, such as "result < 1"')
     if wanted and unwanted and wanted.overlaps(unwanted):
@@ -94,7 +94,7 @@ def _expected(parts: Parts, known: Known) -> list[str]:
                 faults.append(f"{where} has an empty text; say what is claimed or expected")
             faults += unknown(f"{where}.metric", [each.metric], known.metrics)
             faults += _compared(parts, f"{where}.workload", [each.workload])
-            _condition(f"{where}.condition", each.condition, faults)
+            condition_at(f"{where}.condition", each.condition, faults)
     return faults
 
 
@@ -109,11 +109,3 @@ def _compared(parts: Parts, where: str, names: list[str]) -> list[str]:
         if workload.name in names and not (serving & candidates and serving & baselines):
             faults.append(f"{where} names {workload.name}, which candidate and baseline do not both serve")
     return faults
-
-
-def _condition(where: str, text: str, faults: list[str]) -> Condition | None:
-    try:
-        return Condition.parse(text)
-    except ConditionError as error:
-        faults.append(f"{where}: {error}")
-        return None
