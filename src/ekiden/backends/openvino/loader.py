@@ -7,18 +7,20 @@ import logging
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import openvino as ov
 
 from ekiden.backends.openvino import machine
 from ekiden.backends.openvino.conversion import CONSTANTS, conversion_entry, converted
-from ekiden.backends.openvino.graph import EXPANDED, build_model
+from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
 from ekiden.backends.openvino.paged import to_paged
 from ekiden.backends.openvino.paged_model import CompiledPagedModel
 from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.backends.openvino.runner import CHUNK_RULES, PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
+from ekiden.backends.openvino.weights.format import WeightFormat
+from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP
+from ekiden.backends.openvino.weights.table import weight_format
 from ekiden.config import Config, ConfigError, parse_size
 from ekiden.models.errors import ModelError
 from ekiden.models.files import replace_file
@@ -28,10 +30,8 @@ from ekiden.state.runner import RunnerInfo
 
 log = logging.getLogger(__name__)
 
-DYNAMIC_QUANTISATION_GROUP = 64
-
-EXPANDED_SHARE = 1 / 8
-"""The largest share of the machine's memory that weights are expanded into unless the user asks for it."""
+AS_EXPORTED = "as exported"
+"""The weights of an OpenVINO folder, in whatever format they are."""
 
 
 def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner:
@@ -44,8 +44,9 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     _check(config)
     threads = config.engine.threads or machine.usable_threads()
     core, files = ov.Core(), description.files
-    weights = weight_format(config, description)
-    entry = conversion_entry(files.cache_dir, description.digests, weights)
+    weights = None if description.spec is None else weight_format(config.model, description.spec)
+    format_name = AS_EXPORTED if weights is None else weights.name
+    entry = conversion_entry(files.cache_dir, description.digests, format_name)
     graph = _paged_graph(core, description, weights, entry)
     compiled = _compile(core, description, graph, config, weights, threads)
     pool = allocate(
@@ -60,7 +61,8 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
         "cpu": machine.cpu_name(core),
         "instruction_set": machine.instruction_set(compiled),
         "threads": str(threads),
-        "weights": weights if description.spec is not None else "as exported",
+        "weights": format_name,
+        **({} if weights is None else weights.details),
         "kv_dtype": config.cache.kv_dtype,
         "determinism": config.engine.determinism,
     }
@@ -109,18 +111,9 @@ def _check(config: Config) -> None:
         )
 
 
-def weight_format(config: Config, description: ModelDescription) -> str:
-    """The format that the weights are computed in; see :mod:`ekiden.backends.openvino.graph`."""
-    weights, expand, spec = config.model.weights, config.model.expand_weights, description.spec
-    if weights != "int8" or spec is None or expand == "never":
-        return weights
-    fits = spec.layer_weights * np.dtype(np.float32).itemsize <= machine.memory_bytes() * EXPANDED_SHARE
-    return EXPANDED if expand == "always" or (machine.lacks_integer_dot_products() and fits) else weights
-
-
-def _paged_graph(core: ov.Core, description: ModelDescription, weights: str, entry: Path) -> ov.Model:
+def _paged_graph(core: ov.Core, description: ModelDescription, weights: WeightFormat | None, entry: Path) -> ov.Model:
     spec, files = description.spec, description.files
-    if spec is not None:
+    if spec is not None and weights is not None:
         graph = converted(core, entry, lambda: build_model(spec, open_checkpoint(files), weights))
     else:
         try:
@@ -132,12 +125,17 @@ def _paged_graph(core: ov.Core, description: ModelDescription, weights: str, ent
 
 
 def _compile(
-    core: ov.Core, description: ModelDescription, graph: ov.Model, config: Config, weights: str, threads: int
+    core: ov.Core,
+    description: ModelDescription,
+    graph: ov.Model,
+    config: Config,
+    weights: WeightFormat | None,
+    threads: int,
 ) -> ov.CompiledModel:
-    plain = description.spec is not None and weights != "int8"
+    group = DYNAMIC_QUANTISATION_GROUP if weights is None else weights.dynamic_group
     properties = {
         "KV_CACHE_PRECISION": config.cache.kv_dtype,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0" if plain else str(DYNAMIC_QUANTISATION_GROUP),
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(group),
         "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": "1",
