@@ -1,4 +1,4 @@
-"""``ekiden bench``: what the kernels, the engine, a server and a peer do with the same work.
+"""``ekiden bench``: what the kernels, the engine, a server and peers do with the same work, and how well.
 
 Options mean the same in every bench. Ratios are only worth something between figures of one run on a quiet machine.
 """
@@ -15,6 +15,7 @@ import uvloop
 
 from ekiden.build.model import load_described
 from ekiden.build.progress import progress
+from ekiden.cli.bench_quality import quality
 from ekiden.cli.figures_table import print_figures, table_of
 from ekiden.cli.loading import describe_model, load_model
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
@@ -202,3 +203,6 @@ def pressure(resolved: Resolved, kinds: tuple[str, ...], as_json: bool) -> None:
             out().print(table_of((kind, ""), told.items()))
     if as_json:
         print_json(figures)
+
+
+command.add_command(quality)
