@@ -1,5 +1,6 @@
 """``ekiden bench quality``: what every weight format costs in quality and needs in space, beside float32."""
 
+from collections.abc import Mapping
 from statistics import fmean
 
 import click
@@ -63,7 +64,9 @@ def quality(
     if as_json:
         print_json(figures)
     else:
-        _show(figures, rows)
+        about = f"{description.files.name}, keys and values in {config.cache.kv_dtype}, {len(material.passages)} texts"
+        out().print(f"[bold]bench quality: {about}[/bold]\n")
+        print_quality(rows)
 
 
 def _measured(config: Config, weights: str, material: bench.Material, reference: Measured) -> Measured | Failed:
@@ -73,9 +76,9 @@ def _measured(config: Config, weights: str, material: bench.Material, reference:
         return Failed(reason=str(error))
 
 
-def _show(figures: Figures, rows: dict[str, Figures]) -> None:
+def print_quality(rows: Mapping[str, Figures]) -> None:
+    """The table of some engines' figures, and below it what its columns mean."""
     shown = {name: row for name, row in rows.items() if "failure" not in row}
-    out().print(f"[bold]bench quality: {figures['model']}, keys and values in {figures['kv_dtype']}[/bold]\n")
     out().print(table_of(COLUMNS, (_row(name, row) for name, row in shown.items())))
     for name, row in rows.items():
         if "failure" in row:
@@ -83,12 +86,12 @@ def _show(figures: Figures, rows: dict[str, Figures]) -> None:
     out().print("\ntokens of each answer before it leaves fp32's:", soft_wrap=True)
     for name, row in shown.items():
         out().print(f"  {name}: {' '.join(map(str, _left(row)))}", soft_wrap=True)
-    most, count = figures["answer_tokens"], figures["passages"]
     for line in (
-        f"ppl = exp of the mean loss of a token over all {count} texts; first: over the first {bench.FIRST_PASSAGES}",
+        f"ppl = exp of the mean loss of a token over all texts; first: over the first {bench.FIRST_PASSAGES}",
         "to fp32 = ppl / the reference's, which has fp32 weights and f32 keys and values",
         "same = of the reference's answer tokens, those that are the likeliest here too after the same text",
-        f"leaves after = tokens of a greedy answer before the first that is not the reference's, mean, of {most}",
+        "leaves after = tokens of a greedy answer before the first that is not the reference's, mean, of "
+        f"{bench.ANSWER_TOKENS}",
         "disk = the converted weights; resident = memory gained from before the load to the answers' end",
     ):
         out().print(line, style="dim", soft_wrap=True)
@@ -101,9 +104,9 @@ def _row(name: str, row: Figures) -> list[str]:
         name,
         _megabytes(row["stored_bytes"]),
         _megabytes(row["resident_bytes"]),
-        f"{row['perplexity_first']:.2f}",
-        f"{row['perplexity']:.2f}",
-        f"{row['perplexity_ratio']:.4f}",
+        _number(row["perplexity_first"], 2),
+        _number(row["perplexity"], 2),
+        _number(row["perplexity_ratio"], 4),
         share,
         f"{fmean(_left(row)):.1f}",
     ]
@@ -113,6 +116,10 @@ def _left(row: Figures) -> list[int]:
     left = row["left_after"]
     assert isinstance(left, list)
     return left
+
+
+def _number(value: object, digits: int) -> str:
+    return f"{value:.{digits}f}" if isinstance(value, float) else ""
 
 
 def _megabytes(size: object) -> str:

@@ -50,7 +50,8 @@ class Material(msgspec.Struct, frozen=True, kw_only=True):
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What one engine made of the material.
 
-    ``losses``: for each passage the summed negative log-likelihoods of its tokens but the first, in nats.
+    ``losses``: for each passage the summed negative log-likelihoods of its tokens but the first, in nats; empty of an
+    engine that does not tell them.
     ``answers``: greedy tokens of each prompt. ``same_choices``: how many tokens of the reference's answers this engine
     would choose too after the same text; None for the reference itself. Bytes are None where they cannot be told.
     """
@@ -174,12 +175,16 @@ def reference_config(config: Config) -> Config:
 def quality_figures(found: Measured, reference: Measured, material: Material) -> Figures:
     """What the table shows. ``left_after``: the tokens of each answer before it leaves the reference's."""
     losses, counts = found.losses, [len(ids) - 1 for ids in material.passages]
-    every = perplexity(losses, counts)
+    first = every = ratio = None
+    if losses:
+        first = perplexity(losses[:FIRST_PASSAGES], counts[:FIRST_PASSAGES])
+        every = perplexity(losses, counts)
+        ratio = every / perplexity(reference.losses, counts)
     left = [left_after(ours, theirs) for ours, theirs in zip(found.answers, reference.answers, strict=True)]
     return {
-        "perplexity_first": perplexity(losses[:FIRST_PASSAGES], counts[:FIRST_PASSAGES]),
+        "perplexity_first": first,
         "perplexity": every,
-        "perplexity_ratio": every / perplexity(reference.losses, counts),
+        "perplexity_ratio": ratio,
         "left_after": left,
         "left_after_mean": fmean(left),
         "same_choices": found.same_choices,
