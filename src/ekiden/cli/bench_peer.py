@@ -16,7 +16,7 @@ from ekiden.cli.bench_quality import print_quality
 from ekiden.cli.figures_table import table_of
 from ekiden.cli.loading import describe_model
 from ekiden.cli.options import Resolved
-from ekiden.cli.own_server import own_server
+from ekiden.cli.own_server import ending_in_order, own_server
 from ekiden.cli.terminal import out, print_json
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
@@ -45,7 +45,7 @@ Opened = TypeVar("Opened")
     "--peer", "wanted", type=click.Choice(list(ARMS)), multiple=True, help="which; may be repeated  [default: all]"
 )
 @click.option(
-    "--way", "ways", type=click.Choice(WAYS), multiple=True, help="how they are asked; may be repeated  [default: both]"
+    "--way", "ways", type=click.Choice(WAYS), multiple=True, default=WAYS, help="how they are asked  [default: both]"
 )
 @click.option("--clients", type=ABOVE_ZERO, default=32, help="over HTTP: streams at once, beside one  [default: 32]")
 @click.option("--http-requests", type=ABOVE_ZERO, help="over HTTP: requests of a pass  [default: twice the clients]")
@@ -94,12 +94,13 @@ def peer(
         threads=threads_of(resolved.config),
         tuned=peer_settings == "ours",
     )
-    if not ways or "in-process" in ways or quality:
-        timed = rounds if not ways or "in-process" in ways else 0
-        figures |= _in_process(resolved, shape, room, chosen, rounds=timed, quality=quality)
-    if not ways or "http" in ways:
-        served = replace(room, config=sized(resolved.config, clients), rows=clients, context=load.context)
-        figures["http"] = _http(served, chosen, load, rounds=rounds, timeout=timeout)
+    timed = rounds if "in-process" in ways else 0
+    with ending_in_order():
+        if timed or quality:
+            figures |= _in_process(resolved, shape, room, chosen, rounds=timed, quality=quality)
+        if "http" in ways:
+            served = replace(room, config=sized(resolved.config, clients), rows=clients, context=load.context)
+            figures["http"] = _http(served, chosen, load, rounds=rounds, timeout=timeout)
     if as_json:
         print_json(figures)
     else:

@@ -30,7 +30,16 @@ class Environments:
         given["PATH"] = os.pathsep.join([programs, given.get("PATH", os.defpath)])
         if peer == "llamacpp":
             return given | {"LLAMA_CPP_LIB_PATH": programs}
-        # vLLM's own advice for CPUs: Intel's OpenMP in place of GNU's.
+        # vLLM's own advice for CPUs is Intel's OpenMP. By itself it would leave one core to its front end, also of two.
         library = self._folder / peer / "lib" / "libiomp5.so"
         preload = {"LD_PRELOAD": str(library)} if library.exists() else {}
-        return given | preload | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        return (
+            given
+            | preload
+            | {
+                "VLLM_CPU_KVCACHE_SPACE": "1",
+                "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+                "VLLM_NO_USAGE_STATS": "1",
+                "DO_NOT_TRACK": "1",
+            }
+        )
