@@ -16,10 +16,7 @@ $pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$work" "$pi
 tar -xzf "$work"/llama_cpp_python-*.tar.gz -C "$work"
 "$environment/bin/cmake" -S "$work"/llama_cpp_python-*/vendor/llama.cpp -B "$work/build" -G Ninja \
   -DCMAKE_MAKE_PROGRAM="$environment/bin/ninja" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON \
-  -DCMAKE_RUNTIME_OUTPUT_DIRECTORY="$environment/bin" -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$environment/bin" \
-  -DCMAKE_BUILD_RPATH_USE_ORIGIN=ON \
-  -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_OPENSSL=OFF >"$work/cmake.log" || {
-  tail -20 "$work/cmake.log" >&2
-  exit 1
-}
+  -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH='$ORIGIN' \
+  -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_OPENSSL=OFF
 "$environment/bin/cmake" --build "$work/build" --target llama-server llama-quantize
+cp -P "$work"/build/bin/lib*.so* "$work"/build/bin/llama-server "$work"/build/bin/llama-quantize "$environment/bin/"

@@ -29,14 +29,14 @@ def in_turns(runs: Mapping[str, Run], *, rounds: int, on_run: Callable[[], None]
     The first arm is ours, and its failure is raised; another that fails has no figures.
     """
     found = Turns({name: [] for name in runs})
-    ours = next(iter(runs))
+    names = list(runs)
     for number in range(WARM_UP, 2 * rounds):
-        for name in list(reversed(runs)) if number % 2 else list(runs):
+        for name in names[:: -1 if number % 2 else 1]:
             if name not in found.failures:
                 try:
                     found.passes[name].append(runs[name](number))
                 except UserError as error:
-                    if name == ours:
+                    if name == names[0]:
                         raise
                     found.failures[name] = str(error)
                     found.passes.pop(name)
