@@ -1,6 +1,5 @@
 """``ekiden bench peer``: other engines on the same weights and prompts, in turns with ours."""
 
-import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -13,11 +12,11 @@ from ekiden.build.model import load_described
 from ekiden.build.progress import progress
 from ekiden.cli.bench_options import ABOVE_ZERO, REQUESTS, shaped
 from ekiden.cli.bench_quality import print_quality
-from ekiden.cli.figures_table import table_of
+from ekiden.cli.figures_table import NOT_ESTIMABLE
 from ekiden.cli.loading import describe_model
 from ekiden.cli.options import Resolved
 from ekiden.cli.own_server import ending_in_order, own_server
-from ekiden.cli.terminal import out, print_json
+from ekiden.cli.terminal import out, plain_table, print_json
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
 from ekiden.evaluation.benches import quality as quality_bench
@@ -28,11 +27,13 @@ from ekiden.evaluation.benches.peers.environments import Environments
 from ekiden.measure.figures import Figures
 
 WAYS = ("in-process", "http")
+PROMPTS = 8
+"""Greedy answers of each arm that are compared with float32's."""
 LONE_REQUESTS = 6
 """Requests of the lone stream in a pass."""
-HTTP_FIGURES = {
-    "output_tokens_per_second": ("output tok/s", 1.0),
+SHOWN = {
     "total_tokens_per_second": ("total tok/s", 1.0),
+    "output_tokens_per_second": ("output tok/s", 1.0),
     "ttft_p50": ("TTFT p50 ms", 1000.0),
     "itl_p99": ("gap p99 ms", 1000.0),
 }
@@ -126,7 +127,7 @@ def _in_process(
             if quality:
                 material = quality_bench.material_for(
                     room.description, language="en", num_passages=quality_bench.FIRST_PASSAGES,
-                    num_prompts=8, context=room.context,
+                    num_prompts=PROMPTS, context=room.context,
                 )  # fmt: skip
                 figures["quality"] = quality_of(parts, room.config, material, peers)
                 figures["quality"] |= {name: {"failure": reason} for name, reason in failures.items()}
@@ -184,16 +185,16 @@ def _show(figures: Figures) -> None:
 def _show_turns(title: str, found: Mapping[str, dict[str, Figures]]) -> None:
     """A row for each arm: medians with their ranges over the passes, and the ratios within the passes."""
     arms = found["arms"]
-    shown = [name for name in HTTP_FIGURES if all(name in arm for arm in arms.values())]
-    columns = [part for name in shown for part in (HTTP_FIGURES[name][0], "ratio")]
     rows = [
-        [name, *(cell for figure in shown for cell in _cells(arm[figure], HTTP_FIGURES[figure][1]))]
+        [words if name == OURS else "", name, *_cells(arm[figure], scale)]
+        for figure, (words, scale) in SHOWN.items()
         for name, arm in arms.items()
+        if figure in arm
     ]
     out().print(
-        f"\n[bold]{title}[/bold]: medians of the passes (range), and the ratio in our favour within a pass (range)\n"
+        f"\n[bold]{title}[/bold]: medians of the passes, and ratios within the passes (over 1: ours is better)\n"
     )
-    out().print(table_of(("", *columns), rows))
+    out().print(plain_table("", "", "median", "range", "ratio", "range", rows=rows, right=range(2, 6)))
     for name, arm in arms.items():
         if arm.get("same_tokens") is not None and name != OURS:
             out().print(f"{name}: the same tokens in {arm['same_tokens']} of {arm['compared_sequences']} answers")
@@ -205,6 +206,8 @@ def _show_turns(title: str, found: Mapping[str, dict[str, Figures]]) -> None:
 
 def _cells(figure: object, scale: float) -> list[str]:
     assert isinstance(figure, dict)
-    ratio = figure["ratio"] or dict.fromkeys(("mean", "min", "max"), math.nan)
     low, middle, high = (f"{scale * figure[name]:,.0f}" for name in ("min", "median", "max"))
-    return [f"{middle} ({low}-{high})", f"{ratio['mean']:.2f} ({ratio['min']:.2f}-{ratio['max']:.2f})"]
+    found = [middle, f"{low} - {high}"]
+    if (ratio := figure["ratio"]) is None:
+        return [*found, NOT_ESTIMABLE, ""]
+    return [*found, f"{ratio['mean']:.2f}", f"{ratio['min']:.2f} - {ratio['max']:.2f}"]

@@ -130,10 +130,9 @@ def over_http(
 
     def of(address: str) -> Run:
         target = Target.parse(address)
-        model = first_model(target)
 
         def run(number: int) -> Figures:
-            chance = random.Random(load.seed + number)
+            model, chance = first_model(target), random.Random(load.seed + number)
             count = min(load.requests, load.clients) if number == WARM_UP else load.requests
             prompts = lognormal_lengths(count, load.prompt_tokens, chance)
             wanted = lognormal_lengths(count, load.output_tokens, chance)
