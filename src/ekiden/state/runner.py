@@ -45,6 +45,8 @@ class RunnerInfo:
     """Floats in a hidden state; None for a model that cannot give them (:class:`ekiden.state.plan.StateSum`)."""
     most_rows: int | None = None
     """The most rows that get a token that it was prepared for; None: any number."""
+    stored_bytes: int | None = None
+    """Bytes of the files from which its weights are loaded; None where there are none."""
     details: dict[str, str] = field(default_factory=dict)
 
 

@@ -85,6 +85,7 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
         hidden_size=model.hidden_size,
         most_tokens=most["most_tokens"] if strict else None,
         most_rows=most_logits if strict else None,
+        stored_bytes=_stored_bytes(entry if description.spec else files.root),
         details={
             **settings,
             "pass_limit": str(tested.limits.tokens or "none"),
@@ -169,6 +170,11 @@ def _compile(
         return core.compile_model(graph, config.engine.device, properties)
     except RuntimeError as error:
         raise ModelError(f"{description.files.name}: OpenVINO cannot compile it: {error}") from error
+
+
+def _stored_bytes(folder: Path) -> int | None:
+    """The size of a graph and its weights; None when a conversion could not be kept."""
+    return sum(path.stat().st_size for path in folder.glob("*.bin")) or None
 
 
 def _self_test(test: SelfTest, cache_dir: Path, settings: dict[str, str | int], strict: bool) -> SelfTestResult:
