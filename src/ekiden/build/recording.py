@@ -41,6 +41,7 @@ def make_header(config: Config, parts: EngineParts, *, run_id: str, clock_base: 
         version=__version__,
         chunk_border=info.chunks.border,
         least_chunk=info.chunks.least,
+        least_rows=info.chunks.least_rows,
         max_drafts=0 if config.engine.speculation == "none" else info.max_drafts,
         eos_token_ids=sorted(parts.eos_token_ids),
         has_grammars=parts.grammars is not None,

@@ -105,6 +105,7 @@ class EngineCore:
                 kv=self.kv,
                 step_time=self.step_time,
                 max_drafts=info.max_drafts,
+                least_rows=info.chunks.least_rows,
             )
         self.abstention = Abstention(
             controls=self.controls,

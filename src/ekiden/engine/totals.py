@@ -66,6 +66,8 @@ class Totals:
         formed, output, counters = turn.formed, turn.output, self.counters
         assert formed is not None
         counters.preemptions_total += len(formed.preempted)
+        for reason, count in formed.num_no_drafts.items():
+            self.no_drafts[reason.value] += count
         self.count_ends(turn.updates)
         if output is None:
             return
@@ -83,8 +85,6 @@ class Totals:
         self._count_drafts(turn, formed)
 
     def _count_drafts(self, turn: Turn, formed: FormationOutcome) -> None:
-        for reason, count in formed.num_no_drafts.items():
-            self.no_drafts[reason.value] += count
         if not formed.guesses:
             return
         counters, given = self.counters, {update.request_id: len(update.token_ids) for update in turn.updates}

@@ -385,6 +385,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     chunk_border: int | None = None
     """:class:`~ekiden.state.runner.ChunkRules`; None: the block size."""
     least_chunk: int = 2
+    least_rows: int = 1
     max_drafts: int = 0
     hidden_size: int | None = None
     vocab_size: int
@@ -404,4 +405,6 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chunks(self) -> ChunkRules:
-        return ChunkRules(border=self.chunk_border or self.block_size, least=self.least_chunk)
+        return ChunkRules(
+            border=self.chunk_border or self.block_size, least=self.least_chunk, least_rows=self.least_rows
+        )

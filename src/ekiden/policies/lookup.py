@@ -1,10 +1,11 @@
 """Guesses by lookup: a text that repeats itself goes on as it did before.
 
 For each sequence there is an index over its last tokens, prompt and answer. Every place is linked to the last one
-before it with the same few tokens (hash chains, as in Lempel-Ziv compressors: RFC 1951, section 4). A guess looks at
-the last places where the sequence's newest tokens stood, takes the one whose past agrees longest, of equals the newest,
-and proposes what followed there. A guess that reaches the end of the text goes on with itself, so that loops are
-guessed too. Adding a token takes constant time, and so does a guess; memory is bounded by :data:`MOST_TOKENS`.
+before it with the same pair of tokens (hash chains, as in Lempel-Ziv compressors: RFC 1951, section 4). A guess looks
+at the last places of the sequence's newest pair, takes the one whose past agrees longest, of equals the newest, and
+proposes what followed there; where the pair is new, what followed the newest token when it last stood. A guess that
+reaches the end of the text goes on with itself, so that loops are guessed too. Adding a token takes constant time, and
+so does a guess; memory is bounded by :data:`MOST_TOKENS`.
 """
 
 from array import array
@@ -13,8 +14,6 @@ from typing import Final
 
 from ekiden.state.drafting import NO_GUESS, Ask, Drafter, Guess
 
-LEAST_MATCH: Final = 2
-"""Tokens that must agree."""
 LONGEST_MATCH: Final = 32
 """Agreement beyond it is not measured."""
 PLACES: Final = 8
@@ -26,26 +25,31 @@ AT_ONCE: Final = 4_096
 
 
 class _Index:
-    """One sequence's index. ``links[i]`` is the place before place ``base + i`` with the same last tokens, or -1."""
+    """One sequence's index.
 
-    __slots__ = ("_base", "_heads", "_links")
+    ``pairs`` has the last place of two tokens that stand together, ``singles`` that of a token, and ``links[i]`` the
+    place before place ``base + i`` of the same pair, or -1.
+    """
+
+    __slots__ = ("_base", "_links", "_pairs", "_singles")
 
     def __init__(self) -> None:
-        self._clear(LEAST_MATCH - 1)
+        self._clear(1)
 
     def _clear(self, base: int) -> None:
         self._base = base
-        self._heads: dict[tuple[int, ...], int] = {}
+        self._pairs: dict[tuple[int, int], int] = {}
+        self._singles: dict[int, int] = {}
         self._links = array("i")
 
     def guess(self, tokens: Sequence[int], limit: int) -> Guess:
         newest = len(tokens) - 1
         if newest - self._base >= 2 * MOST_TOKENS:
             self._clear(newest - MOST_TOKENS)
-        if not self._extend(tokens, newest):
+        if limit <= 0 or newest < 1 or not self._extend(tokens, newest):
             return NO_GUESS
-        place = self._heads.get(tuple(tokens[-LEAST_MATCH:]), -1)
-        best, longest = -1, LEAST_MATCH - 1
+        place = self._pairs.get((tokens[newest - 1], tokens[newest]), -1)
+        best, longest = self._singles.get(tokens[newest], -1), 1
         for _ in range(PLACES):
             if place < 0:
                 break
@@ -64,13 +68,14 @@ class _Index:
 
     def _extend(self, tokens: Sequence[int], end: int) -> bool:
         """Add the places before ``end``; False when some are left for the next time."""
-        heads, links = self._heads, self._links
+        pairs, singles, links = self._pairs, self._singles, self._links
         first = self._base + len(links)
         last = min(end, first + AT_ONCE)
         for place in range(first, last):
-            key = tuple(tokens[place + 1 - LEAST_MATCH : place + 1])
-            links.append(heads.get(key, -1))
-            heads[key] = place
+            token = tokens[place]
+            pair = tokens[place - 1], token
+            links.append(pairs.get(pair, -1))
+            pairs[pair] = singles[token] = place
         return last >= end
 
 

@@ -8,7 +8,9 @@ Rules (docs/decisions/0027 has the figures):
   budget and the KV pool is given to them. They never break the inter-token target;
 - a chance is what was accepted so far of this request's drafts on such grounds, and of all requests' where there is
   little of its own. The grounds of a draft by lookup are how long the text before it agrees, earlier drafts included;
-- after some rows without a right draft the request sits out a number of steps, which doubles each time;
+- where the backend fills a pass up to a number of rows by itself, drafts in the place of its padding cost nothing;
+- after some rows of several drafts without a right one the request has none for a number of steps, which doubles each
+  time, but those that cost nothing and those that its grammar asks for;
 - each row that could have had drafts and got none has its reason (:class:`NoDrafts`).
 
 What is kept of a request is in :attr:`Sequence.drafting`, and ends with it. All follows from recorded values.
@@ -30,10 +32,10 @@ from ekiden.state.policy import StepLoad, StepTimePredictor
 from ekiden.state.sequence import Sequence, Stage
 from ekiden.state.turn import FormationOutcome, Guessed
 
-MATCHES: Final = (3, 4, 6, 10, 20)
+MATCHES: Final = (2, 3, 4, 6, 10, 20)
 """Lengths of a match from which on its drafts are another ground."""
 _MODEL, _GRAMMAR, _LOOKUP = 0, 1, 2
-_FIRST_CHANCES: Final = (0.6, 0.9, 0.4, 0.5, 0.65, 0.8, 0.9, 0.95)
+_FIRST_CHANCES: Final = (0.6, 0.9, 0.2, 0.4, 0.5, 0.65, 0.8, 0.9, 0.95)
 """Of a draft by a model, by a grammar and by lookup, before any was tried: one for each ground."""
 GROUNDS: Final = len(_FIRST_CHANCES)
 assert _LOOKUP + len(MATCHES) + 1 == GROUNDS
@@ -48,10 +50,10 @@ _LEAST_SECONDS: Final = 1e-6
 _LOOK_ROWS: Final = 8
 """One more row costs an eighth of what so many more cost."""
 _PATIENCE: Final = 4
-"""Rows without a right draft before a request rests."""
+"""Rows of several drafts without a right one before a request rests."""
 _LONGEST_REST: Final = 32
-_ANOTHER_CHANCE: Final = 32
-"""Refused steps after which half of what is known against a request's drafts is forgotten."""
+_FORGIVING: Final = 0.97
+"""What is left of the tries on a ground each time that it was not worth a place, so that it is tried again."""
 _ANSWERS: Final = 64
 """Ended answers of which the fastest tells how many tokens a row may give in a step."""
 
@@ -73,6 +75,16 @@ class Chosen(NamedTuple):
     masks: tuple[bytes, ...]
 
 
+class _Asked(NamedTuple):
+    """A row for which a guess is asked for. Its grammar may make up to ``room`` drafts, and it has none for the
+    ``reason`` when nothing is guessed."""
+
+    row: int
+    ask: Ask
+    room: int
+    reason: NoDrafts
+
+
 class _Offer(NamedTuple):
     """What one row could take: drafts, and for each the chance that it and all before it are right."""
 
@@ -84,27 +96,39 @@ class _Offer(NamedTuple):
 
 @dataclass(slots=True)
 class _Price:
-    """What a step costs as it stands: seconds of its decode rows, of one row more, and tokens that it will give."""
+    """What a step costs as it stands: seconds of its decode rows, of one row more, and tokens that it will give.
+    ``free`` rows more cost nothing."""
 
     seconds: float
     row: float
     tokens: float
+    free: int
 
     @property
     def break_even(self) -> float:
-        """The chance from which on a draft is worth its place."""
+        """The chance from which on a draft that is not free is worth its place."""
         return _MARGIN * self.row * self.tokens / self.seconds
+
+    def add(self, chance: float) -> None:
+        """One more draft."""
+        self.tokens += chance
+        if self.free:
+            self.free -= 1
+        else:
+            self.seconds += self.row
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Speculation:
-    """``max_drafts``: the most that the backend takes for a row."""
+    """``max_drafts``: the most that the backend takes for a row; ``least_rows``: see
+    :class:`~ekiden.state.runner.ChunkRules`."""
 
     drafter: Drafter
     controls: ControlsInForce
     kv: KVCacheManager
     step_time: StepTimePredictor
     max_drafts: int
+    least_rows: int = 1
     _right: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
     _tried: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
     _paces: deque[float] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
@@ -128,8 +152,8 @@ class Speculation:
         asks = list(self._asks(outcome, most, price, micros))
         if not asks:
             return []
-        self.drafter.prepare([ask for _, ask in asks])
-        offers = [offer for index, ask in asks if (offer := self._offer(outcome, index, ask, price)) is not None]
+        self.drafter.prepare([asked.ask for asked in asks])
+        offers = [offer for asked in asks if (offer := self._offer(outcome, asked, price)) is not None]
         counts = self._share_out(outcome, offers, total_tokens, price)
         chosen = []
         for offer, count in zip(offers, counts, strict=True):
@@ -146,9 +170,10 @@ class Speculation:
         rows, context = load.decode_rows, load.decode_context
         seconds = max(_LEAST_SECONDS, self.step_time.predict(StepLoad(rows, context)).p50)
         more = StepLoad(rows + _LOOK_ROWS, context + context * _LOOK_ROWS // rows)
-        return _Price(seconds, max(0.0, self.step_time.predict(more).p50 - seconds) / _LOOK_ROWS, rows)
+        row = max(0.0, self.step_time.predict(more).p50 - seconds) / _LOOK_ROWS
+        return _Price(seconds, row, rows, 0 if load.prefill_tokens else max(0, self.least_rows - rows))
 
-    def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[tuple[int, Ask]]:
+    def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[_Asked]:
         """The rows for which a guess may be worth its while."""
         break_even = price.break_even
         with_model = _MARGIN * (price.row + micros / 1e6) * price.tokens / price.seconds
@@ -159,36 +184,43 @@ class Speculation:
             if drafting is None:
                 drafting = sequence.drafting = Drafting(GROUNDS)
             tokens = sequence.token_ids
-            limit = min(most, sequence.max_total_tokens - len(tokens) - 1)
+            room = limit = min(most, sequence.max_total_tokens - len(tokens) - 1)
             if limit <= 0:
                 _note(outcome, sequence, NoDrafts.LENGTH)
-            elif drafting.resting:
+                continue
+            reason = NoDrafts.NO_GUESS
+            if drafting.resting:
                 drafting.resting -= 1
-                _note(outcome, sequence, NoDrafts.RESTING)
-            elif drafting.best < break_even:
-                _note(outcome, sequence, NoDrafts.UNLIKELY)
-                if drafting.refused[NoDrafts.UNLIKELY] % _ANOTHER_CHANCE == 0:
-                    self._forgive(drafting)
-            else:
-                chance = self._chance(drafting, _MODEL)
-                model_limit = _run_length(chance, with_model, limit)
-                yield index, Ask(sequence.request_id, tokens, limit, model_limit, sequence.plain_sampling)
+                reason, limit = NoDrafts.RESTING, min(limit, price.free)
+            elif break_even >= 1.0:
+                reason, limit = NoDrafts.UNLIKELY, min(limit, price.free)
+            if limit or sequence.rules is not None:
+                drafts = _run_length(self._chance(drafting, _MODEL), with_model, limit)
+                ask = Ask(sequence.request_id, tokens, limit, drafts, sequence.plain_sampling)
+                yield _Asked(index, ask, room, reason)
+                continue
+            _note(outcome, sequence, reason)
 
-    def _offer(self, outcome: FormationOutcome, index: int, ask: Ask, price: _Price) -> _Offer | None:
+    def _offer(self, outcome: FormationOutcome, asked: _Asked, price: _Price) -> _Offer | None:
+        index, ask, room, reason = asked
         sequence = outcome.sequences[index]
         drafting, rules = sequence.drafting, sequence.rules
         assert drafting is not None
         guess, masks = NO_GUESS, tuple[bytes, ...]()
         chances: list[float] = []
         with contained(sequence, Stage.FORMATION, "guessing how it goes on"):
-            forced = () if rules is None else rules.forced(ask.limit)
-            guess = Guess(forced, BY_GRAMMAR) if forced else self.drafter.guess(ask)
-            chances = self._chances(drafting, guess, ask.limit, price.break_even)
+            forced = () if rules is None else rules.forced(room)
+            guess = Guess(forced, BY_GRAMMAR) if forced else self.drafter.guess(ask) if ask.limit else NO_GUESS
+            chances = self._chances(drafting, guess, price)
+            if guess.tokens and not chances:
+                ground = ground_of(guess.match, 0)
+                drafting.right[ground] *= _FORGIVING
+                drafting.tried[ground] *= _FORGIVING
             if rules is not None and chances:
                 masks = rules.masks(guess.tokens[: len(chances)])
         if sequence.fault is not None or not guess.tokens:
             # The row is computed all the same; a fault ends the sequence afterwards.
-            _note(outcome, sequence, NoDrafts.NO_GUESS)
+            _note(outcome, sequence, reason)
             return None
         allowed = len(masks) - 1 if masks else len(chances)
         outcome.guesses[index] = Guessed(len(guess.tokens), guess.match, allowed)
@@ -198,13 +230,13 @@ class Speculation:
         drafting.match = guess.match
         return _Offer(index, tuple(guess.tokens[:allowed]), masks, chances[:allowed])
 
-    def _chances(self, drafting: Drafting, guess: Guess, limit: int, break_even: float) -> list[float]:
+    def _chances(self, drafting: Drafting, guess: Guess, price: _Price) -> list[float]:
         """For each draft, the chance that it and all before it are right, as long as that is worth a place."""
         found: list[float] = []
-        chance = 1.0
-        for place in range(min(len(guess.tokens), limit)):
+        chance, break_even = 1.0, price.break_even
+        for place in range(len(guess.tokens)):
             chance *= self._chance(drafting, ground_of(guess.match, place))
-            if chance < break_even:
+            if chance < break_even and place >= price.free:
                 break
             found.append(chance)
         return found
@@ -221,7 +253,7 @@ class Speculation:
         while waiting:
             chance, place = heappop(waiting)
             offer = offers[place]
-            if -chance < price.break_even:
+            if -chance < price.break_even and not price.free:
                 break
             if total_tokens >= outcome.token_budget:
                 reason = NoDrafts.TOKEN_BUDGET
@@ -232,8 +264,7 @@ class Speculation:
                 break
             counts[place] += 1
             total_tokens += 1
-            price.tokens -= chance
-            price.seconds += price.row
+            price.add(-chance)
             if counts[place] < len(offer.chances):
                 heappush(waiting, (-offer.chances[counts[place]], place))
         for offer, count in zip(offers, counts, strict=True):
@@ -262,10 +293,12 @@ class Speculation:
             drafting.tried[ground] = drafting.tried[ground] * _OWN_FADING + 1.0
             self._right[ground] = self._right[ground] * _FADING + right
             self._tried[ground] = self._tried[ground] * _FADING + 1.0
-        drafting.fruitless = 0 if num_accepted else drafting.fruitless + 1
-        if drafting.fruitless >= _PATIENCE:
+        if num_accepted:
+            drafting.fruitless = 0
+        elif num_drafts > 1 and drafting.match != BY_GRAMMAR:
+            drafting.fruitless += 1
+        if drafting.fruitless >= _PATIENCE and num_drafts > 1:
             drafting.resting = min(2 ** (drafting.fruitless - _PATIENCE + 1), _LONGEST_REST)
-        self._look_up_best(drafting)
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""
@@ -281,14 +314,6 @@ class Speculation:
     def _chance(self, drafting: Drafting, ground: int) -> float:
         usual = (self._right[ground] + _TRUST * _FIRST_CHANCES[ground]) / (self._tried[ground] + _TRUST)
         return (drafting.right[ground] + _OWN_TRUST * usual) / (drafting.tried[ground] + _OWN_TRUST)
-
-    def _look_up_best(self, drafting: Drafting) -> None:
-        drafting.best = max(self._chance(drafting, ground) for ground in range(GROUNDS))
-
-    def _forgive(self, drafting: Drafting) -> None:
-        drafting.right = [value / 2 for value in drafting.right]
-        drafting.tried = [value / 2 for value in drafting.tried]
-        self._look_up_best(drafting)
 
 
 def load_with_draft(load: StepLoad, position: int) -> StepLoad:
