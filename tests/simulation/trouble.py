@@ -101,6 +101,9 @@ class PlantedRules:
         self._request_id = request_id
         self._tokens = 0
 
+    def forced(self, limit: int) -> tuple[int, ...]:
+        return ()
+
     def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
         self._troubles.fail(self._request_id, Kind.MASKS, self._tokens)
         return (b"",) * (len(drafts) + 1)

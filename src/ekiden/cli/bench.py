@@ -92,6 +92,9 @@ def serve(resolved: Resolved, shape: Shape, as_json: bool, url: str | None, key:
 @click.option("--steps", type=ABOVE_ZERO, default=300, help="steps measured  [default: 300]")
 @click.option("--scheduling-policy", "order", type=click.Choice(ORDERS), default="fcfs", help="[default: fcfs]")
 @click.option("--tenants", type=ABOVE_ZERO, default=1, help="whose requests they are, in turns  [default: 1]")
+@click.option(
+    "--speculation", type=click.Choice(("ngram", "none")), default="ngram", help="look for drafts  [default: ngram]"
+)
 @click.option("--seed", type=int, default=0, help="[default: 0]")
 @JSON
 def scheduler(waiting: int, as_json: bool, **options: Any) -> None:

@@ -20,6 +20,7 @@ from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.batching import next_change
 from ekiden.policies.ordering import make_waiting_queue, same_order
 from ekiden.policies.padding import PaddingRows
+from ekiden.policies.speculation import Speculation
 from ekiden.stages.advance import Advance
 from ekiden.stages.formation import Formation
 from ekiden.stages.intake import Intake, RulesFactory, StopTextFactory
@@ -34,10 +35,11 @@ from ekiden.state.controls import (
     InvalidControls,
     SetField,
 )
+from ekiden.state.drafting import Drafter
 from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, RefusedCall, Request, RequestUpdate
-from ekiden.state.runner import CopiesLost, Drafter, ModelRunner
+from ekiden.state.runner import CopiesLost, ModelRunner
 from ekiden.state.sequence import PauseReason, Sequence
 from ekiden.state.turn import Arrival, FormationOutcome, Pause, RefillOutcome, Turn, TurnRecorder
 
@@ -95,13 +97,23 @@ class EngineCore:
         self.step_time = StepTimeModel()
         signals = Signals()
         padding = self._padding = PaddingRows(population=self.population, kv=self.kv, controls=self.controls)
+        speculation = None
+        if drafter is not None and info.max_drafts:
+            speculation = Speculation(
+                drafter=drafter,
+                controls=self.controls,
+                kv=self.kv,
+                step_time=self.step_time,
+                max_drafts=info.max_drafts,
+                least_rows=info.chunks.least_rows,
+            )
         self.abstention = Abstention(
             controls=self.controls,
             population=self.population,
             kv=self.kv,
             signals=signals,
             step_time=self.step_time,
-            tokens_per_row=1 if drafter is None else 1 + info.max_drafts,
+            tokens_per_row=lambda: 1.0 if speculation is None else speculation.tokens_per_row,
         )
         self.intake = Intake(
             population=self.population,
@@ -124,8 +136,7 @@ class EngineCore:
             padding=padding,
             step_time=self.step_time,
             chunks=info.chunks,
-            drafter=drafter,
-            max_drafts=info.max_drafts,
+            speculation=speculation,
         )
         self.advance = Advance(runner=runner, clock=clock)
         self.retirement = Retirement(
@@ -134,6 +145,7 @@ class EngineCore:
             eos_token_ids=eos_token_ids,
             padding=padding,
             signals=signals,
+            speculation=speculation,
         )
         self.refill = Refill(
             population=self.population,

@@ -84,6 +84,12 @@ class EngineCounters(msgspec.Struct, kw_only=True):
     host_seconds_total: float = 0.0
     steps_run_again_total: int = 0
     turns_unrecorded_total: int = 0
+    spec_decode_num_drafts_total: int = 0
+    """Rows with drafts,"""
+    spec_decode_num_draft_tokens_total: int = 0
+    """the drafts in them,"""
+    spec_decode_num_accepted_tokens_total: int = 0
+    """and those that became tokens."""
 
 
 class EngineStats(EngineCounters, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec freezes a subclass
@@ -102,6 +108,8 @@ class EngineStats(EngineCounters, frozen=True, kw_only=True):  # type: ignore[mi
     finished_total: dict[str, int] = {}
     refused_total: dict[str, int] = {}
     """Refusals of intake, by reason."""
+    spec_decode_no_drafts_total: dict[str, int] = {}
+    """Decode rows that could have had drafts and got none, by reason."""
     refused_by_door_total: dict[str, int] = {}
     """Refusals of the HTTP layer, by reason: those reported to :meth:`Engine.note_refusal`."""
     steps_by_tokens: tuple[int, ...] = ()

@@ -25,7 +25,7 @@ from ekiden.evidence.live_view import (
     Tenant,
     Waiting,
 )
-from ekiden.evidence.reader import LedgerReader, decisions_of
+from ekiden.evidence.reader import LedgerReader, decisions_of, inputs_of
 from ekiden.evidence.timeline import RUNNING, Phase, Timeline, merged, timelines
 from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, RequestRow, TurnRow
 from ekiden.ledger.retention import is_being_written
@@ -247,6 +247,7 @@ class _Builder:
     def _pace(self) -> Pace:
         turns, seconds = self._turns, max((self._now - self._since) / 1e6, 1e-6)
         steps = [turn for turn in turns if turn.decode_rows or turn.prefill_tokens]
+        drafts, accepted = self._drafts()
         output, prompt = sum(turn.tokens for turn in turns), sum(turn.prefill_tokens for turn in turns)
         return Pace(
             steps=len(steps),
@@ -262,7 +263,19 @@ class _Builder:
             ),
             itl=Spread.of(_gaps(turns)),
             step=Spread.of((turn.took, 1) for turn in steps),
+            drafts=drafts,
+            accepted_drafts=accepted,
         )
+
+    def _drafts(self) -> tuple[int, int]:
+        """Tokens guessed ahead in the window, and how many of them were right."""
+        if not self._reader.header.max_drafts:
+            return 0, 0
+        drafts = accepted = 0
+        for turn in self._reader.turns(self._first_turn, self._last.turn):
+            drafts += sum(count for _, count in decisions_of(turn).drafts)
+            accepted += sum(max(0, row.tokens - 1) for row in inputs_of(turn).drafts)
+        return drafts, accepted
 
     def _output_tokens(self) -> dict[int, int]:
         """How many tokens each live request has, by its number."""

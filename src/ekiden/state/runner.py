@@ -4,7 +4,6 @@ A runner owns the weights, the KV pool and the choice of tokens: logits never le
 Plans and results are values, so a runner may live in another process.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -89,11 +88,3 @@ class CopiesLost(RunnerError):
 
 class RunnerBroken(RunnerError):
     """The runner cannot go on (its device is gone, say): the process that holds it has to be replaced."""
-
-
-class Drafter(Protocol):
-    """Guesses how a sequence goes on. A wrong guess costs time and never changes a token."""
-
-    def propose(self, request_id: str, token_ids: Sequence[int], limit: int) -> Sequence[int]:
-        """At most ``limit`` tokens that may follow ``token_ids`` (prompt, then output); none when nothing is known."""
-        ...

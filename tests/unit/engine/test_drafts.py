@@ -1,6 +1,5 @@
 """Rows of several tokens: drafts change how many steps an answer takes, and nothing else."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,8 @@ from ekiden.engine.engine_core import EngineCore
 from ekiden.evaluation.charts.trace import StepRecorder, Work
 from ekiden.sampling.sampler import Sampler
 from ekiden.sampling.structured import GrammarCompiler
+from ekiden.state.drafting import Ask, Drafter, Guess
+from ekiden.state.policy import StepLoad
 from ekiden.state.request import FinishReason, Request, TokenLogprobs
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 from ekiden.state.turn import Turn
@@ -24,19 +25,23 @@ PROMPT = (5, 6, 7, 8, 9, 10)
 
 
 @dataclass
-class Recital:
+class Recital(Drafter):
     """Proposes a known answer; the draft at each position of ``wrong`` is another token."""
 
     answers: dict[str, tuple[int, ...]]
     prompt_tokens: int = len(PROMPT)
     wrong: frozenset[int] = frozenset()
     asked: list[int] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
 
-    def propose(self, request_id: str, token_ids: Sequence[int], limit: int) -> list[int]:
-        self.asked.append(limit)
-        done = len(token_ids) - self.prompt_tokens
-        known = self.answers.get(request_id, ())[done : done + limit]
-        return [token + (done + at in self.wrong) for at, token in enumerate(known)]
+    def guess(self, ask: Ask) -> Guess:
+        self.asked.append(ask.limit)
+        done = len(ask.token_ids) - self.prompt_tokens
+        known = self.answers.get(ask.request_id, ())[done : done + ask.limit]
+        return Guess([token + (done + at in self.wrong) for at, token in enumerate(known)], match=20)
+
+    def forget(self, request_id: str) -> None:
+        self.forgotten.append(request_id)
 
 
 @dataclass
@@ -69,9 +74,9 @@ def make_core(
     num_blocks: int = 64,
     sampler: Sampler | None = None,
     budget: int = 64,
-    **core: Any,
+    **settings: Any,
 ) -> EngineCore:
-    return EngineCore(
+    core = EngineCore(
         runner=FakeRunner(
             vocab_size=VOCAB_SIZE, num_blocks=num_blocks, block_size=BLOCK, num_swap_blocks=64, max_drafts=max_drafts,
             sampler=sampler,
@@ -84,8 +89,11 @@ def make_core(
         clock=lambda: 0.0,
         recorder=run,
         drafter=drafter,
-        **core,
+        **settings,
     )  # fmt: skip
+    for rows in (1, 2, 4, 8):  # on a machine on which a row more costs nothing, a guess is always worth its while
+        core.step_time.observe(StepLoad(rows, 10 * rows), 0.01)
+    return core
 
 
 def drive(core: EngineCore, run: Run, requests: list[Request]) -> Run:

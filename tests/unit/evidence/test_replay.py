@@ -21,6 +21,7 @@ from ekiden.evidence.reader import LedgerReader, decisions_of
 from ekiden.evidence.token_replay import replay_tokens
 from ekiden.ledger.records import LEFT_OUT_CODES, EventKind
 from ekiden.policies.ordering import KeyedQueue
+from ekiden.state.drafting import Ask, Drafter, Guess
 from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sampling_params import Grammar, GrammarKind
 from ekiden.state.sequence import StopText
@@ -137,14 +138,14 @@ def test_every_way_to_stop(tmp_path: Path) -> None:
         assert replay(reader.header, reader.everything()).difference is None
 
 
-class Oracle:
+class Oracle(Drafter):
     """Drafts that are always right."""
 
-    def propose(self, request_id: str, token_ids: Sequence[int], limit: int) -> list[int]:
+    def guess(self, ask: Ask) -> Guess:
         drafts: list[int] = []
-        for _ in range(limit):
-            drafts.append(next_token([*token_ids, *drafts], 50))
-        return drafts
+        for _ in range(ask.limit):
+            drafts.append(next_token([*ask.token_ids, *drafts], 50))
+        return Guess(drafts, match=10)
 
 
 class CountedRules:
@@ -153,6 +154,9 @@ class CountedRules:
     def __init__(self, grammar: Grammar) -> None:
         self.error: str | None = None
         self._left, self._fails = int(grammar.source[1:]), grammar.source[0] == "-"
+
+    def forced(self, limit: int) -> tuple[int, ...]:
+        return ()
 
     def masks(self, drafts: Sequence[int] = ()) -> tuple[bytes, ...]:
         return (b"\xff" * 7,) * (len(drafts) + 1)

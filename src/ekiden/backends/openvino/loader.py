@@ -15,8 +15,9 @@ from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
 from ekiden.backends.openvino.paged import to_paged
 from ekiden.backends.openvino.paged_model import CompiledPagedModel
+from ekiden.backends.openvino.passes import PassLimits
 from ekiden.backends.openvino.reduction import OpenVINOReducer
-from ekiden.backends.openvino.runner import CHUNK_RULES, PROMPT_LOGITS_LIMIT, OpenVINORunner
+from ekiden.backends.openvino.runner import CHUNK_RULES, MAX_DRAFTS, PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
 from ekiden.backends.openvino.weights.format import WeightFormat
 from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP
@@ -86,10 +87,12 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
         most_tokens=most["most_tokens"] if strict else None,
         most_rows=most_logits if strict else None,
         stored_bytes=_stored_bytes(entry if description.spec else files.root),
+        max_drafts=MAX_DRAFTS if tested.drafts or not strict else 0,
         details={
             **settings,
             "pass_limit": str(tested.limits.tokens or "none"),
             "logit_limit": str(tested.limits.logits or "none"),
+            "drafts": "exact" if tested.drafts else "inexact",
             "self_test": tested.failure or "passed",
             "cpu_flags": machine.cpu_flags(),
         },
@@ -97,7 +100,9 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     tokenizer, vocab_size = description.tokenizer, description.vocab_size
     without_token = tokenizer.ids_without_token(vocab_size)
     sampler = Sampler(OpenVINOReducer(core, threads), tokenizer.eos_token_ids, without_token)
-    return OpenVINORunner(model, info, sampler, limits=tested.limits)
+    # With drafts there may be more logits in a step than rows, and no more than the test tried are to be in a pass.
+    limits = PassLimits(tested.limits.tokens, tested.limits.logits or (most_logits if strict else None))
+    return OpenVINORunner(model, info, sampler, limits=limits)
 
 
 def devices() -> list[str]:

@@ -1,5 +1,7 @@
 """The runner: it divides a step into passes (``passes.py``) and calls the compiled model for each.
 
+A row with drafts goes through the model as one row for each of its tokens (docs/decisions/0027).
+
 :func:`_inputs_of` turns a pass into the model's input arrays. A pass's logits are a view of the model's output, so its
 tokens are chosen before the next pass overwrites them.
 """
@@ -20,6 +22,9 @@ from ekiden.state.runner import ChunkRules, CopiesLost, RunnerInfo
 
 PROMPT_LOGITS_LIMIT = 128
 """The most tokens of a pass with logits of prompts, since each takes as many floats as the vocabulary has tokens."""
+
+MAX_DRAFTS = 16
+"""The most drafts of a row, which must fit a pass: the smallest limit of a pass is 34 tokens."""
 
 CHUNK_RULES = ChunkRules(border=BLOCK_SIZE, least=2, least_rows=2)
 """Other kernels, which round differently, compute a single token (docs/decisions/0001)."""
@@ -59,11 +64,12 @@ class OpenVINORunner:
             logits, seconds = self.model.compute(inputs)
             model_seconds += seconds
             began = time.perf_counter()
-            chosen = [piece.rows[index] for index in piece.wanted]
-            sampled = self._sampler.sample(logits[: len(chosen)], [rows[row] for row in chosen]) if chosen else []
+            wanted = len(piece.wanted)
+            chosen = list(dict.fromkeys([piece.rows[index] for index in piece.wanted]))
+            sampled = self._sampler.sample(logits[:wanted], [rows[row] for row in chosen]) if chosen else []
             for row, result in zip(chosen, sampled, strict=True):
                 results[row] = result
-            for (row, _, target, num_top), line in zip(asked, logits[len(chosen) :], strict=False):
+            for (row, _, target, num_top), line in zip(asked, logits[wanted:], strict=False):
                 prompts[row].append(self._sampler.prompt_logprobs(line, target, num_top))
             if summed:
                 self._add_states(sums, summed, rows)
@@ -94,7 +100,8 @@ class OpenVINORunner:
         limits = self.limits if all(row.prompt_logits is None for row in rows) else self._limits_with_prompt_logits
         starts, counts = [row.start for row in rows], [len(row.token_ids) for row in rows]
         wanted = [row.sampling is not None for row in rows]
-        return split(starts, counts, wanted, limits=limits, block_size=BLOCK_SIZE)
+        drafted = frozenset([index for index, row in enumerate(rows) if row.num_drafts])
+        return split(starts, counts, wanted, limits=limits, block_size=BLOCK_SIZE, drafted=drafted)
 
     def close(self) -> None:
         """Release the model and the pool; the runner cannot be used afterwards."""

@@ -1,0 +1,342 @@
+"""How many tokens are guessed ahead for each decode row of a step. It decides; a :class:`Drafter` guesses.
+
+Rules (docs/decisions/0027 has the figures):
+- a draft is worth its place while the step gives more tokens a second with it than without: its chance to be right,
+  the drafts before it included, is compared with what one more row costs by the step-time model, in units of the
+  tokens that the decode rows give in that time. Prompt chunks in the step do not make a draft look cheap;
+- places go to the likeliest drafts first, whoever's they are, and only what no other sequence can use of the token
+  budget and the KV pool is given to them. They never break the inter-token target;
+- a chance is what was accepted so far of this request's drafts on such grounds, and of all requests' where there is
+  little of its own. The grounds of a draft by lookup are how long the text before it agrees, earlier drafts included;
+- where the backend fills a pass up to a number of rows by itself, drafts in the place of its padding cost nothing;
+- after some rows of several drafts without a right one the request has none for a number of steps, which doubles each
+  time, but those that cost nothing and those that its grammar asks for;
+- each row that could have had drafts and got none has its reason (:class:`NoDrafts`).
+
+What is kept of a request is in :attr:`Sequence.drafting`, and ends with it. All follows from recorded values.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+
+from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.state.containment import contained
+from ekiden.state.controls import ControlsInForce
+from ekiden.state.drafting import BY_GRAMMAR, BY_MODEL, NO_GUESS, Ask, Drafter, Drafting, Guess, NoDrafts
+from ekiden.state.plan import Row
+from ekiden.state.policy import StepLoad, StepTimePredictor
+from ekiden.state.sequence import Sequence, Stage
+from ekiden.state.turn import FormationOutcome, Guessed
+
+MATCHES: Final = (2, 3, 4, 6, 10, 20)
+"""Lengths of a match from which on its drafts are another ground."""
+_MODEL, _GRAMMAR, _LOOKUP = 0, 1, 2
+_FIRST_CHANCES: Final = (0.6, 0.9, 0.2, 0.4, 0.5, 0.65, 0.8, 0.9, 0.95)
+"""Of a draft by a model, by a grammar and by lookup, before any was tried: one for each ground."""
+GROUNDS: Final = len(_FIRST_CHANCES)
+assert _LOOKUP + len(MATCHES) + 1 == GROUNDS
+_OWN_FADING: Final = 0.9
+_FADING: Final = 0.995
+_OWN_TRUST: Final = 2.0
+_TRUST: Final = 8.0
+"""Drafts that what is known without them counts for."""
+_MARGIN: Final = 1.1
+"""A draft must be likelier than the break-even by this factor: what it saves is an estimate, its cost is not."""
+_LEAST_SECONDS: Final = 1e-6
+_LOOK_ROWS: Final = 8
+"""One more row costs an eighth of what so many more cost."""
+_PATIENCE: Final = 4
+"""Rows of several drafts without a right one before a request rests."""
+_LONGEST_REST: Final = 32
+_FORGIVING: Final = 0.97
+"""What is left of the tries on a ground each time that it was not worth a place, so that it is tried again."""
+_ANSWERS: Final = 64
+"""Ended answers of which the fastest tells how many tokens a row may give in a step."""
+
+
+def ground_of(match: int, place: int) -> int:
+    """The ground of a guess's draft number ``place``, counted from 0."""
+    if match == BY_MODEL:
+        return _MODEL
+    if match == BY_GRAMMAR:
+        return _GRAMMAR
+    return _LOOKUP + bisect_right(MATCHES, match + place)
+
+
+class Chosen(NamedTuple):
+    """The drafts of a row of the plan, by its index; ``masks`` has one more where a grammar is followed."""
+
+    row: int
+    drafts: tuple[int, ...]
+    masks: tuple[bytes, ...]
+
+
+class _Asked(NamedTuple):
+    """A row for which a guess is asked for. Its grammar may make up to ``room`` drafts, and it has none for the
+    ``reason`` when nothing is guessed."""
+
+    row: int
+    ask: Ask
+    room: int
+    reason: NoDrafts
+
+
+class _Offer(NamedTuple):
+    """What one row could take: drafts, and for each the chance that it and all before it are right."""
+
+    row: int
+    drafts: tuple[int, ...]
+    masks: tuple[bytes, ...]
+    chances: list[float]
+
+
+@dataclass(slots=True)
+class _Price:
+    """What a step costs as it stands: seconds of its decode rows, of one row more, and tokens that it will give.
+    ``free`` rows more cost nothing."""
+
+    seconds: float
+    row: float
+    tokens: float
+    free: int
+
+    @property
+    def break_even(self) -> float:
+        """The chance from which on a draft that is not free is worth its place."""
+        return _MARGIN * self.row * self.tokens / self.seconds
+
+    def add(self, chance: float) -> None:
+        """One more draft."""
+        self.tokens += chance
+        if self.free:
+            self.free -= 1
+        else:
+            self.seconds += self.row
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Speculation:
+    """``max_drafts``: the most that the backend takes for a row; ``least_rows``: see
+    :class:`~ekiden.state.runner.ChunkRules`."""
+
+    drafter: Drafter
+    controls: ControlsInForce
+    kv: KVCacheManager
+    step_time: StepTimePredictor
+    max_drafts: int
+    least_rows: int = 1
+    _right: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
+    _tried: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
+    _paces: deque[float] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
+
+    @property
+    def tokens_per_row(self) -> float:
+        """How many tokens a row gives in a step at most: the mean of the fastest answer of late."""
+        return max(self._paces) if self._paces else 1.0 + self.max_drafts
+
+    # --- before a step
+
+    def choose(self, outcome: FormationOutcome, total_tokens: int) -> list[Chosen]:
+        """The drafts of a step whose other tokens are planned. Blocks for them are taken; rows and load are not
+        changed."""
+        most = min(self.max_drafts, self.controls.now.num_speculative_tokens)
+        load = outcome.load
+        if most <= 0 or load.decode_rows == 0:
+            return []
+        price = self._price(load)
+        micros = outcome.micros_per_draft = self.drafter.micros_per_draft
+        asks = list(self._asks(outcome, most, price, micros))
+        if not asks:
+            return []
+        self.drafter.prepare([asked.ask for asked in asks])
+        offers = [offer for asked in asks if (offer := self._offer(outcome, asked, price)) is not None]
+        counts = self._share_out(outcome, offers, total_tokens, price)
+        chosen = []
+        for offer, count in zip(offers, counts, strict=True):
+            sequence = outcome.sequences[offer.row]
+            fits = self.kv.grow_for_drafts(sequence, count) if count else 0
+            if fits:
+                chosen.append(Chosen(offer.row, offer.drafts[:fits], offer.masks[: fits + 1]))
+                _note(outcome, sequence, None)
+            elif count:
+                _note(outcome, sequence, NoDrafts.KV_BLOCKS)
+        return chosen
+
+    def _price(self, load: StepLoad) -> _Price:
+        rows, context = load.decode_rows, load.decode_context
+        seconds = max(_LEAST_SECONDS, self.step_time.predict(StepLoad(rows, context)).p50)
+        more = StepLoad(rows + _LOOK_ROWS, context + context * _LOOK_ROWS // rows)
+        row = max(0.0, self.step_time.predict(more).p50 - seconds) / _LOOK_ROWS
+        return _Price(seconds, row, rows, 0 if load.prefill_tokens else max(0, self.least_rows - rows))
+
+    def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[_Asked]:
+        """The rows for which a guess may be worth its while."""
+        break_even = price.break_even
+        with_model = _MARGIN * (price.row + micros / 1e6) * price.tokens / price.seconds
+        for index, (sequence, row) in enumerate(zip(outcome.sequences, outcome.plan.rows, strict=True)):
+            if row.prefill or row.sampling is None or sequence.padding:
+                continue
+            drafting = sequence.drafting
+            if drafting is None:
+                drafting = sequence.drafting = Drafting(GROUNDS)
+            tokens = sequence.token_ids
+            room = limit = min(most, sequence.max_total_tokens - len(tokens) - 1)
+            if limit <= 0:
+                _note(outcome, sequence, NoDrafts.LENGTH)
+                continue
+            reason = NoDrafts.NO_GUESS
+            if drafting.resting:
+                drafting.resting -= 1
+                reason, limit = NoDrafts.RESTING, min(limit, price.free)
+            elif break_even >= 1.0:
+                reason, limit = NoDrafts.UNLIKELY, min(limit, price.free)
+            if limit or sequence.rules is not None:
+                drafts = _run_length(self._chance(drafting, _MODEL), with_model, limit)
+                ask = Ask(sequence.request_id, tokens, limit, drafts, sequence.plain_sampling)
+                yield _Asked(index, ask, room, reason)
+                continue
+            _note(outcome, sequence, reason)
+
+    def _offer(self, outcome: FormationOutcome, asked: _Asked, price: _Price) -> _Offer | None:
+        index, ask, room, reason = asked
+        sequence = outcome.sequences[index]
+        drafting, rules = sequence.drafting, sequence.rules
+        assert drafting is not None
+        guess, masks = NO_GUESS, tuple[bytes, ...]()
+        chances: list[float] = []
+        with contained(sequence, Stage.FORMATION, "guessing how it goes on"):
+            forced = () if rules is None else rules.forced(room)
+            guess = Guess(forced, BY_GRAMMAR) if forced else self.drafter.guess(ask) if ask.limit else NO_GUESS
+            chances = self._chances(drafting, guess, price)
+            if guess.tokens and not chances:
+                ground = ground_of(guess.match, 0)
+                drafting.right[ground] *= _FORGIVING
+                drafting.tried[ground] *= _FORGIVING
+            if rules is not None and chances:
+                masks = rules.masks(guess.tokens[: len(chances)])
+        if sequence.fault is not None or not guess.tokens:
+            # The row is computed all the same; a fault ends the sequence afterwards.
+            _note(outcome, sequence, reason)
+            return None
+        allowed = len(masks) - 1 if masks else len(chances)
+        outcome.guesses[index] = Guessed(len(guess.tokens), guess.match, allowed)
+        if not allowed:
+            _note(outcome, sequence, NoDrafts.FORBIDDEN if chances else NoDrafts.UNLIKELY)
+            return None
+        drafting.match = guess.match
+        return _Offer(index, tuple(guess.tokens[:allowed]), masks, chances[:allowed])
+
+    def _chances(self, drafting: Drafting, guess: Guess, price: _Price) -> list[float]:
+        """For each draft, the chance that it and all before it are right, as long as that is worth a place."""
+        found: list[float] = []
+        chance, break_even = 1.0, price.break_even
+        for place in range(len(guess.tokens)):
+            chance *= self._chance(drafting, ground_of(guess.match, place))
+            if chance < break_even and place >= price.free:
+                break
+            found.append(chance)
+        return found
+
+    def _share_out(
+        self, outcome: FormationOutcome, offers: list[_Offer], total_tokens: int, price: _Price
+    ) -> list[int]:
+        """How many of its drafts each offer gets, the likeliest first."""
+        counts, load = [0] * len(offers), outcome.load
+        rows: list[Row] = outcome.plan.rows
+        waiting = [(-offer.chances[0], place) for place, offer in enumerate(offers)]
+        heapify(waiting)
+        reason = NoDrafts.UNLIKELY
+        while waiting:
+            chance, place = heappop(waiting)
+            offer = offers[place]
+            if -chance < price.break_even and not price.free:
+                break
+            if total_tokens >= outcome.token_budget:
+                reason = NoDrafts.TOKEN_BUDGET
+                break
+            load = load_with_draft(load, rows[offer.row].end + counts[place])
+            if not self._keeps_target(load):
+                reason = NoDrafts.INTER_TOKEN_TARGET
+                break
+            counts[place] += 1
+            total_tokens += 1
+            price.add(-chance)
+            if counts[place] < len(offer.chances):
+                heappush(waiting, (-offer.chances[counts[place]], place))
+        for offer, count in zip(offers, counts, strict=True):
+            if not count:
+                _note(outcome, outcome.sequences[offer.row], reason)
+        return counts
+
+    def _keeps_target(self, load: StepLoad) -> bool:
+        target = self.controls.now.target_seconds
+        return target is None or self.step_time.predict(load).p90 <= target
+
+    # --- after it
+
+    def learn(self, sequence: Sequence, num_drafts: int, num_accepted: int) -> None:
+        """So many drafts of a row were right. ``sequence`` goes on; where it ended nobody knows of the later ones."""
+        drafting = sequence.drafting
+        assert drafting is not None
+        drafting.num_rows += 1
+        drafting.num_drafts += num_drafts
+        drafting.num_accepted += num_accepted
+        if sequence.finish_reason is not None:
+            return
+        for place in range(min(num_accepted + 1, num_drafts)):
+            ground, right = ground_of(drafting.match, place), float(place < num_accepted)
+            drafting.right[ground] = drafting.right[ground] * _OWN_FADING + right
+            drafting.tried[ground] = drafting.tried[ground] * _OWN_FADING + 1.0
+            self._right[ground] = self._right[ground] * _FADING + right
+            self._tried[ground] = self._tried[ground] * _FADING + 1.0
+        if num_accepted:
+            drafting.fruitless = 0
+        elif num_drafts > 1 and drafting.match != BY_GRAMMAR:
+            drafting.fruitless += 1
+        if drafting.fruitless >= _PATIENCE and num_drafts > 1:
+            drafting.resting = min(2 ** (drafting.fruitless - _PATIENCE + 1), _LONGEST_REST)
+
+    def forget(self, sequence: Sequence) -> None:
+        """The sequence has ended."""
+        drafting = sequence.drafting
+        if drafting is not None:
+            steps = sequence.num_output_tokens - drafting.num_accepted
+            if steps > 0:
+                self._paces.append(sequence.num_output_tokens / steps)
+        self.drafter.forget(sequence.request_id)
+
+    # --- chances
+
+    def _chance(self, drafting: Drafting, ground: int) -> float:
+        usual = (self._right[ground] + _TRUST * _FIRST_CHANCES[ground]) / (self._tried[ground] + _TRUST)
+        return (drafting.right[ground] + _OWN_TRUST * usual) / (drafting.tried[ground] + _OWN_TRUST)
+
+
+def load_with_draft(load: StepLoad, position: int) -> StepLoad:
+    """The load with one more draft, at a position of its sequence."""
+    rows, context = load.decode_rows + 1, load.decode_context + position
+    return StepLoad(rows, context, load.prefill_tokens, load.prefill_pairs)
+
+
+def _run_length(chance: float, break_even: float, most: int) -> int:
+    """How many drafts with the same chance each are worth making, one after another."""
+    count, together = 0, chance
+    while count < most and together >= break_even:
+        count, together = count + 1, together * chance
+    return count
+
+
+def _note(outcome: FormationOutcome, sequence: Sequence, reason: NoDrafts | None) -> None:
+    """Count why a row has no drafts, and tell of it where that is new; None: it has some."""
+    drafting = sequence.drafting
+    assert drafting is not None
+    if reason is not None:
+        drafting.refused[reason] = drafting.refused.get(reason, 0) + 1
+        outcome.num_no_drafts[reason] = outcome.num_no_drafts.get(reason, 0) + 1
+    if reason is not drafting.reason:
+        drafting.reason = reason
+        outcome.no_drafts.append((sequence, reason))
