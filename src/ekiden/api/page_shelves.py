@@ -39,12 +39,8 @@ class PageShelves:
     async def evaluations(self, request: Request) -> Response:
         def listed() -> list[object]:
             lines = [] if self._ports.evaluations is None else self._ports.evaluations().listed()
-            return [
-                msgspec.structs.replace(
-                    line, reports={each: self._address(name) for each, name in line.reports.items()}
-                )
-                for line in lines
-            ]
+            addresses = [{language: self._address(name) for language, name in line.reports.items()} for line in lines]
+            return [msgspec.structs.replace(line, reports=own) for line, own in zip(lines, addresses, strict=True)]
 
         return JsonBytes({"evaluations": await self._data.read(listed)})
 

@@ -167,7 +167,7 @@ class _Teller:
         names = [reason.value for reason, bit in PAUSE_BITS.items() if event.value & bit]
         name = f"pause {self._found.request.request_id}"
         row = self._reader.controls(event.turn).get(name)
-        by = {} if row is None else {"set_by": row.set_by, "who": row.who, "why": row.why}
+        by: dict[str, Any] = {} if row is None else {"set_by": row.set_by, "who": row.who, "why": row.why}
         words = f"paused: {', '.join(names)}" if names else "the pause was withdrawn"
         return self._one(event, "retirement", words, **by)
 

@@ -5,7 +5,8 @@ from typing import Final
 
 from ekiden.dashboard.bars import bars_of
 from ekiden.dashboard.decisions import decisions_about
-from ekiden.dashboard.part import is_padded, read_part
+from ekiden.dashboard.padding import Padding
+from ekiden.dashboard.part import read_part
 from ekiden.dashboard.period import slots_at
 from ekiden.dashboard.request_list import line_of
 from ekiden.dashboard.shapes import Answered, Bar, RequestStory, Waited
@@ -54,10 +55,10 @@ def _story(reader: LedgerReader, row: RequestRow) -> RequestStory:
     newest = rows.end_of(rows.last)
     until = newest if end is None else end.at
     slot = admitted_slots(reader, [timeline]).get(row.request)
-    padded = rows.batch_end if is_padded(reader) else None
-    own = bars_of(timeline, slot=slot, end=end, now=Moment(rows.last, 1, newest), padding_until=padded)
     margin = round(_MARGIN * (until - row.arrival))
     part = read_part(reader, max(0, row.arrival - margin), until + margin, most=MOST_NEIGHBOURS)
+    padding = Padding(reader, rows, part.requests)
+    own = bars_of(timeline, slot=slot, end=end, now=Moment(rows.last, 1, newest), padding=padding)
     joined = timeline.admitted.at if timeline.admitted is not None else None if end is None else end.at
     return RequestStory(
         run_id=reader.header.run_id,

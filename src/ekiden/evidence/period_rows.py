@@ -187,7 +187,7 @@ class PeriodRows:
             found.setdefault(bin, {})[tenant] = float(tokens)
         return found
 
-    def batch_end(self, turn: int) -> int | None:
+    def drained(self, turn: int) -> int | None:
         """When the first turn from this one on that left nothing running ended; None where none has."""
         sql = "SELECT start + took FROM turns WHERE turn >= ? AND running = 0 ORDER BY turn LIMIT 1"
         rows = self._all(sql, turn)

@@ -140,10 +140,8 @@ class _Load:
         self.requests.sort(key=lambda request: request.arrival_time)
         pairs = [(row, ends[row.request]) for row in told if row.request in ends]
         ended = [(end.reason, row.seconds_until(end.first_token), end.e2e / 1e6) for row, end in pairs]
-        self.fared = {
-            row.request: Fared(first, last, reason)
-            for (row, _), (reason, first, last) in zip(pairs, ended, strict=True)
-        }
+        numbered = zip((row.request for row, _ in pairs), ended, strict=True)
+        self.fared = {number: Fared(first, last, reason) for number, (reason, first, last) in numbered}
         span = max((end.at for end in ends.values()), default=0) - min((row.arrival for row in told), default=0)
         self.recorded = _figures(ended, span / 1e6)
 
