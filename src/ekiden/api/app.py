@@ -1,7 +1,7 @@
 """The ASGI application: its routes, middleware and documentation.
 
 Layers, from outside in: ids and the last answer to our own faults, CORS where origins are configured (otherwise a page
-from elsewhere cannot read an answer), the API key, the routes.
+from elsewhere cannot read an answer), what is for the page alone, the API key, the routes.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from ekiden.api import evidence_routes, status_routes
+from ekiden.api import evidence_routes, page_routes, status_routes
 from ekiden.api.admin import AdminRoutes, DrainAction, PolicyAction, RequestAction
 from ekiden.api.asgi import ErrorResponse, Handler
 from ekiden.api.auth import ApiKeyMiddleware
@@ -32,11 +32,15 @@ from ekiden.api.ignored import HEADER, IgnoredFields
 from ekiden.api.json_schema import TEXT, any_of, closed_object
 from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
+from ekiden.api.page_access import PageAccessMiddleware
+from ekiden.api.page_data import PageData
+from ekiden.api.page_stream import PageStream
 from ekiden.api.reasoning import marks_of
 from ekiden.api.schema_base import Strict
 from ekiden.api.text import ModelText
 from ekiden.api.tokenize_routes import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, tokenizer_info
 from ekiden.config import Config, ServerConfig
+from ekiden.dashboard.frames import Frames
 from ekiden.engine.interface import Engine, Health
 from ekiden.guard.people import People
 from ekiden.guard.runtime import Guard
@@ -124,6 +128,9 @@ def create_app(
         models += [model] if model else []
     status_routes.add_routes(app, doors, metrics, guard)
     evidence_routes.add_routes(app, generation, config)
+    frames = Frames(engine, guard, recording=config.ledger.ledger)
+    data = PageData(engine, guard, config, keys, frames)
+    page_routes.add_routes(app, data, PageStream(frames, doors.generation.flight, data))
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     _add_middleware(app, server, keys, metrics)
@@ -140,6 +147,7 @@ def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore, metrics:
 
     if keys.required:
         app.add_middleware(ApiKeyMiddleware, store=keys, refused=refused)
+    app.add_middleware(PageAccessMiddleware, server=server, keys=keys)
     if server.cors_origin_list:
         app.add_middleware(
             CORSMiddleware,
