@@ -18,7 +18,7 @@ export const newest = (values) => values.findLast((value) => value !== null && v
 /**
  * A chart with its title and legend.
  *
- * `times`: seconds of the run; `lines`: `[{name, values, colour, dash, fill}]`, values as long as `times` with null where
+ * `times`: seconds of the run; `lines`: `[{name, values, colour, dash, fill, dots}]`, values as long as `times` with null where
  * nothing is known; `band`: the numbers of the two lines between which it is filled; `range`: `[from, to]` of the axis;
  * `write`: how a value reads; `top`: the axis' end, where that is known; `help`: the name of the words that explain it;
  * `onPeriod(from, to)`: the viewer drew over a part.
@@ -87,8 +87,8 @@ function made(place, latest, setAt, lines, band, values) {
     series: [
       {},
       ...lines.map((line, index) => ({
-        stroke: () => colour(line.colour), width: 2, dash: DASHES[line.dash ?? index % DASHES.length], points: { show: false },
-        fill: line.fill ? () => faded(colour(line.colour)) : undefined, spanGaps: false,
+        stroke: () => colour(line.colour), width: 2, dash: DASHES[line.dash ?? index % DASHES.length], points: line.dots ? { show: true, size: 4, width: 1 } : { show: false },
+        fill: line.fill ? () => faded(colour(line.colour)) : undefined, spanGaps: Boolean(line.dots),
       })),
     ],
     bands: band ? [{ series: [band[0] + 1, band[1] + 1], fill: () => faded(colour(lines[band[0]].colour)) }] : [],
@@ -106,7 +106,7 @@ export function Figures({ title, times, columns, most = 60 }) {
   const rows = open ? times.map((_, index) => index).filter((index) => (times.length - 1 - index) % step === 0).reverse() : [];
   return html`<details class="figures" onToggle=${(event) => setOpen(event.target.open)}>
     <summary>${title}</summary>
-    <div class="scroll" tabindex="0" role="region" aria-label=${title}><table>
+    <div class="scroll" tabindex="0" role="group" aria-label=${title}><table>
       <thead><tr><th scope="col">${t("chart.time")}</th>${columns.map((column) => html`<th scope="col">${column.name}</th>`)}</tr></thead>
       <tbody>${rows.map((index) => html`<tr key=${times[index]}><th scope="row">${moment(times[index], 1)}</th>
         ${columns.map((column) => html`<td>${column.write(column.values[index])}</td>`)}</tr>`)}</tbody>

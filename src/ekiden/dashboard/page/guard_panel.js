@@ -1,6 +1,7 @@
 // What the guard sees and holds: its rules with their signals, thresholds and ladders.
 
-import { classes, html } from "./lib.js";
+import { config } from "./config.js";
+import { classes, html, useStore } from "./lib.js";
 import { Help } from "./help.js";
 import { has, named, t } from "./i18n.js";
 import { NONE, line, number, seconds, share } from "./format.js";
@@ -19,7 +20,8 @@ export function signalValue(value, unit) {
 
 /** One line: whether the guard acts, and what is in force. */
 export function GuardLine({ guard }) {
-  if (!guard) return html`<p class="soft">${t("guard.absent")}</p>`;
+  const there = useStore(config)?.guard;
+  if (!guard) return html`<p class="soft">${t(there && there !== "off" ? "guard.unheard" : "guard.absent")}</p>`;
   return html`<p><span class=${classes("chip", guard.state === "failing" ? "bad" : guard.state === "paused" ? "open" : "")}>${named("guard_mode", guard.mode)}</span>
     ${guard.state !== "ok" && guard.state !== "off" && html` <span class="chip open">${named("guard_state", guard.state)}</span>`}
     ${guard.failure && html` <span class="bad">${line(guard.failure)}</span>`}
@@ -68,7 +70,7 @@ export function GuardPanel({ frame }) {
     <h2 id="guard-title"><${Help} of="guard">${t("guard.title")}<//> <a class="more" href=${href("guard")}>${t("guard.all")}</a></h2>
     <${GuardLine} guard=${guard} />
     ${raised.length > 0 && html`<ul class="rules">${raised.map((rule) => html`<${Rule} key=${rule.rule} rule=${rule} signal=${of(rule)} />`)}</ul>`}
-    ${quiet.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-labelledby="guard-title"><table><thead><tr><th scope="col" class="words">${t("col.signal")}</th><th scope="col">${t("col.now")}</th><th scope="col">${t("col.acts_at")}</th></tr></thead>
+    ${quiet.length > 0 && html`<div class="scroll" tabindex="0" role="group" aria-labelledby="guard-title"><table><thead><tr><th scope="col" class="words">${t("col.signal")}</th><th scope="col">${t("col.now")}</th><th scope="col">${t("col.acts_at")}</th></tr></thead>
       <tbody>${quiet.map((rule) => html`<tr key=${rule.rule}><th scope="row" class="words"><${Help} text=${signalText(rule.signal, of(rule)?.formula)}>${named("signal", rule.signal)}<//></th>
         <td><${Gauge} rule=${rule} low=${of(rule)?.direction === "low"} /> ${signalValue(rule.value, of(rule)?.unit ?? "")}</td><td>${signalValue(rule.threshold, of(rule)?.unit ?? "")}</td></tr>`)}</tbody></table></div>`}
   </section>`;

@@ -18,7 +18,7 @@ import { SlotChart, SlotLegend } from "./slots.js";
 import { SlotTable } from "./slot_table.js";
 import { TenantPanel } from "./tenant_panel.js";
 import { meet } from "./tenants.js";
-import { Tiles } from "./tiles.js";
+import { EngineTiles, Tiles } from "./tiles.js";
 import { Toolbar } from "./toolbar.js";
 
 export const SPANS = [10, 30, 60, 120, 300, 900];
@@ -101,9 +101,8 @@ export function View({ query }) {
   const slots = live ? frame.slots.length : part.slots ?? settings?.slots ?? 1;
   const marks = live ? frame.controls.filter((one) => one.set_by !== "configuration").map((one) => ({ at: frame.at - one.seconds })) : part.marks;
   return html`<h1 class="unseen">${t("nav.live")}</h1>
-    ${!part.run && html`<p class="soft">${t("live.nothing")}</p>`}
     <div class=${classes("live", shown.follow && stale() && "old")}>
-      ${live && html`<${Tiles} frame=${frame} />`}
+      ${live ? html`<${Tiles} frame=${frame} />` : shown.follow && frame && html`<${EngineTiles} engine=${frame.engine} />`}
       <section class="panel chart-of-slots" aria-labelledby="slots-title">
         <div class="head"><h2 id="slots-title">${t("slots.title")}</h2>
           <${Toolbar} shown=${shown} part=${part} range=${range} acts=${acts} by=${by} colourBy=${colourBy} spans=${SPANS} /></div>

@@ -56,7 +56,7 @@ export function PeriodPanels({ period }) {
   const waits = period.queue.map((one) => ({ ...one, took: (one.end ?? period.end) - one.start })).sort((a, b) => b.took - a.took);
   return html`<div class="panels">
     <section class="panel" aria-labelledby="waits-title"><h2 id="waits-title"><${Help} of="waits">${t("period.waits")}<//> <span class="soft">${count(waits.length)}</span></h2>
-      ${waits.length === 0 ? html`<p class="soft">${t("period.no_waits")}</p>` : html`<div class="scroll" tabindex="0" role="region" aria-labelledby="waits-title"><table>
+      ${waits.length === 0 ? html`<p class="soft">${t("period.no_waits")}</p>` : html`<div class="scroll" tabindex="0" role="group" aria-labelledby="waits-title"><table>
         <thead><tr><th scope="col" class="words">${t("col.request")}</th><th scope="col" class="words">${t("col.tenant")}</th><th scope="col">${t("col.arrived")}</th><th scope="col">${t("col.waited")}</th></tr></thead>
         <tbody>${waits.slice(0, MOST_WAITS).map((one) => html`<tr key=${one.request_id}><th scope="row" class="words"><${RequestLink} id=${one.request_id} run=${period.run_id} /></th><td class="words"><${TenantName} name=${one.tenant} /></td><td>${moment(one.start, 1)}</td><td>${seconds(one.took)}${one.end === null ? "…" : ""}</td></tr>`)}</tbody></table></div>`}</section>
     ${[["controls", period.controls], ["guard", period.guard]].map(([name, changes]) => html`<section class="panel" key=${name} aria-label=${t(`period.${name}`)}><h2>${t(`period.${name}`)} <span class="soft">${count(changes.length)}</span></h2>
