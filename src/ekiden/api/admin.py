@@ -87,7 +87,7 @@ class AdminRoutes:
         fields = await self.doors.read(DrainAction, request, own=True)
         flight.closing = fields.draining is not False  # at once, though a step may take long
         state = "closed" if flight.closing else "opened"
-        call = asyncio.ensure_future(self._set_controls(caller, {"draining": flight.closing}))
+        call = asyncio.ensure_future(self.put_in_force(caller, {"draining": flight.closing}))
 
         def settled(call: "asyncio.Future[ControlState]") -> None:
             flight.closing = None
@@ -112,12 +112,13 @@ class AdminRoutes:
         if "guard" in fields.set:
             raise invalid("set", "guard says what the guard does and cannot be set; POST /admin/guard changes that.")
         return JsonBytes(
-            self._told(await self._set_controls(caller, fields.set, fields.reason, fields.expires_in_seconds))
+            self._told(await self.put_in_force(caller, fields.set, fields.reason, fields.expires_in_seconds))
         )
 
-    async def _set_controls(
+    async def put_in_force(
         self, caller: Principal, values: dict[str, Any], why: str = "", seconds: float | None = None
     ) -> ControlState:
+        """Change the controls in a person's name, for so many seconds or for good. Raises :class:`ApiError`."""
         try:
             change = ControlChange(
                 values=typed_values(values),
