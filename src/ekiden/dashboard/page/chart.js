@@ -3,7 +3,7 @@
 // A line differs from the others by its dashes too. What a canvas shows is also said: its name tells the newest values,
 // and `Figures` (below) has all of them as a table. Charts on one view share the cursor.
 
-import { html, useEffect, useRef, useState, useStore } from "./lib.js";
+import { classes, html, useEffect, useRef, useState, useStore } from "./lib.js";
 import { Help } from "./help.js";
 import { NONE, moment } from "./format.js";
 import { language, t } from "./i18n.js";
@@ -21,15 +21,16 @@ export const newest = (values) => values.findLast((value) => value !== null && v
  * `times`: seconds of the run; `lines`: `[{name, values, colour, dash, fill, dots}]`, values as long as `times` with null where
  * nothing is known; `band`: the numbers of the two lines between which it is filled; `range`: `[from, to]` of the axis;
  * `write`: how a value reads; `top`: the axis' end, where that is known; `help`: the name of the words that explain it;
- * `onPeriod(from, to)`: the viewer drew over a part.
+ * `wide`: it may have the room of two; `onPeriod(from, to)`: the viewer drew over a part.
  */
-export function Chart({ title, help, times, lines, band, range, write, top, onPeriod }) {
+export function Chart({ title, help, times, lines, band, range, write, top, wide, onPeriod }) {
   const place = useRef(), drawn = useRef(null), latest = useRef();
   const [at, setAt] = useState(null);
   const spoken = useStore(language), painted = useStore(colours);
   latest.current = { range, write, top, onPeriod, lines };
   const shape = `${spoken} ${lines.map((line) => `${line.name}/${line.colour}`).join()}`;
   useEffect(() => {
+    if (!window.uPlot) return undefined; // it did not load: the figures of the legend and the table are still there
     const chart = made(place.current, latest, setAt, lines, band, [times, ...lines.map((line) => line.values)]);
     drawn.current = chart;
     const watcher = new ResizeObserver(() => chart.setSize(size(place.current)));
@@ -45,7 +46,7 @@ export function Chart({ title, help, times, lines, band, range, write, top, onPe
   }, [times, lines, range[0], range[1]]);
   const shown = (line) => (at === null ? newest(line.values) : line.values[at] ?? null);
   const said = lines.map((line) => `${line.name} ${write(newest(line.values))}`).join(t("unit.comma"));
-  return html`<figure class="chart">
+  return html`<figure class=${classes("chart", wide && "wide")}>
     <figcaption><${Help} of=${help}>${title}<//>
       <ul class="legend">${lines.map((line, index) => html`<li key=${line.name}>
         <${Mark} colour=${line.colour} dash=${DASHES[line.dash ?? index % DASHES.length]} /> ${line.name} <b>${write(shown(line))}</b></li>`)}

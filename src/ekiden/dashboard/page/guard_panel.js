@@ -18,6 +18,12 @@ export function signalValue(value, unit) {
   return has(`units.${unit}`) ? t(`units.${unit}`, { n: number(value) }) : `${number(value)} ${unit}`;
 }
 
+/** The rungs that are in force, or would be if the guard acted. */
+function raised({ mode, rules }) {
+  const told = rules.filter((rule) => rule.rung > 0).map((rule) => `${line(rule.rule)} (${rule.in_force.map((action) => action.replaceAll("_", " ")).join(t("unit.comma"))})`);
+  return told.length ? t(mode === "watch" ? "guard.would_be" : "guard.are", { rules: told.join(t("unit.comma")) }) : "";
+}
+
 /** One line: whether the guard acts, and what is in force. */
 export function GuardLine({ guard }) {
   const there = useStore(config)?.guard;
@@ -25,7 +31,7 @@ export function GuardLine({ guard }) {
   return html`<p><span class=${classes("chip", guard.state === "failing" ? "bad" : guard.state === "paused" ? "open" : "")}>${named("guard_mode", guard.mode)}</span>
     ${guard.state !== "ok" && guard.state !== "off" && html` <span class="chip open">${named("guard_state", guard.state)}</span>`}
     ${guard.failure && html` <span class="bad">${line(guard.failure)}</span>`}
-    ${" "}${guard.paused ? t("guard.paused_by", { who: line(guard.paused.who), why: line(guard.paused.why) }) : guard.in_force ? line(guard.in_force) : t("guard.nothing")}</p>`;
+    ${" "}${guard.paused ? t("guard.paused_by", { who: line(guard.paused.who), why: line(guard.paused.why) }) : raised(guard) || t("guard.nothing")}</p>`;
 }
 
 /** Where a value stands between nothing and its threshold; the mark is the threshold. */
@@ -60,6 +66,17 @@ export function Rule({ rule, signal, children }) {
     ${rule.given_up.length > 0 && html`<p class="soft">${t("guard.given_up", { names: rule.given_up.join(t("unit.comma")) })}</p>`}
     ${children}
   </li>`;
+}
+
+/** What the guard would have a person know at once: what is out of bounds, what was seen, and what helps. */
+export function Alerts({ frame }) {
+  const found = (frame.guard?.rules ?? []).filter((rule) => rule.rung > 0 || rule.waits_for_person);
+  if (!found.length) return null;
+  return html`<ul class="alerts" aria-label=${t("guard.alerts")}>${found.map((rule) => {
+    const signal = frame.signals.find((each) => each.name === rule.signal);
+    return html`<li key=${rule.rule}><a href=${href("guard")}><strong>${named("signal", rule.signal)}</strong></a>${t("unit.colon")}<b>${signalValue(rule.value, signal?.unit ?? "")}</b>
+      ${" "}<span lang="en">${line(rule.evidence)}</span> <span class="soft">${t(frame.guard.mode === "watch" ? "guard.advice" : "guard.does", { actions: rule.in_force.map((action) => named("action", action)).join(t("unit.semicolon")) })}</span></li>`;
+  })}</ul>`;
 }
 
 /** In the live view: what is raised in full, the others by their values. */
