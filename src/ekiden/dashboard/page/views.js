@@ -1,0 +1,11 @@
+// The views of the page, by the name in their address. Each is loaded when it is first looked at, and exports its
+// component as `View`, which is given `rest` and `query` of the address.
+
+export const VIEWS = {
+  live: () => import("./live.js"),
+  guard: () => import("./guard.js"),
+  controls: () => import("./controls.js"),
+};
+
+/** Those of the navigation, in order. */
+export const SHOWN = ["live", "guard", "controls"];
