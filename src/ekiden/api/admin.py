@@ -144,21 +144,9 @@ class AdminRoutes:
         return state
 
     def _told(self, state: ControlState) -> dict[str, Any]:
-        """Each control with its value and who set it."""
-        now, set_by = time.monotonic(), {name: change for change in state.changes for name in change.values}
-        controls: dict[str, Any] = {}
-        for name, value in msgspec.to_builtins(state.controls).items():
-            change = set_by.get(name, _CONFIGURED)
-            expires = None if change.expires_at is None else round(max(0.0, change.expires_at - now), 3)
-            controls[name] = {
-                "value": value,
-                "set_by": change.set_by,
-                "who": change.who,
-                "why": change.why,
-                "expires_in_seconds": expires,
-            }
-        epoch, flight = controls.pop("epoch")["value"], self.doors.generation.flight
-        return {"epoch": epoch, "draining": flight.draining or flight.closed, "controls": controls}
+        flight = self.doors.generation.flight
+        draining = flight.draining or flight.closed
+        return {"epoch": state.controls.epoch, "draining": draining, "controls": controls_told(state)}
 
     async def live(self, request: Request) -> Response:
         """What ``ekiden top`` shows, from the ledger; ``?window=SECONDS`` says over how long its figures are taken."""
@@ -170,6 +158,23 @@ class AdminRoutes:
         if view is None:
             raise ledger_unavailable()
         return JsonBytes(view)
+
+
+def controls_told(state: ControlState) -> dict[str, dict[str, Any]]:
+    """Each control with its value and who set it."""
+    now, set_by = time.monotonic(), {name: change for change in state.changes for name in change.values}
+    controls: dict[str, dict[str, Any]] = {}
+    for name, value in msgspec.to_builtins(state.controls).items():
+        change = set_by.get(name, _CONFIGURED)
+        controls[name] = {
+            "value": value,
+            "set_by": change.set_by,
+            "who": change.who,
+            "why": change.why,
+            "expires_in_seconds": None if change.expires_at is None else round(max(0.0, change.expires_at - now), 3),
+        }
+    del controls["epoch"]
+    return controls
 
 
 def _window(request: Request) -> float:
