@@ -13,7 +13,7 @@ import { RunChoice, useRuns } from "./runs.js";
 const MORE = new Set(["tokens_per_second"]);
 
 export function View({ query }) {
-  const runs = useRuns(), readable = (runs.value ?? []).filter((run) => run.readable);
+  const runs = useRuns(), readable = (runs.value?.runs ?? []).filter((run) => run.readable);
   const [picked, pick] = useState({});
   const a = picked.a ?? query.a ?? readable[1]?.run_id, b = picked.b ?? query.b ?? readable[0]?.run_id;
   const both = query.a && query.b, asked = useAsked(both ? "compare" : null, { a: query.a, b: query.b });
