@@ -1,7 +1,7 @@
 """The ASGI application: its routes, middleware and documentation.
 
 Layers, from outside in: ids and the last answer to our own faults, CORS where origins are configured (otherwise a page
-from elsewhere cannot read an answer), the API key, the routes.
+from elsewhere cannot read an answer), what is for the page alone, the API key, the routes.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from ekiden.api import evidence_routes, status_routes
+from ekiden.api import evidence_routes, page_routes, status_routes
 from ekiden.api.admin import AbortAction, AdminRoutes, DrainAction, PolicyAction, RequestAction
 from ekiden.api.asgi import ErrorResponse, Handler
 from ekiden.api.auth import ApiKeyMiddleware
@@ -32,11 +32,16 @@ from ekiden.api.ignored import HEADER, IgnoredFields
 from ekiden.api.json_schema import TEXT, any_of, closed_object
 from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
+from ekiden.api.page_access import PageAccessMiddleware
+from ekiden.api.page_data import PageData
+from ekiden.api.page_stream import PageStream
 from ekiden.api.reasoning import marks_of
+from ekiden.api.release_routes import ReleaseAction, ReleaseRoutes, Releases
 from ekiden.api.schema_base import Strict
 from ekiden.api.text import ModelText
 from ekiden.api.tokenize_routes import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, tokenizer_info
 from ekiden.config import Config, ServerConfig
+from ekiden.dashboard.frames import Frames
 from ekiden.engine.interface import Engine, Health
 from ekiden.guard.people import People
 from ekiden.guard.runtime import Guard
@@ -82,12 +87,13 @@ def create_app(
     config: Config,
     generation_defaults: SamplingParams | None = None,
     guard: Guard | None = None,
+    releases: Releases | None = None,
 ) -> FastAPI:
     """The server's application over a running engine.
 
     ``chat_template`` is None for models without one. ``generation_defaults`` are the sampling values for what requests
-    leave out (the model's ``generation_config``). Without a ``guard`` there is nothing at its paths. ``app.state`` has
-    the :class:`Doors`, the keys and the metrics.
+    leave out (the model's ``generation_config``). Without a ``guard``, or without ``releases``, there is nothing at its paths.
+    ``app.state`` has the :class:`Doors`, the keys and the metrics.
     """
     app = FastAPI(title="Ekiden", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
     server, card = config.server, engine.card
@@ -119,11 +125,14 @@ def create_app(
     )
     app.state.doors, app.state.keys, app.state.metrics, app.state.config = doors, keys, metrics, config
     models: list[type[Strict]] = [chat_messages.ChatMessage]
-    for path, summary, tag, handler, model in _routes(doors, config, guard, admin=keys.may_hold_admins):
+    for path, summary, tag, handler, model in _routes(doors, config, guard, releases, admin=keys.may_hold_admins):
         _add_route(app, path, summary, tag, handler, model)
         models += [model] if model else []
     status_routes.add_routes(app, doors, metrics, guard)
     evidence_routes.add_routes(app, generation, config)
+    frames = Frames(engine, guard, recording=config.ledger.ledger)
+    data = PageData(engine, guard, config, keys, frames)
+    page_routes.add_routes(app, data, PageStream(frames, doors.generation.flight, data))
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     _add_middleware(app, server, keys, metrics)
@@ -140,6 +149,7 @@ def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore, metrics:
 
     if keys.required:
         app.add_middleware(ApiKeyMiddleware, store=keys, refused=refused)
+    app.add_middleware(PageAccessMiddleware, server=server, keys=keys)
     if server.cors_origin_list:
         app.add_middleware(
             CORSMiddleware,
@@ -151,7 +161,9 @@ def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore, metrics:
     app.add_middleware(IdentityMiddleware)  # added last, so it is outermost
 
 
-def _routes(doors: Doors, config: Config, guard: Guard | None, *, admin: bool) -> Iterator[Route]:
+def _routes(
+    doors: Doors, config: Config, guard: Guard | None, releases: Releases | None, *, admin: bool
+) -> Iterator[Route]:
     for path, summary, door in _DOORS:
         yield path, summary, "generation", partial(doors.answer, door), door.fields
     count, counted = partial(messages.count_tokens, doors), messages.COUNTING.fields
@@ -176,6 +188,10 @@ def _routes(doors: Doors, config: Config, guard: Guard | None, *, admin: bool) -
         yield "/admin/guard", "Acknowledge, override, pause the guard", "admin", desk.act, GuardAction
         yield "/admin/approvals", "What waits for a person's yes", "admin", desk.approvals, None
         yield "/admin/approvals", "Approve or refuse", "admin", desk.approve, ApprovalAction
+    if admin and releases is not None:
+        steps = ReleaseRoutes(doors, releases)
+        yield "/admin/releases", "Releases and what they are in", "admin", steps.releases, None
+        yield "/admin/releases", "Approve, promote or abort a release", "admin", steps.act, ReleaseAction
 
 
 def _add_route(app: FastAPI, path: str, summary: str, tag: str, handler: Handler, model: type[Strict] | None) -> None:

@@ -30,9 +30,7 @@ class Releases(Protocol):
     def releases(self) -> list[dict[str, Any]]:
         """The releases, the one last written to first."""
 
-    def act(
-        self, action: str, name: str, who: str, why: str, *, despite_inconclusive: bool = False
-    ) -> dict[str, Any]:
+    def act(self, action: str, name: str, who: str, why: str, *, despite_inconclusive: bool = False) -> dict[str, Any]:
         """Do it in the name of ``who``; returns the release. Raises :class:`ekiden.errors.UserError`."""
 
 

@@ -92,9 +92,12 @@ def command(resolved: Resolved) -> None:
 
     def make_app() -> "FastAPI":
         from ekiden.api.app import create_app
+        from ekiden.release.desk import ReleaseDesk
 
         nonlocal started
-        app = create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model), guard)
+        loop = asyncio.get_running_loop()
+        releases = ReleaseDesk(engine, lambda: loop)
+        app = create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model), guard, releases)
         started = True
         return app
 

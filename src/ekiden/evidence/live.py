@@ -7,6 +7,7 @@ the same on a run of millions of turns; everything of one view is read in one sn
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,9 +26,10 @@ from ekiden.evidence.live_view import (
     Tenant,
     Waiting,
 )
+from ekiden.evidence.places import slots_of
 from ekiden.evidence.reader import LedgerReader, decisions_of
 from ekiden.evidence.timeline import RUNNING, Phase, Timeline, merged, timelines
-from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, RequestRow, TurnRow
+from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EndRow, RequestRow, TurnRow
 from ekiden.ledger.retention import is_being_written
 from ekiden.state.controls import TenantLimits
 from ekiden.state.request import DEFAULT_TENANT
@@ -53,8 +55,31 @@ def live_view(
     in line. An engine that has had no work has taken no turn: the view's ``turn`` is 0 then, and all is empty.
     Raises :class:`LedgerReadError` for a run that an earlier version recorded.
     """
+    return look(reader, now=now, window_seconds=window_seconds, shown=shown).view
+
+
+class Look(NamedTuple):
+    """A view with what it was made of: the requests in the engine, and those that ran and ended in the window with
+    their ends, by number; its turns, in order. ``now``: microseconds of the run."""
+
+    view: LiveView
+    live: list[Timeline]
+    gone: list[Timeline]
+    ends: dict[int, EndRow]
+    turns: list[TurnRow]
+    now: int
+
+
+def look(
+    reader: LedgerReader,
+    *,
+    now: float | None = None,
+    window_seconds: float = WINDOW_SECONDS,
+    shown: int = SHOWN_WAITING,
+) -> Look:
+    """As :func:`live_view`, for who shows more of the same moment."""
     with reader.snapshot():
-        return _Builder(reader, now, window_seconds, shown).view()
+        return _Builder(reader, now, window_seconds, shown).look()
 
 
 class _Builder:
@@ -75,7 +100,11 @@ class _Builder:
         self._order = self._setting("scheduling_policy")
         self._output = self._output_tokens()
 
-    def view(self) -> LiveView:
+    def look(self) -> Look:
+        ends = {end.request: end for _, end in self._ended}
+        return Look(self._view(), self._live, self._gone, ends, self._turns, self._now)
+
+    def _view(self) -> LiveView:
         header, last = self._reader.header, self._last
         running = [one for one in self._live if one.phase in RUNNING]
         waiting = [one for one in self._live if one.phase is Phase.WAITING]
@@ -124,9 +153,9 @@ class _Builder:
             slots[place] = Slot(
                 slot=place, state=SlotState.PADDING, request_id=request.request_id, tenant=request.tenant
             )
-        places = self._places(holders)
+        found = slots_of(self._reader, holders)
         for one in holders:  # the newest last: where an end was lost, the slot is its successor's
-            index = places.get(one.number)
+            index = found.get(one.number)
             if index is not None:
                 slots[index] = self._slot(index, one)
         return [slots[index] for index in sorted(slots)]
@@ -146,18 +175,6 @@ class _Builder:
             left_out=LEFT_OUT_REASONS[one.left_out].value if one.left_out else None,
         )
 
-    def _places(self, holders: list[Timeline]) -> dict[int, int]:
-        """The slots of requests, by their numbers: where they came back to, or what their admissions gave them."""
-        places = {one.number: one.slot for one in holders if one.slot is not None}
-        wanted = {one.number: one.admitted.turn for one in holders if one.slot is None and one.admitted is not None}
-        for turn in set(wanted.values()):
-            row = self._reader.turn(turn)
-            if row is not None:
-                decisions = decisions_of(row)
-                given = (*decisions.admitted_start, *decisions.admitted)
-                places |= {number: slot for number, slot, *_ in given if wanted.get(number) == turn}
-        return places
-
     def _padding(self) -> list[tuple[RequestRow, int]]:
         """Finished rows that are still computed, and their slots."""
         if not self._setting("batching").endswith("padded") or not self._last.running:
@@ -165,8 +182,8 @@ class _Builder:
         rows = self._computed_rows() - {one.number for one in self._live}
         requests = self._reader.requests_numbered(sorted(rows))
         there = timelines(requests, (event for request in requests for event in self._reader.events(request.request)))
-        places = self._places(there)
-        return [(request, places[request.request]) for request in requests if request.request in places]
+        found = slots_of(self._reader, there)
+        return [(request, found[request.request]) for request in requests if request.request in found]
 
     def _computed_rows(self) -> set[int]:
         """The requests in the newest plan. The rows of one token are written when they change."""

@@ -34,9 +34,7 @@ class ReleaseDesk:
 
         return [_shown(store) for store in stores(self._where)[:MOST_SHOWN]]
 
-    def act(
-        self, action: str, name: str, who: str, why: str, *, despite_inconclusive: bool = False
-    ) -> dict[str, Any]:
+    def act(self, action: str, name: str, who: str, why: str, *, despite_inconclusive: bool = False) -> dict[str, Any]:
         """Do it in the name of ``who``; returns the release. Raises :class:`ekiden.release.plan.ReleaseError`."""
         from ekiden.release import acts
         from ekiden.release.own_server import OwnServer

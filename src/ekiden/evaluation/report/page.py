@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ekiden.dashboard.slot_svg import CHART_WIDTH, Bar, SlotPicture, TimeAxis, environment
 from ekiden.evaluation.charts.slot_chart import PALETTE
-from ekiden.evaluation.charts.slot_svg import CHART_WIDTH, Bar, SlotPicture, TimeAxis, environment
 from ekiden.evaluation.charts.slots import letters
 from ekiden.evaluation.outcome import ArmFigures, Chart, Falsifier, MetricOutcome, Outcome, SlotChart
 from ekiden.evaluation.report.figure_tables import DISTRIBUTIONS, FigureTables, unit_of
