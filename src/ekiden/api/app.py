@@ -92,8 +92,8 @@ def create_app(
     """The server's application over a running engine.
 
     ``chat_template`` is None for models without one. ``generation_defaults`` are the sampling values for what requests
-    leave out (the model's ``generation_config``). Without a ``guard``, or without ``releases``, there is nothing at its paths.
-    ``app.state`` has the :class:`Doors`, the keys and the metrics.
+    leave out (the model's ``generation_config``). Without a ``guard``, or without ``releases``, there is nothing at its
+    paths. ``app.state`` has the :class:`Doors`, the keys and the metrics.
     """
     app = FastAPI(title="Ekiden", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
     server, card = config.server, engine.card

@@ -1,4 +1,4 @@
-"""The server in whose process a release is acted on, such as from its page: no HTTP, and the person is known already."""
+"""The server in whose process a release is acted on, such as from its page: no HTTP, and the person is known."""
 
 import asyncio
 import concurrent.futures
