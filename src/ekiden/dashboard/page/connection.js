@@ -80,9 +80,9 @@ export function ConnectionLine() {
     <span class="sign" aria-hidden="true"></span>
     <strong>${t(`state.${state}.name`)}</strong>
     ${when && html` <span>${when}</span>`}
-    <span>${now.frame?.why || (has(`state.${state}.why`) ? t(`state.${state}.why`) : "")}</span>
-    ${now.fault?.message && state !== "ok" && html` <span>${now.fault.message}</span>`}
-    ${left !== false && left !== null && html` <span>${t("state.retry", { seconds: seconds(left) })}</span>`}
+    <span>${has(`state.${state}.why`) ? t(`state.${state}.why`) : ""}</span>
+    ${now.fault?.message && state !== "ok" && state !== "locked" && html` <span>${now.fault.message}</span>`}
+    ${left && state !== "ok" && html` <span>${t("state.retry", { seconds: seconds(left) })}</span>`}
     ${state === "locked" && html` <button type="button" onClick=${() => ask(now.fault?.message)}>${t("key.give")}</button>`}
     <${Spoken} state=${state} />
   </div>`;

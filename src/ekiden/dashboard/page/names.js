@@ -14,7 +14,7 @@ export function RequestLink({ id, run, most = 24 }) {
 export const Name = ({ of, most = 32 }) => html`<bdi title=${line(of)}>${brief(of, most)}</bdi>`;
 
 /** Where time went to, in words. `told`: the server's own words for it. */
-export const causeWords = (cause, told) => (has(`cause.${cause}`) ? t(`cause.${cause}`) : told ?? named("cause", cause));
+export const causeWords = (cause, told) => (has(`spent.${cause}`) ? t(`spent.${cause}`) : told ?? named("spent", cause));
 
 /** How a request ended, or how it stands. */
 export const endWords = (line_) => (line_.refusal ? named("refusal", line_.refusal) : line_.end ? named("end", line_.end) : t("end.in_flight"));

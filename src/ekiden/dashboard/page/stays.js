@@ -33,7 +33,7 @@ export function Stays({ story, now }) {
 function One({ bar, x, run, own }) {
   if (bar.slot === null) return null;
   const top = (bar.slot + 1) * ROW + (own ? 1 : 4), height = ROW - (own ? 2 : 8), left = x(bar.start), right = x(bar.end);
-  const about = t("request.bar", { id: brief(bar.request_id), tenant: line(bar.tenant), slot: bar.slot, seconds: seconds((bar.end ?? bar.start) - bar.start), state: named("phase", bar.state) });
+  const about = t("request.bar", { id: brief(bar.request_id), tenant: line(bar.tenant), slot: bar.slot, seconds: seconds((bar.end ?? bar.start) - bar.start), state: named("end", bar.state) });
   const drawn = html`<g class=${own ? "one own" : "one"}><title>${about}</title>
     ${bar.segments.map(([phase, start, end]) => html`<rect key=${start} class=${`is-${phase}`} x=${x(start)} y=${phase === "prefill" || phase === "recompute" ? top : top + height * 0.2}
       width=${Math.max(1, x(end ?? bar.end) - x(start))} height=${phase === "prefill" || phase === "recompute" ? height : height * 0.6} />`)}

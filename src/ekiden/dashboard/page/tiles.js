@@ -1,0 +1,42 @@
+// The figures of now, large: one tile each, with what it means on hover and on focus.
+
+import { html } from "./lib.js";
+import { Help } from "./help.js";
+import { named, t } from "./i18n.js";
+import { NONE, count, counts, number, seconds, share } from "./format.js";
+
+function Tile({ help, title, value, unit, children }) {
+  return html`<div class="tile"><dt><${Help} of=${help}>${title}<//></dt>
+    <dd><b>${value}</b>${unit && html` <span class="unit">${unit}</span>`}${children && html`<small>${children}</small>`}</dd></div>`;
+}
+
+/** Three quantiles; the first one large. */
+function Spread({ help, title, spread }) {
+  return html`<${Tile} help=${help} title=${title} value=${seconds(spread.p50)}>
+    ${spread.count ? t("tile.tail", { p95: seconds(spread.p95), p99: seconds(spread.p99) }) : t("tile.nothing", { seconds: NONE })}<//>`;
+}
+
+/** Of the newest frame. */
+export function Tiles({ frame }) {
+  const { memory, pace, queue } = frame;
+  const window = t("tile.window", { seconds: seconds(frame.window_seconds) });
+  return html`<dl class="tiles" aria-label=${window}>
+    <${Tile} help="running" title=${t("tile.running")} value=${count(frame.running)} unit=${`/ ${count(frame.slots.length)}`}>
+      ${t("tile.aside", { paused: count(frame.paused), preempted: count(memory.preempted) })}<//>
+    <${Tile} help="waiting" title=${t("tile.waiting")} value=${count(queue.waiting)}>
+      ${queue.waiting ? t("tile.oldest", { seconds: seconds(queue.oldest_seconds), tokens: count(queue.prompt_tokens) }) : t("tile.nobody")}<//>
+    <${Tile} help="output_rate" title=${t("tile.output_rate")} value=${number(pace.output_tokens_per_second)} unit=${t("tile.tokens")}>
+      ${t("tile.prompt_rate", { n: number(pace.prompt_tokens_per_second) })}<//>
+    <${Spread} help="ttft" title=${t("tile.ttft")} spread=${pace.ttft} />
+    <${Spread} help="itl" title=${t("tile.itl")} spread=${pace.itl} />
+    <${Spread} help="step" title=${t("tile.step")} spread=${pace.step} />
+    <${Tile} help="kv" title=${t("tile.kv")} value=${share(memory.total ? memory.used / memory.total : null)}>
+      ${t("tile.blocks", { used: count(memory.used), total: count(memory.total), size: count(memory.block_size) })}<//>
+    <${Tile} help="moved" title=${t("tile.preemptions")} value=${count(memory.preemptions)}>
+      ${t("tile.moved", { moved: count(memory.moved), swapped: count(memory.preempted_blocks) })}<//>
+    <${Tile} help="ended" title=${t("tile.ended")} value=${count(Object.values(frame.ended).reduce((sum, each) => sum + each, 0))}>
+      ${counts(frame.ended, (name) => named("end", name))}<//>
+    <${Tile} help="refused" title=${t("tile.refused")} value=${count(Object.values(frame.refused).reduce((sum, each) => sum + each, 0))}>
+      ${counts(frame.refused, (name) => named("refusal", name))}<//>
+  </dl>`;
+}
