@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from ekiden.api.app import create_app
 from ekiden.api.binding import bind, url_of
+from ekiden.api.release_routes import Releases
 from ekiden.api.server import make_server
 from ekiden.backends.fake import FakeRunner
 from ekiden.build.engines import build_engine
@@ -93,6 +94,7 @@ async def real_core(
     record: bool = False,
     vocab_size: int = VOCAB_SIZE,
     make_guard: Callable[[AsyncEngine], Guard] | None = None,
+    make_releases: Callable[[AsyncEngine], Releases] | None = None,
 ) -> AsyncIterator[RealCore]:
     """``live`` starts a real server; otherwise the client talks to the application in memory.
 
@@ -106,7 +108,12 @@ async def real_core(
     async with AsyncEngine(built) as engine:
         assert parts.tokenizer is not None
         app = create_app(
-            engine, parts.tokenizer, ChatTemplate(TEMPLATE), config, guard=make_guard and make_guard(engine)
+            engine,
+            parts.tokenizer,
+            ChatTemplate(TEMPLATE),
+            config,
+            guard=make_guard and make_guard(engine),
+            releases=make_releases and make_releases(engine),
         )
         if not live:
             async with memory_client(app) as http:

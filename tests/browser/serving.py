@@ -15,6 +15,7 @@ from ekiden.guard.hands import EngineHands
 from ekiden.guard.runtime import Guard
 from ekiden.guard.senses import LedgerSense
 from ekiden.guardrails.rules import Rules, load_rules
+from ekiden.release.desk import ReleaseDesk
 from ekiden.sampling.reduction import FloatMatrix
 from ekiden.sampling.sampler import Sampler
 from ekiden.state.plan import Row, RowResult
@@ -97,10 +98,12 @@ async def served(
     order: str = "fair",
     says: str | None = None,
     ledger: Path | None = None,
+    releases: Path | None = None,
 ) -> AsyncIterator[Served]:
     """A server of its own. Without ``keys`` it is open, as a loopback server is by default.
 
-    ``says``: what the model answers to whatever it is asked. ``ledger``: the folder of recorded runs.
+    ``says``: what the model answers to whatever it is asked. ``ledger`` and ``releases`` are the folders of recorded
+    runs and of releases.
     """
     given, file = {}, folder / "keys.toml"
     for name, scopes in SCOPES.items():
@@ -133,7 +136,14 @@ async def served(
     def take_time(step: int) -> None:
         time.sleep(step_seconds)
 
-    async with real_core(config, record=record, live=True, make_guard=make_guard, before_step=take_time) as core:
+    async with real_core(
+        config,
+        record=record,
+        live=True,
+        make_guard=make_guard,
+        make_releases=lambda engine: ReleaseDesk(engine, lambda: loop, str(releases or folder / "releases")),
+        before_step=take_time,
+    ) as core:
         if says is not None:
             core.runner._sampler = Speaking(says)
         server = Served(core, made[0], given)

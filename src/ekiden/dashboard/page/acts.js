@@ -1,13 +1,11 @@
 // What a holder of an admin's key may do. Every act is a POST, names the person by the key, asks once more where nothing
 // brings it back, shows what came of it, and is in the ledger.
 
-import { post } from "./api.js";
 import { classes, html, store, useEffect, useRef, useState, useStore } from "./lib.js";
 import { parts, t } from "./i18n.js";
 import { line, seconds } from "./format.js";
 import { config } from "./config.js";
 import { access, ask as askForKey } from "./key.js";
-import { RequestLink } from "./names.js";
 
 /** The act that is asked about; null for none. */
 const asked = store(null);
@@ -15,7 +13,7 @@ const asked = store(null);
 /**
  * Asks about an act. `title`; `what`: a sentence of what will happen; `fields`: `[{name, label, kind, value, options,
  * required, hint}]`, of which `kind` is text, number, choice or long; `final`: nothing brings it back; `send(values)`: the
- * POST; `told(answer)`: what came of it, in words.
+ * POST (without it there is nothing to do but read); `told(answer)`: what came of it, in words.
  */
 export const askAbout = (act) => asked.set({ key: Symbol("act"), ...act });
 
@@ -57,7 +55,7 @@ function Asked({ act, close }) {
     <p class="soft">${who ? parts("act.as", { who: html`<b><bdi>${line(who)}</bdi></b>` }) : t("act.nameless")}</p>
     <div role="alert">${state.fault && html`<p class="bad">${state.fault}</p>`}${sure && !state.done && html`<p class="bad"><b>${t("act.final")}</b></p>`}</div>
     <div role="status">${state.done && html`<p class="good"><b>${state.done}</b></p><p class="soft">${t("act.recorded")}</p>`}</div>
-    <p class="buttons">${!state.done && html`<button type="submit" class=${act.final ? "danger" : "main"} disabled=${state.busy}>${sure ? t("act.really", { title: act.title }) : act.title}</button>`}
+    <p class="buttons">${act.send && !state.done && html`<button type="submit" class=${act.final ? "danger" : "main"} disabled=${state.busy}>${sure ? t("act.really", { title: act.title }) : act.title}</button>`}
       <button type="button" onClick=${close}>${t(state.done ? "act.close" : "act.cancel")}</button></p></form>`;
 }
 
@@ -96,69 +94,3 @@ export const expiry = (open = true) => ({
 export const expires = (values) => (values.expires ? { expires_in_seconds: Number(values.expires) } : {});
 
 export const Act = ({ title, danger = false, ...act }) => html`<button type="button" class=${classes(danger && "danger")} onClick=${() => askAbout({ title, ...act })}>${title}</button>`;
-
-/** Pause, resume and end one request. */
-export function RequestActs({ id, paused = false }) {
-  const link = html`<${RequestLink} id=${id} />`;
-  const send = (action) => (values) => post(`admin/${action}`, { request_id: id, ...(values.reason ? { reason: values.reason } : {}) });
-  return html`<${ForActors}>
-    ${paused ? html`<${Act} title=${t("act.resume.title")} what=${parts("act.resume.what", { id: link })} send=${send("resume")} told=${() => t("act.resume.told")} />`
-      : html`<${Act} title=${t("act.pause.title")} what=${parts("act.pause.what", { id: link })} send=${send("pause")} told=${() => t("act.pause.told")} />`}
-    <${Act} title=${t("act.abort.title")} danger final what=${parts("act.abort.what", { id: link })} fields=${[reason(false)]} send=${send("abort")} told=${() => t("act.abort.told")} /><//>`;
-}
-
-/** Close the server to newcomers, or open it. */
-export function DrainActs({ draining }) {
-  const name = draining ? "open" : "drain";
-  return html`<${ForActors}><${Act} title=${t(`act.${name}.title`)} what=${t(`act.${name}.what`)} fields=${[reason(false)]}
-    send=${(values) => post("admin/drain", { draining: !draining, reason: values.reason })} told=${(answer) => t(`act.${name}.told`, { n: answer.in_flight })} /><//>`;
-}
-
-/** Changes one control. `value`: what is in force, as `admin/policy` tells it. */
-export function ControlAct({ name, value }) {
-  const known = useStore(config), options = { batching: known?.batching, scheduling_policy: known?.orders }[name];
-  const plain = value === null ? "" : typeof value === "object" ? JSON.stringify(value, null, 1) : String(value);
-  const field = typeof value === "boolean" ? { kind: "choice", options: [["true", t("act.yes")], ["false", t("act.no")]] }
-    : options ? { kind: "choice", options: options.map((each) => [each, each]) }
-    : typeof value === "object" && value !== null ? { kind: "long" } : { kind: "text", hint: value === null ? t("act.empty_is_none") : undefined };
-  const send = (values) => post("admin/policy", { set: { [name]: read(values.value, value) }, reason: values.reason, ...expires(values) });
-  return html`<${Act} title=${t("act.change.title")} what=${parts("act.change.what", { name: html`<code>${name}</code>` })}
-    fields=${[{ name: "value", label: t("act.value"), value: plain, ...field }, expiry(), reason()]} send=${send}
-    told=${(answer) => t("act.change.told", { name, value: JSON.stringify(answer.controls[name].value) })} />`;
-}
-
-/** The text of a field as a value of the control's kind; the server says what cannot be. */
-function read(text, before) {
-  if (typeof before === "string") return text;
-  if (text.trim() === "") return null;
-  try {
-    return JSON.parse(text);
-  } catch {
-    return text;
-  }
-}
-
-/** What a person may do about one of the guard's rules. `rule`: as `admin/guard` tells it. */
-export function RuleActs({ rule }) {
-  const name = html`<code>${line(rule.rule)}</code>`;
-  const act = (action, fields, more = () => ({})) => html`<${Act} title=${t(`act.${action}.title`)} what=${parts(`act.${action}.what`, { rule: name })} fields=${fields}
-    send=${(values) => post("admin/guard", { action, rule: rule.rule, reason: values.reason, ...more(values) })} told=${guardTold} />`;
-  return html`<${ForActors} quiet>${rule.waits_for_person && act("acknowledge", [reason()])}
-    ${rule.overridden_by ? act("end_override", [reason()]) : act("override", [expiry(false), reason()], expires)}<//>`;
-}
-
-/** Pauses all of the guard's rules, or lets them work again. */
-export function GuardActs({ paused }) {
-  const action = paused ? "resume" : "pause";
-  return html`<${ForActors}><${Act} title=${t(`act.guard_${action}.title`)} what=${t(`act.guard_${action}.what`)} fields=${paused ? [reason()] : [expiry(), reason()]}
-    send=${(values) => post("admin/guard", { action, reason: values.reason, ...(paused ? {} : expires(values)) })} told=${guardTold} /><//>`;
-}
-
-const guardTold = ({ approval }) => (approval?.state === "open" ? t("act.waits", { id: approval.id }) : t("act.done"));
-
-/** A yes or a no to what waits for a person. */
-export function ApprovalActs({ approval }) {
-  const act = (action) => html`<${Act} title=${t(`act.${action}.title`)} final=${action === "refuse"} danger=${action === "refuse"} what=${t(`act.${action}.what`, { kind: line(approval.kind), subject: line(approval.subject), why: line(approval.why) })}
-    fields=${[reason()]} send=${(values) => post("admin/approvals", { action, id: approval.id, reason: values.reason })} told=${(answer) => t(`approval.${answer.state}`)} />`;
-  return html`<${ForActors} quiet>${act("approve")}${approval.kind !== "acknowledge" && act("refuse")}<//>`;
-}

@@ -26,6 +26,9 @@ export function data(name, query = {}) {
 /** The page's data: `await get("runs")`. Raises a Fault. */
 export const get = (name, query, options = {}) => asked(data(name, query), { signal: options.signal });
 
+/** What one of the server's own doors tells, such as `await told("admin/policy")`. Raises a Fault. */
+export const told = (path, query, options = {}) => asked(new URL(path, ROOT), { signal: options.signal });
+
 /** One of the server's own doors, such as `await post("admin/pause", {request_id})`. Raises a Fault. */
 export const post = (path, body, options = {}) =>
   asked(new URL(path, ROOT), {

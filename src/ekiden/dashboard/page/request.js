@@ -2,10 +2,10 @@
 // over, and what other settings would have changed.
 
 import { Fragment, html, useEffect, useState, useStore } from "./lib.js";
-import { has, named, t } from "./i18n.js";
+import { has, language, named, t } from "./i18n.js";
 import { clock, count, line, NONE, seconds } from "./format.js";
 import { Asking, useAsked } from "./asked.js";
-import { RequestActs } from "./acts.js";
+import { RequestActs } from "./acts_of.js";
 import { Help } from "./help.js";
 import { config } from "./config.js";
 import { endWords, English, headline, Name, RequestLink } from "./names.js";
@@ -34,7 +34,8 @@ export function View({ rest, query }) {
 
 function Story({ story }) {
   const told = story.explanation, run = story.run_id, name = useName_(story);
-  return html`<p class="lead" role="status"><${English}>${headline(told)}<//></p>
+  return html`<p class="lead" role="status">${headline(told)}</p>
+    ${told.status === "refused" && language.get() !== "en" && html`<p lang="en">${told.headline}</p>`}
     ${told.status === "in_flight" && html`<${RequestActs} id=${told.request_id} paused=${isPaused(story)} />`}
     <section aria-labelledby=${`${name}-facts`}><h2 id=${`${name}-facts`}>${t("request.facts")}</h2><${Facts} story=${story} /></section>
     <section aria-labelledby=${`${name}-causes`}><h2 id=${`${name}-causes`}>${t("request.causes")}</h2>

@@ -2,10 +2,10 @@
 // before it ended. So they add up to the whole, and the last line says so.
 
 import { classes, html } from "./lib.js";
-import { has, named, t } from "./i18n.js";
+import { language, named, t } from "./i18n.js";
 import { count, line, seconds, share } from "./format.js";
 import { Help } from "./help.js";
-import { causeWords, English, OWN, RequestLink } from "./names.js";
+import { causeWords, OWN, RequestLink } from "./names.js";
 
 const STAGES = ["intake", "refill", "formation", "advance", "retirement"];
 
@@ -48,8 +48,7 @@ function Why({ cause, run }) {
     ${decision.runner_up && html`<dt>${t("request.runner_up")}</dt><dd><${Other} id=${decision.runner_up} run=${run} /></dd>`}
     ${control && html`<dt>${t("request.control")}</dt><dd><code>${line(control.name)} = ${line(control.value)}</code> ${setBy(control)}</dd>`}
     ${Object.entries(details ?? {}).map(([name, value]) => html`<dt key=${name}>${line(name.replaceAll("_", " "))}</dt><dd>${seconds(value)}</dd>`)}
-    ${cause.otherwise && html`<dt>${t("request.otherwise")}</dt><dd>${has(`remedy.${cause.cause}`) ? t(`remedy.${cause.cause}`) : html`<${English}>${cause.otherwise}<//>`}
-      ${cause.saved_seconds !== null && html` ${t("request.saved", { seconds: seconds(cause.saved_seconds) })}`}</dd>`}
+    ${cause.otherwise && html`<dt>${t("request.otherwise")}</dt><dd>${language.get() === "en" ? `${cause.otherwise} (${seconds(cause.saved_seconds)})` : t("told.otherwise", { seconds: seconds(cause.saved_seconds) })}</dd>`}
   </dl>`;
 }
 
