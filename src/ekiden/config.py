@@ -231,6 +231,10 @@ class ServerConfig(_Section):
         15.0, "seconds of silence after which a stream gets a comment line, or a ping", over=0
     )
     shutdown_timeout: float = setting(30.0, "seconds that running requests get to finish at shutdown")
+    evaluations_dir: str = setting("evaluation-out", "folder of evaluations whose reports the page lists")
+    release_dir: str | None = setting(
+        None, "folder of releases that the page lists; default: where `ekiden release` keeps them"
+    )
     log_level: str = setting("info", "debug, info, warning or error", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:

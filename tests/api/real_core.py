@@ -11,11 +11,11 @@ from fastapi import FastAPI
 
 from ekiden.api.app import create_app
 from ekiden.api.binding import bind, url_of
-from ekiden.api.release_routes import Releases
 from ekiden.api.server import make_server
 from ekiden.backends.fake import FakeRunner
 from ekiden.build.engines import build_engine
 from ekiden.config import Config
+from ekiden.dashboard.ports import PagePorts
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import BuiltEngine, EngineParts
@@ -94,7 +94,7 @@ async def real_core(
     record: bool = False,
     vocab_size: int = VOCAB_SIZE,
     make_guard: Callable[[AsyncEngine], Guard] | None = None,
-    make_releases: Callable[[AsyncEngine], Releases] | None = None,
+    make_page: Callable[[AsyncEngine], PagePorts] | None = None,
 ) -> AsyncIterator[RealCore]:
     """``live`` starts a real server; otherwise the client talks to the application in memory.
 
@@ -113,7 +113,7 @@ async def real_core(
             ChatTemplate(TEMPLATE),
             config,
             guard=make_guard and make_guard(engine),
-            releases=make_releases and make_releases(engine),
+            page=make_page and make_page(engine),
         )
         if not live:
             async with memory_client(app) as http:

@@ -10,19 +10,20 @@ import pytest
 from ekiden.api.app import create_app
 from ekiden.api.keys import new_key
 from ekiden.config import Config, ServerConfig
+from ekiden.dashboard.ports import PagePorts
 from ekiden.errors import UserError
 from tests.api.conftest import assert_error, memory_client
 from tests.api.scripted import ScriptedEngine, make_tokenizer
 
 
 class Notes:
-    """Implements :class:`ekiden.api.release_routes.Releases`, and notes what is asked."""
+    """Implements :class:`ekiden.dashboard.ports.Releases`, and notes what is asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
 
-    def releases(self) -> list[dict[str, Any]]:
-        return [{"folder": "more-slots-1"}]
+    def listed(self) -> list[dict[str, Any]]:
+        return [{"name": "more-slots-1"}]
 
     def act(self, action: str, name: str, who: str, why: str, *, despite_inconclusive: bool = False) -> dict[str, Any]:
         if name == "other":
@@ -46,7 +47,7 @@ async def http(tmp_path: Path, notes: Notes) -> AsyncIterator[httpx.AsyncClient]
     )
     tokenizer = make_tokenizer()
     config = Config(server=ServerConfig(api_keys_file=str(path)))
-    app = create_app(ScriptedEngine(tokenizer), tokenizer, None, config, releases=notes)
+    app = create_app(ScriptedEngine(tokenizer), tokenizer, None, config, page=PagePorts(releases=lambda: notes))
     async with memory_client(app) as client:
         client.headers["authorization"] = f"Bearer {admin}"
         client.headers["x-user"] = user
@@ -58,7 +59,7 @@ async def test_the_act_carries_the_name_of_the_key(http: httpx.AsyncClient, note
     assert (await http.post("/admin/releases", json=body)).json() == {"phase": "Paused"}
     await http.post("/admin/releases", json={"action": "abort", "name": "more-slots", "reason": "no"})
     assert notes.asked == [("approve", "more-slots", "ops", "seen", True), ("abort", "more-slots", "ops", "no", False)]
-    assert (await http.get("/admin/releases")).json() == {"releases": [{"folder": "more-slots-1"}]}
+    assert (await http.get("/dashboard/data/releases")).json() == {"releases": [{"name": "more-slots-1"}]}
 
 
 async def test_what_cannot_be_done_is_said(http: httpx.AsyncClient, notes: Notes):
@@ -71,5 +72,5 @@ async def test_what_cannot_be_done_is_said(http: httpx.AsyncClient, notes: Notes
     user = {"authorization": f"Bearer {http.headers['x-user']}"}
     body = {"action": "abort", "name": "a", "reason": "x"}
     assert_error(await http.post("/admin/releases", json=body, headers=user), 403, code="insufficient_scope")
-    assert_error(await http.get("/admin/releases", headers=user), 403, code="insufficient_scope")
+    assert_error(await http.get("/dashboard/data/releases", headers=user), 403, code="insufficient_scope")
     assert notes.asked == []

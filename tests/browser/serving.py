@@ -10,7 +10,9 @@ from typing import Any
 
 from ekiden.api.keys import new_key
 from ekiden.config import Config, LedgerConfig, LimitsConfig, SchedulerConfig, ServerConfig, controls_of
+from ekiden.dashboard.ports import PagePorts
 from ekiden.engine.async_engine import AsyncEngine
+from ekiden.evaluation.report.shelf import Shelf
 from ekiden.guard.hands import EngineHands
 from ekiden.guard.runtime import Guard
 from ekiden.guard.senses import LedgerSense
@@ -141,7 +143,10 @@ async def served(
         record=record,
         live=True,
         make_guard=make_guard,
-        make_releases=lambda engine: ReleaseDesk(engine, lambda: loop, str(releases or folder / "releases")),
+        make_page=lambda engine: PagePorts(
+            evaluations=lambda: Shelf(folder / "evaluations"),
+            releases=lambda: ReleaseDesk(releases or folder / "releases", engine, loop),
+        ),
         before_step=take_time,
     ) as core:
         if says is not None:

@@ -8,14 +8,15 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ekiden.api.auth import PAGE_DATA, PAGE_FILES
+from ekiden.api.auth import PAGE_DATA, PAGE_FILES, PAGE_REPORTS
 from ekiden.api.errors import not_found
 from ekiden.api.page_data import PageData
+from ekiden.api.page_shelves import PageShelves
 from ekiden.api.page_stream import PageStream
 from ekiden.dashboard.files import START, page_files
 
 
-def add_routes(app: FastAPI, data: PageData, stream: PageStream) -> None:
+def add_routes(app: FastAPI, data: PageData, stream: PageStream, shelves: PageShelves) -> None:
     async def start(request: Request) -> Response:
         return _file(START, request)
 
@@ -25,9 +26,17 @@ def add_routes(app: FastAPI, data: PageData, stream: PageStream) -> None:
     for path, handler in (
         ("config", data.config),
         ("runs", data.runs),
+        ("period", data.period),
+        ("requests", data.requests),
+        ("request", data.request),
+        ("what-if", data.what_if),
+        ("compare", data.compare),
+        ("releases", shelves.releases),
+        ("evaluations", shelves.evaluations),
+        ("stream", stream.stream),
     ):
         app.add_route(PAGE_DATA + path, handler, methods=["GET"], include_in_schema=False)
-    app.add_route(f"{PAGE_DATA}stream", stream.stream, methods=["GET"], include_in_schema=False)
+    app.add_route(PAGE_REPORTS + "{name:path}", shelves.report, methods=["GET"], include_in_schema=False)
     app.add_route("/", start, methods=["GET"], include_in_schema=False)
     app.add_route(PAGE_FILES + "{name:path}", file, methods=["GET"], include_in_schema=False)
 

@@ -1,8 +1,9 @@
 """From the timelines of requests to bars: one for each stay in a slot, and one for each pause."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ekiden.dashboard.padding import Padding
 from ekiden.dashboard.shapes import Bar, Segment
 from ekiden.evidence.timeline import Moment, Phase, Span, Timeline
 from ekiden.ledger.records import EndRow
@@ -24,11 +25,10 @@ def bars_of(
     slot: int | None,
     end: EndRow | None,
     now: Moment,
-    padding_until: Callable[[int], int | None] | None = None,
+    padding: Padding,
 ) -> list[Bar]:
     """The bars of one request, in order. ``slot`` is what its admission gave it; ``end`` is None while it is in the
-    engine, and ``now`` when that is looked at. ``padding_until`` tells when the batch ended in which the row of a
-    request that ended in a turn was computed on; None where no row is."""
+    engine, and ``now`` when that is looked at."""
     open_end = end is None
     stays = _stays(timeline.spans_until(now) if open_end else timeline.spans, timeline, slot)
     found = []
@@ -40,8 +40,8 @@ def bars_of(
             phase, since, _ = segments[-1]
             segments[-1], until = (phase, since, None), None
         state = LEFT if not last else segments[-1][0] if end is None else end.reason
-        if last and end is not None and where is not None and padding_until is not None:
-            padded = padding_until(end.turn)
+        if last and end is not None and where is not None:
+            padded = padding.until(end)
             if padded is None or padded > end.at:
                 until = None if padded is None else padded / 1e6
                 segments.append(("padding", end.at / 1e6, until))
@@ -65,16 +65,14 @@ def all_bars(
     slots: Mapping[int, int],
     ends: Mapping[int, EndRow],
     now: Moment,
-    padding_until: Callable[[int], int | None] | None = None,
+    padding: Padding,
 ) -> list[Bar]:
     """The bars of many requests. ``slots`` are what their admissions gave, by number."""
-    return [
-        bar
-        for one in timelines
-        for bar in bars_of(
-            one, slot=slots.get(one.number), end=ends.get(one.number), now=now, padding_until=padding_until
-        )
-    ]
+    found: list[Bar] = []
+    for one in timelines:
+        slot, end = slots.get(one.number), ends.get(one.number)
+        found += bars_of(one, slot=slot, end=end, now=now, padding=padding)
+    return found
 
 
 def _stays(spans: Iterable[Span], timeline: Timeline, admitted: int | None) -> list[tuple[int | None, list[Span]]]:
@@ -105,6 +103,8 @@ def _segments(spans: Iterable[Span]) -> list[Segment]:
     for span in spans:
         phase = _IN_SLOT.get(span.phase, "paused")
         begin, end = span.begin.at / 1e6, span.end.at / 1e6
+        if found and begin == end:
+            continue  # a phase that the same turn began and ended
         if found and found[-1][0] == phase:
             found[-1] = (phase, found[-1][1], end)
         else:

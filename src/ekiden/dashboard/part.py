@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 from ekiden.dashboard.bars import all_bars
+from ekiden.dashboard.padding import Padding
 from ekiden.dashboard.series import named_few, points, tenants_tokens
 from ekiden.dashboard.shapes import Bar, Point
 from ekiden.evidence.period_rows import PeriodRows, StepOf
@@ -39,19 +40,14 @@ def read_part(reader: LedgerReader, since: int, until: int, *, most: int = MOST_
     there = timelines(found, rows.events(numbers))
     ends, slots = rows.ends(numbers), admitted_slots(reader, there)
     now = Moment(rows.last, 1, rows.end_of(rows.last))
-    padded = rows.batch_end if is_padded(reader) else None
+    padding = Padding(reader, rows, there)
     low, high = since / 1e6, until / 1e6
     bars = [
         bar
-        for bar in all_bars(there, slots, ends, now, padded)
+        for bar in all_bars(there, slots, ends, now, padding)
         if bar.start <= high and (bar.end is None or bar.end >= low)
     ]
     return Part(rows, first, last, there, ends, slots, bars, whole)
-
-
-def is_padded(reader: LedgerReader) -> bool:
-    """Whether rows of ended requests may have been computed in this run."""
-    return any(value.endswith("padded") for value in reader.history("batching").values)
 
 
 def curves(part: Part, reader: LedgerReader, since: int, width: int, count: int) -> list[Point]:

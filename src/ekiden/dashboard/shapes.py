@@ -319,7 +319,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two runs on one axis. ``differences``: b - a at each level, for each distribution that both have.
 
-    ``picture`` is for :mod:`ekiden.dashboard.slot_svg`: one SVG document, served under ``svg``.
+    ``pictures``: both as SVG elements of :mod:`ekiden.dashboard.slot_svg`, whose bars link to the request's address.
+    Times are from each run's first arrival, or from ``start`` after it; ``whole``: whether all of both is drawn.
     """
 
     a: Compared
@@ -328,5 +329,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     differing: dict[str, tuple[Any, Any]]
     """Settings of which the two differ."""
     formulas: dict[str, str]
-    svg: str
-    notes: list[str]
+    start: float
+    end: float
+    pictures: list[str]
+    whole: bool

@@ -13,11 +13,12 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from ekiden.dashboard.bars import all_bars
-from ekiden.dashboard.part import curves, is_padded, read_part
+from ekiden.dashboard.padding import Padding
+from ekiden.dashboard.part import curves, read_part
 from ekiden.dashboard.series import points, tenants_tokens
-from ekiden.dashboard.shapes import Bar, Point
+from ekiden.dashboard.shapes import Bar, Point, Segment
 from ekiden.evidence.live import WINDOW_SECONDS, Look, look
-from ekiden.evidence.live_view import LiveView, SlotState
+from ekiden.evidence.live_view import LiveView
 from ekiden.evidence.period_rows import PeriodRows, StepOf
 from ekiden.evidence.places import admitted_slots
 from ekiden.evidence.reader import LedgerReader
@@ -67,7 +68,6 @@ class Watched:
         self._pointed = 0
         """Microseconds of the run up to which there are points."""
         self._seen: int | None = None
-        self._padded = False
         self._closed = False
 
     def close(self) -> None:
@@ -121,7 +121,6 @@ class Watched:
         self._pointed = max(self._pointed, -(-since // POINT_MICROS) * POINT_MICROS)
         count = max(0, (now - _LAG - self._pointed) // POINT_MICROS)
         with self.reader.snapshot():
-            self._padded = is_padded(self.reader)
             part = read_part(self.reader, since, now, most=MOST_BARS)
             made = curves(part, self.reader, self._pointed, POINT_MICROS, count) if count else []
         self._slots |= part.slots
@@ -134,22 +133,23 @@ class Watched:
         self._slots |= admitted_slots(self.reader, new)
         rows = PeriodRows(self.reader)
         now = Moment(found.view.turn, 1, found.turns[-1].end if found.turns else found.now)
-        bars = all_bars(requests, self._slots, found.ends, now, rows.batch_end if self._padded else None)
-        if self._padded:
-            bars += self._batches_ended(rows, found.view)
+        padding = Padding(self.reader, rows, requests)
+        bars = all_bars(requests, self._slots, found.ends, now, padding)
+        if padding.known:
+            bars += self._batches_ended(rows, padding, {bar.id for bar in bars})
         return bars, self._new_points(found)
 
-    def _batches_ended(self, rows: PeriodRows, view: LiveView) -> list[Bar]:
-        """Rows that were computed on after their requests' ends, until their batch ended."""
-        padding = {slot.request_id for slot in view.slots if slot.state is SlotState.PADDING}
+    def _batches_ended(self, rows: PeriodRows, padding: Padding, newer: set[str]) -> list[Bar]:
+        """Rows that were computed on until their batch ended, when their requests' ends were out of the window."""
         found = []
         for kept in self._bars.values():
             bar = kept.value
-            if bar.end is None and bar.segments[-1][0] == "padding" and bar.request_id not in padding:
-                begin = bar.segments[-1][1]
-                end = rows.batch_end(rows.turn_by(round(begin * 1e6)))
+            phase, begin, _ = bar.segments[-1]
+            if bar.end is None and phase == "padding" and bar.id not in newer:
+                since = round(begin * 1e6)
+                end = padding.batch_end(rows.turn_by(since), since)
                 if end is not None:
-                    segments = [*bar.segments[:-1], ("padding", begin, end / 1e6)]
+                    segments: list[Segment] = [*bar.segments[:-1], (phase, begin, end / 1e6)]
                     found.append(msgspec.structs.replace(bar, segments=segments, end=end / 1e6))
         return found
 

@@ -13,6 +13,7 @@ from ekiden.ledger.records import REFUSED, EndRow, EventKind, RequestRow, TurnRo
 
 MOST_STEPS: Final = 12_000
 """Turns that are read of a part; of a longer one every second, third and so on."""
+MOST_ENDS: Final = 100_000
 _AT_ONCE: Final = 500
 """Values in one statement."""
 
@@ -40,6 +41,17 @@ class StepOf(NamedTuple):
             row.turn, row.end, row.took, gap, row.decode_rows, row.tokens, row.prefill_tokens, row.running,
             row.waiting, row.free_blocks, row.p50, row.p90,
         )  # fmt: skip
+
+
+class EndFigures(NamedTuple):
+    """Of one request, in microseconds of the run."""
+
+    arrival: int
+    at: int
+    admitted: int | None
+    first_token: int | None
+    output_tokens: int
+    reason: str
 
 
 class PeriodRows:
@@ -95,7 +107,7 @@ class PeriodRows:
     def requests(self, first: int, last: int, most: int) -> tuple[list[RequestRow], bool]:
         """The requests that were in the engine at some time of a range of turns, in order of arrival, without details;
         at most ``most``, the newest. The second value: whether these are all."""
-        newest = self._numbered_until(last)
+        newest = self.numbered_until(last)
         ended = self._all(
             "SELECT request FROM ends WHERE turn >= ? AND request <= ? AND reason != ? ORDER BY turn DESC LIMIT ?",
             *(first, newest, REFUSED, most + 1),
@@ -104,7 +116,7 @@ class PeriodRows:
         found = sorted({number for (number,) in (*ended, *live)})
         return self._requests(found[-most:]), len(found) <= most
 
-    def _numbered_until(self, turn: int) -> int:
+    def numbered_until(self, turn: int) -> int:
         """The highest number of a request that a turn up to this one took in."""
         newest = self._reader.requests_newest()
         sql = "SELECT turn FROM requests WHERE request >= ? ORDER BY request LIMIT 1"
@@ -150,6 +162,19 @@ class PeriodRows:
         )
         return [(at, took) for at, took in self._all(sql, first, since, until, most)]
 
+    def figures(self, first: int, last: int) -> list[EndFigures]:
+        """The ends of a range of turns, at most :data:`MOST_ENDS` of them, the newest."""
+        sql = (
+            "SELECT at - e2e, at, admitted, first_token, output_tokens, reason FROM ends WHERE turn BETWEEN ? AND ? "
+            "ORDER BY turn DESC LIMIT ?"
+        )
+        return [EndFigures(*row) for row in self._all(sql, first, last, MOST_ENDS)]
+
+    def first_arrival(self) -> int:
+        """When the first request that is kept arrived; 0 for none."""
+        found: int = self._all("SELECT coalesce(min(arrival), 0) FROM requests")[0][0]
+        return found
+
     def tenants_of_ended(self, first: int, last: int, since: int, width: int) -> dict[int, dict[str, float]]:
         """Prompt and output tokens of the requests that ended in a range of turns, by tenant and by the number of the
         bin of ``width`` microseconds after ``since`` in which they ended."""
@@ -162,7 +187,7 @@ class PeriodRows:
             found.setdefault(bin, {})[tenant] = float(tokens)
         return found
 
-    def batch_end(self, turn: int) -> int | None:
+    def drained(self, turn: int) -> int | None:
         """When the first turn from this one on that left nothing running ended; None where none has."""
         sql = "SELECT start + took FROM turns WHERE turn >= ? AND running = 0 ORDER BY turn LIMIT 1"
         rows = self._all(sql, turn)

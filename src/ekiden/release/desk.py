@@ -1,46 +1,43 @@
-"""What the server's page sees of releases, and what persons do to them there: approve, promote, abort.
-
-The statistics behind a release take a second to import, so that is left until somebody looks: most servers have none.
-"""
+"""What the server's page sees of releases, and what persons do to them there: approve, promote, abort."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import msgspec
 
 from ekiden.engine.interface import Engine
+from ekiden.errors import UserError
+from ekiden.release import acts
+from ekiden.release.own_server import OwnServer
+from ekiden.release.plan import ReleaseError
+from ekiden.release.store import ReleaseStore, shown_state, stores
 
-if TYPE_CHECKING:
-    from ekiden.release.store import ReleaseStore
-
-MOST_SHOWN: Final = 20
+MOST_RELEASES: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDesk:
-    """Implements :class:`ekiden.api.release_routes.Releases`. Every method may take long, and is called on a thread.
+    """Implements :class:`ekiden.dashboard.ports.Releases`. A release is called by its folder's name.
 
-    ``loop`` gives the engine's event loop. ``folder`` is where releases are kept, if not where ``ekiden release`` does.
+    ``folder`` need not be there. ``loop`` is the engine's event loop.
     """
 
+    folder: Path
     engine: Engine
-    loop: Callable[[], asyncio.AbstractEventLoop]
-    folder: str | None = None
+    loop: asyncio.AbstractEventLoop
 
-    def releases(self) -> list[dict[str, Any]]:
-        """The releases, the one last written to first; one that cannot be read says ``why``."""
-        from ekiden.release.store import stores
-
-        return [_shown(store) for store in stores(self._where)[:MOST_SHOWN]]
+    def listed(self) -> list[dict[str, Any]]:
+        """The one that was last written to first; one whose journal was changed says so."""
+        return [_shown(store) for store in stores(self.folder)[:MOST_RELEASES]]
 
     def act(self, action: str, name: str, who: str, why: str, *, despite_inconclusive: bool = False) -> dict[str, Any]:
-        """Do it in the name of ``who``; returns the release. Raises :class:`ekiden.release.plan.ReleaseError`."""
-        from ekiden.release import acts
-        from ekiden.release.own_server import OwnServer
-        from ekiden.release.store import newest
-
-        store, server = newest(self._where, name), OwnServer(self.engine, self.loop(), who)
+        """Do it in the name of ``who``; returns the release. Raises :class:`ReleaseError`."""
+        store = next((store for store in stores(self.folder) if store.folder.name == name), None)
+        if store is None:
+            raise ReleaseError(f"there is no release {name!r} in {self.folder}")
+        server = OwnServer(self.engine, self.loop, who)
         match action:
             case "approve":
                 acts.approve(store, server, why, despite_inconclusive=despite_inconclusive)
@@ -50,20 +47,12 @@ class ReleaseDesk:
                 acts.abort(store, server, why)
         return _shown(store)
 
-    @property
-    def _where(self) -> Path:
-        from ekiden.release.store import release_folder
 
-        return release_folder(self.folder)
-
-
-def _shown(store: "ReleaseStore") -> dict[str, Any]:
-    from ekiden.release.plan import ReleaseError
-    from ekiden.release.store import shown_state
-
-    told: dict[str, Any] = {"folder": store.folder.name, "changed": (store.folder / "journal.jsonl").stat().st_mtime}
+def _shown(store: ReleaseStore) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": store.folder.name, "readable": True, "why": ""}
     try:
         state = store.known()
-        return told | shown_state(state) | {"pairs": len(state.pairs)}
-    except ReleaseError as error:
-        return told | {"why": str(error)}
+    except (UserError, OSError, msgspec.DecodeError) as error:
+        return told | {"readable": False, "why": str(error)}
+    lacking = max(0, state.plan.approvals.needed - len(state.approvals))
+    return told | shown_state(state) | {"pairs": len(state.pairs), "lacking": lacking}

@@ -14,24 +14,25 @@ from tests.unit.release.world import at_its_horizon
 
 
 def desk_of(core: RealCore, folder: Path) -> ReleaseDesk:
-    loop = asyncio.get_running_loop()
-    return ReleaseDesk(core.engine, lambda: loop, str(folder))
+    return ReleaseDesk(folder, core.engine, asyncio.get_running_loop())
 
 
 async def test_approve_promote_and_abort(tmp_path: Path):
-    at_its_horizon(tmp_path / "releases")
+    name = at_its_horizon(tmp_path / "releases").folder.name
     config = Config(ledger=LedgerConfig(ledger=True, ledger_dir=str(tmp_path / "ledger")))
     async with real_core(config, record=True) as core:
         desk = desk_of(core, tmp_path / "releases")
-        (told,) = await asyncio.to_thread(desk.releases)
+        (told,) = await asyncio.to_thread(desk.listed)
         assert (told["phase"], told["pairs"], told["plan"]["name"]) == ("Paused", 0, "try")
+        with pytest.raises(ReleaseError, match="no release 'try'"):
+            await asyncio.to_thread(desk.act, "abort", "try", "bob", "now")
         with pytest.raises(ReleaseError, match="once 1 approved it"):
-            await asyncio.to_thread(desk.act, "promote", "try", "bob", "now")
-        told = await asyncio.to_thread(desk.act, "approve", "try", "bob", "looks right")
+            await asyncio.to_thread(desk.act, "promote", name, "bob", "now")
+        told = await asyncio.to_thread(desk.act, "approve", name, "bob", "looks right")
         assert [(each["who"], each["why"]) for each in told["approvals"]] == [("bob", "looks right")]
-        assert (await asyncio.to_thread(desk.act, "promote", "try", "bob", "now"))["phase"] == "Healthy"
+        assert (await asyncio.to_thread(desk.act, "promote", name, "bob", "now"))["phase"] == "Healthy"
         assert core.engine.controls().controls.max_num_seqs == 16
-        assert (await asyncio.to_thread(desk.act, "abort", "try", "carl", "slow"))["phase"] == "Degraded"
+        assert (await asyncio.to_thread(desk.act, "abort", name, "carl", "slow"))["phase"] == "Degraded"
         assert core.engine.controls().controls.max_num_seqs == 8
         path = core.engine.ledger_path
     assert path is not None
@@ -46,5 +47,5 @@ async def test_a_journal_that_was_changed_is_told_of(tmp_path: Path):
     journal = store.folder / "journal.jsonl"
     journal.write_text(journal.read_text().replace("anna", "nobody"))
     async with real_core() as core:
-        (told,) = await asyncio.to_thread(desk_of(core, tmp_path / "releases").releases)
+        (told,) = await asyncio.to_thread(desk_of(core, tmp_path / "releases").listed)
     assert "journal.jsonl" in told["why"]

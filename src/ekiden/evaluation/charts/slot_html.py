@@ -6,8 +6,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ekiden.dashboard.slot_svg import CHART_WIDTH, Bar, SlotPicture, TimeAxis, environment
-from ekiden.evaluation.charts.slot_chart import colours
+from ekiden.dashboard.slot_svg import CHART_WIDTH, Bar, SlotPicture, TimeAxis, colours, environment
 from ekiden.evaluation.charts.slots import stays
 from ekiden.evaluation.charts.trace import SlotStep
 
