@@ -32,10 +32,10 @@ export function View({ query }) {
 
 function Both({ told }) {
   const { a, b } = told, sides = [a, b];
-  return html`<h2>${t("compare.slots")}</h2><${Drawing} svg=${told.svg} label=${t("compare.slots")} />
-    ${told.notes.map((note) => html`<p key=${note} class="soft" lang="en">${note}</p>`)}
+  return html`<h2>${t("compare.slots")}</h2>${told.pictures.map((svg, index) => html`<h3>${t(index ? "compare.b" : "compare.a")}: ${line(sides[index].label)}</h3><${Drawing} key=${sides[index].run_id} svg=${svg} label=${`${t("compare.slots")}: ${line(sides[index].run_id)}`} />`)}
+    ${!told.whole && html`<p class="soft">${t("compare.cut", { seconds: seconds(told.end - told.start) })}</p>`}
     <h2>${t("compare.runs")}</h2><${Table} label=${t("compare.runs")} head=${["", "A", "B"]} rows=${[
-      [t("runs.run"), ...sides.map((side) => line(side.label || side.run_id))],
+      [t("runs.run"), ...sides.map((side) => html`<a href=${href("live", { run: side.run_id })}>${line(side.run_id)}</a>`)],
       [t("compare.model"), ...sides.map((side) => line(side.model))],
       [t("compare.seconds"), ...sides.map((side) => seconds(side.seconds))],
       [t("compare.requests"), ...sides.map((side) => count(side.requests))],

@@ -16,7 +16,7 @@ function taken(node) {
   const properties = {};
   for (const { name, value } of node.attributes) {
     if (SHOWN.has(name) && !/url\(/i.test(value)) properties[name] = value;
-    if (name === "href" && node.localName === "a" && value.startsWith("#/")) properties.href = value;
+    if (name === "href" && node.localName === "a" && value.startsWith("/#/")) properties.href = value.slice(1);
   }
   return h(node.localName, properties, ...[...node.childNodes].map(taken));
 }

@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { html, useEffect, useStore } from "./lib.js";
-import { named, t } from "./i18n.js";
+import { LANGUAGES, language, named, t } from "./i18n.js";
 import { clock, count, line, number } from "./format.js";
 import { Act, changed, ForActors, reason } from "./acts.js";
 import { Asking, useAsked } from "./asked.js";
@@ -17,16 +17,21 @@ export function View() {
   const told = releases.value?.releases, tried = evaluations.value?.evaluations;
   return html`<h1>${t("releases.title")}</h1><p class="soft">${t("releases.about")}</p>
     <${Asking} asked=${releases} />${told?.length === 0 && html`<p>${t("releases.none")}</p>`}
-    ${told?.map((each) => html`<${Release} key=${each.folder} told=${each} />`)}
+    ${told?.map((each) => html`<${Release} key=${each.name} told=${each} />`)}
     <section><h2>${t("releases.evaluations")}</h2><${Asking} asked=${evaluations} />${tried?.length === 0 && html`<p>${t("releases.no_evaluations")}</p>`}
-    ${tried?.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label=${t("releases.evaluations")}><table><thead><tr><th scope="col" class="words">${t("releases.plan")}</th>
-      <th scope="col" class="words">${t("releases.verdict_of")}</th><th scope="col">${t("releases.changed")}</th><th scope="col" class="words">${t("releases.report")}</th></tr></thead>
-      <tbody>${tried.map((each) => html`<tr key=${each.folder ?? each.name}><th scope="row" class="words"><bdi>${line(each.name)}</bdi></th><td class="words">${each.verdict ? named("releases.phase", each.verdict) : line(each.why ?? "")}</td>
-        <td>${clock(each.changed)}</td><td class="words">${each.report && html`<a href=${each.report} target="_blank" rel="noopener">${t("releases.report")}</a>`}</td></tr>`)}</tbody></table></div>`}</section>`;
+    ${tried?.map((each) => html`<${Evaluation} key=${each.name} told=${each} />`)}</section>`;
+}
+
+function Evaluation({ told }) {
+  const here = language.get();
+  return html`<article class="panel"><h3><bdi>${line(told.name)}</bdi> <span class="chip">${named("releases.phase", told.verdict)}</span> <span class="chip">${named("releases.label", told.label)}</span>
+    ${told.changed && html` <span class="chip bad">${t("releases.tampered")}</span>`}</h3>
+    <p>${line(told.question)}</p><p lang=${here in told.summary ? here : "en"}>${line(told.summary[here] ?? told.summary.en ?? "")}</p>
+    <p><span class="soft">${clock(told.written)}</span> ${Object.entries(told.reports).map(([name, address]) => html`<a key=${name} href=${address} hreflang=${name} target="_blank" rel="noopener">${t("releases.report")} (${LANGUAGES[name] ?? name})</a> `)}</p></article>`;
 }
 
 function Release({ told }) {
-  if (told.why) return html`<section class="panel"><h2><bdi>${line(told.folder)}</bdi></h2><p class="bad" lang="en">${told.why}</p></section>`;
+  if (!told.readable) return html`<section class="panel"><h2><bdi>${line(told.name)}</bdi></h2><p class="bad" lang="en">${told.why}</p></section>`;
   const { plan, analysisRun: analysis } = told, settings = (values) => Object.entries(values).map(([name, value]) => html`<code key=${name}>${line(name)} = ${line(JSON.stringify(value))} </code>`);
   const row = (name, value) => html`<dt>${t(`releases.${name}`)}</dt><dd>${value}</dd>`;
   return html`<section class="panel"><h2><bdi>${line(plan.name)}</bdi> <span class="chip">${named("releases.phase", told.phase)}</span></h2>
@@ -46,9 +51,9 @@ function Release({ told }) {
 }
 
 function Acts({ told }) {
-  const { plan, approvals, phase } = told, needed = plan.approvals.needed, lacking = Math.max(0, needed - approvals.length);
+  const { plan, approvals, phase } = told, needed = plan.approvals.needed, { lacking } = told;
   const unsure = told.pauseConditions[0]?.reason === "InconclusiveAnalysisRun";
-  const send = (action) => (values) => post("admin/releases", { action, name: plan.name, reason: values.reason, ...(values.despite === "yes" ? { despite_inconclusive: true } : {}) });
+  const send = (action) => (values) => post("admin/releases", { action, name: told.name, reason: values.reason, ...(values.despite === "yes" ? { despite_inconclusive: true } : {}) });
   const despite = { name: "despite", label: t("act.approve_release.despite"), kind: "choice", value: "no", options: [["no", t("act.approve_release.no")], ["yes", t("act.approve_release.yes")]] };
   if (phase === "Degraded") return null;
   return html`<${ForActors}>

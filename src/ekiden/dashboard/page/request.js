@@ -20,7 +20,7 @@ const AGAIN = 2_000;
 export function View({ rest, query }) {
   const id = rest.join("/"), [goesOn, setGoesOn] = useState(true), [chosen, choose] = useState(0);
   const asked = useAsked(id ? "request" : null, { id, run: query.run }, { every: goesOn ? AGAIN : null });
-  const stories = asked.value?.answers ?? [];
+  const stories = asked.value?.stories ?? [];
   const open = !asked.value ? !asked.fault : stories.some((story) => story.explanation.status === "in_flight");
   useEffect(() => setGoesOn(open), [open]);
   useEffect(() => choose(0), [id]);

@@ -19,7 +19,7 @@ export function View({ query }) {
   const change = (changed) => go("requests", { ...address, ...changed });
   const last = Number(query.last) || null;
   const asked = useAsked("requests", {
-    by, run: query.run, tenant: query.tenant, to: query.to, limit: 100,
+    by: by === "tenant" && !query.tenant ? "latest" : by, run: query.run, tenant: query.tenant, to: query.to, limit: 100,
     from: query.from ?? (last && now ? Math.max(0, Math.floor((now - last) / 5) * 5) : null),
   });
   const told = asked.value, tenants = Object.keys(told?.tenants ?? {});

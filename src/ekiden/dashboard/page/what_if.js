@@ -37,12 +37,15 @@ export function WhatIf({ run, id }) {
 }
 
 function Result({ told }) {
+  const own = (followed, name) => html`<tr key=${name} class="own"><th scope="row" class="words">${t(`what_if.own.${name}`)}</th>
+    ${["recorded", "same", "other"].map((side) => html`<td key=${side}>${seconds(followed[side]?.[name])}</td>`)}
+    <td>${followed.same?.[name] && followed.other?.[name] ? change(followed.other[name] / followed.same[name] - 1) : ""}</td></tr>`;
   const row = (name, write) => html`<tr key=${name}><th scope="row" class="words">${t(`what_if.figure.${name}`)}</th>
     ${["recorded", "same", "other"].map((side) => html`<td key=${side}>${write(told[side][name])}</td>`)}
     <td>${told.same[name] ? change(told.other[name] / told.same[name] - 1) : ""}</td></tr>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${t("what_if.title")}><table>
     <thead><tr><th></th><th scope="col">${t("what_if.recorded")}</th><th scope="col"><${Help} of="what_if_same">${t("what_if.same")}<//></th><th scope="col">${t("what_if.other")}</th>
       <th scope="col"><${Help} of="what_if_change">${t("what_if.change")}<//></th></tr></thead>
-    <tbody>${FIGURES.map((name) => row(name, seconds))}${COUNTS.map((name) => row(name, count))}</tbody></table></div>
-    <p class="soft">${t("what_if.error", { error: share(told.error), step: share(told.step_error) })}${told.unknown_lengths > 0 && ` ${t("what_if.unknown", { n: count(told.unknown_lengths) })}`}</p>`;
+    <tbody>${told.followed && ["ttft", "e2e"].map((name) => own(told.followed, name))}${FIGURES.map((name) => row(name, seconds))}${COUNTS.map((name) => row(name, count))}</tbody></table></div>
+    <p class="soft">${t("what_if.error", { error: share(told.error), step: share(told.step_error), n: count(told.requests) })}${told.unknown_lengths > 0 && ` ${t("what_if.unknown", { n: count(told.unknown_lengths) })}`}</p>`;
 }
