@@ -7,6 +7,7 @@ Playwright would leave a loop running beneath the other tests.
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ class Opened:
 Open = Callable[..., Awaitable[Opened]]
 
 
-class _Opener:
+class Opener:
     """Opens pages in contexts of their own, so that none knows what another was told; all end together."""
 
     def __init__(self, browser: Browser) -> None:
@@ -98,15 +99,22 @@ class _Opener:
         await found.page.goto(address)
         return found
 
+    async def live(self, server: Served, address: str = "", *, key: str | None = "admin", **options: Any) -> Opened:
+        """The page of a running server. With ``key`` the dialog is filled in with the key of that name."""
+        found = await self.open(f"{server.url}/{address}", lambda url: url.startswith(f"{server.url}/"), **options)
+        if key is not None:
+            await found.page.locator("dialog.key input[name=ekiden-key]").fill(server.keys[key])
+            await found.page.locator("dialog.key button[type=submit]").click()
+        return found
+
     async def close(self) -> None:
         for context in self._contexts:
             await context.close()
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def browser() -> AsyncIterator[Browser]:
-    if not (UNPACKED / "chromium").exists():
-        pytest.fail("there is no browser to test pages with: run `make setup-browser`")
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Browser]:
+    """The unpacked browser, running."""
     libraries = [str(UNPACKED / "al2023" / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
     environment: dict[str, str | float | bool] = {
         **os.environ,
@@ -122,10 +130,18 @@ async def browser() -> AsyncIterator[Browser]:
         await launched.close()
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    if not (UNPACKED / "chromium").exists():
+        pytest.fail("there is no browser to test pages with: run `make setup-browser`")
+    async with chromium() as launched:
+        yield launched
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def open_page(browser: Browser) -> AsyncIterator[Open]:
     """``await open_page(file, width=..., height=..., scheme="dark", media="print")``; closed after the test."""
-    opener = _Opener(browser)
+    opener = Opener(browser)
 
     async def opened(file: Path, **options: Any) -> Opened:
         address = file.as_uri()
@@ -149,14 +165,7 @@ async def open_live(browser: Browser) -> AsyncIterator[Open]:
     With ``key`` the dialog is filled in with the key of that name first. What is asked of another host gets no answer
     and is in ``requests``.
     """
-    opener = _Opener(browser)
+    opener = Opener(browser)
 
-    async def opened(server: Served, address: str = "", *, key: str | None = "admin", **options: Any) -> Opened:
-        found = await opener.open(f"{server.url}/{address}", lambda url: url.startswith(f"{server.url}/"), **options)
-        if key is not None:
-            await found.page.locator("dialog.key input[name=ekiden-key]").fill(server.keys[key])
-            await found.page.locator("dialog.key button[type=submit]").click()
-        return found
-
-    yield opened
+    yield opener.live
     await opener.close()

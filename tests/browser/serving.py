@@ -10,19 +10,37 @@ from typing import Any
 
 from ekiden.api.keys import new_key
 from ekiden.config import Config, LedgerConfig, LimitsConfig, SchedulerConfig, ServerConfig, controls_of
+from ekiden.dashboard.ports import PagePorts
 from ekiden.engine.async_engine import AsyncEngine
+from ekiden.evaluation.report.shelf import Shelf
 from ekiden.guard.hands import EngineHands
 from ekiden.guard.runtime import Guard
 from ekiden.guard.senses import LedgerSense
 from ekiden.guardrails.rules import Rules, load_rules
+from ekiden.release.desk import ReleaseDesk
+from ekiden.sampling.reduction import FloatMatrix
+from ekiden.sampling.sampler import Sampler
+from ekiden.state.plan import Row, RowResult
 from tests.api.real_core import RealCore, real_core
-from tests.api.scripted import MODEL
+from tests.api.scripted import END, MODEL, say
 
 STEP_SECONDS = 0.004
 """What a step of the model takes: long enough for requests to meet, short for the tests."""
 TENANTS = ("ann", "bob", "flood", "flood", "flood", "flood")
 SCOPES = {"admin": ("admin", "inference"), "second": ("admin", "inference"), "user": ("inference",)}
 """The keys, by their names."""
+
+
+class Speaking(Sampler):
+    """Chooses the bytes of a text and then the end, whatever the model found likely."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._tokens = [*say(text), END]
+
+    def sample(self, logits: FloatMatrix, rows: list[Row]) -> list[RowResult]:
+        made = [row.end - row.sampling.num_prompt_tokens for row in rows if row.sampling is not None]
+        return [RowResult((self._tokens[number % len(self._tokens)],)) for number in made]
 
 
 @dataclass(slots=True)
@@ -73,9 +91,22 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    folder: Path, *, slots: int = 4, keys: bool = True, record: bool = True, step_seconds: float = STEP_SECONDS
+    folder: Path,
+    *,
+    slots: int = 4,
+    keys: bool = True,
+    record: bool = True,
+    step_seconds: float = STEP_SECONDS,
+    order: str = "fair",
+    says: str | None = None,
+    ledger: Path | None = None,
+    releases: Path | None = None,
 ) -> AsyncIterator[Served]:
-    """A server of its own. Without ``keys`` it is open, as a loopback server is by default."""
+    """A server of its own. Without ``keys`` it is open, as a loopback server is by default.
+
+    ``says``: what the model answers to whatever it is asked. ``ledger`` and ``releases`` are the folders of recorded
+    runs and of releases.
+    """
     given, file = {}, folder / "keys.toml"
     for name, scopes in SCOPES.items():
         given[name], digest = new_key()
@@ -83,9 +114,9 @@ async def served(
             out.write(f'[[keys]]\nname = "{name}"\nhash = "{digest}"\nscopes = {list(scopes)}\n')
     config = Config(
         server=ServerConfig(api_keys_file=str(file) if keys else None, tenant_header="x-tenant"),
-        scheduler=SchedulerConfig(max_num_seqs=slots, scheduling_policy="fair"),
+        scheduler=SchedulerConfig(max_num_seqs=slots, scheduling_policy=order),
         limits=LimitsConfig(max_num_queued_reqs=200),
-        ledger=LedgerConfig(ledger=record, ledger_dir=str(folder / "ledger")),
+        ledger=LedgerConfig(ledger=record, ledger_dir=str(ledger or folder / "ledger")),
     )
     made: list[Guard] = []
     loop = asyncio.get_running_loop()
@@ -107,7 +138,19 @@ async def served(
     def take_time(step: int) -> None:
         time.sleep(step_seconds)
 
-    async with real_core(config, record=record, live=True, make_guard=make_guard, before_step=take_time) as core:
+    async with real_core(
+        config,
+        record=record,
+        live=True,
+        make_guard=make_guard,
+        make_page=lambda engine: PagePorts(
+            evaluations=lambda: Shelf(folder / "evaluations"),
+            releases=lambda: ReleaseDesk(releases or folder / "releases", engine, loop),
+        ),
+        before_step=take_time,
+    ) as core:
+        if says is not None:
+            core.runner._sampler = Speaking(says)
         server = Served(core, made[0], given)
         try:
             yield server

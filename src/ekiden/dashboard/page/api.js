@@ -26,6 +26,9 @@ export function data(name, query = {}) {
 /** The page's data: `await get("runs")`. Raises a Fault. */
 export const get = (name, query, options = {}) => asked(data(name, query), { signal: options.signal });
 
+/** What one of the server's own doors tells, such as `await told("admin/policy")`. Raises a Fault. */
+export const told = (path, query, options = {}) => asked(new URL(path, ROOT), { signal: options.signal });
+
 /** One of the server's own doors, such as `await post("admin/pause", {request_id})`. Raises a Fault. */
 export const post = (path, body, options = {}) =>
   asked(new URL(path, ROOT), {
@@ -35,18 +38,19 @@ export const post = (path, body, options = {}) =>
     signal: options.signal,
   });
 
-/** The answer itself, for a stream; raises a Fault where it is none. */
-export async function open(address, options = {}) {
+/** The answer itself, for a stream; raises a Fault where it is none. A key in `options.headers` goes before the page's
+ * own; `quiet`: a refusal of the key is only told, as the page's key may be right for all else. */
+export async function open(address, { quiet = false, ...options } = {}) {
   let answer;
   try {
     answer = await fetch(new URL(address, ROOT), {
-      ...options, headers: { ...options.headers, ...headers() }, cache: "no-store", credentials: "omit", redirect: "error",
+      ...options, headers: { ...headers(), ...options.headers }, cache: "no-store", credentials: "omit", redirect: "error",
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Fault(t("fault.no_answer"));
   }
-  if (!answer.ok) throw await fault(answer);
+  if (!answer.ok) throw await fault(answer, quiet);
   return answer;
 }
 
@@ -60,7 +64,7 @@ async function asked(address, options) {
   }
 }
 
-async function fault(answer) {
+async function fault(answer, quiet) {
   let told = {};
   try {
     told = (await answer.json()).error ?? {};
@@ -68,6 +72,7 @@ async function fault(answer) {
     // no words with it
   }
   const message = told.message ?? t(`fault.${answer.status >= 500 ? "server" : "client"}`, { status: answer.status });
-  if (answer.status === 401 || (answer.status === 403 && told.code === "insufficient_scope")) refused(answer.status, message);
+  const key = answer.status === 401 || (answer.status === 403 && told.code === "insufficient_scope");
+  if (key && !quiet) refused(answer.status, message);
   return new Fault(message, { status: answer.status, code: told.code ?? null, retryAfter: answer.headers.get("retry-after") });
 }

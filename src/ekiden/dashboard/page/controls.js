@@ -5,6 +5,7 @@ import { html, useEffect, useState, useStore } from "./lib.js";
 import { connection, stale, useNow } from "./connection.js";
 import { Help } from "./help.js";
 import { t } from "./i18n.js";
+import { ControlAct, DrainActs } from "./acts_of.js";
 import { Changes, Configured, SetControls, sorted } from "./controls_panel.js";
 
 export function View() {
@@ -12,10 +13,12 @@ export function View() {
   useNow();
   if (!frame?.controls) return html`<h1>${t("controls.title")}</h1>`;
   const { set, configured } = sorted(frame.controls);
+  const act = (one) => html`<${ControlAct} name=${one.name} />`, draining = frame.controls.some((one) => one.name === "draining" && one.value === "on");
   return html`<h1><${Help} of="controls">${t("controls.title")}<//></h1>
+    <${DrainActs} draining=${draining} />
     <div class=${stale() ? "old" : ""}>
-      <section aria-labelledby="set-title"><h2 id="set-title">${t("controls.set")}</h2><${SetControls} controls=${set} /></section>
-      <section aria-labelledby="configured-title"><h2 id="configured-title">${t("controls.from_configuration")}</h2><${Configured} controls=${configured} /></section>
+      <section aria-labelledby="set-title"><h2 id="set-title">${t("controls.set")}</h2><${SetControls} controls=${set} act=${act} /></section>
+      <section aria-labelledby="configured-title"><h2 id="configured-title">${t("controls.from_configuration")}</h2><${Configured} controls=${configured} act=${act} /></section>
     </div>
     <${History} run=${frame.run_id} epoch=${frame.epoch} />`;
 }

@@ -5,6 +5,7 @@ import { connection, stale, useNow } from "./connection.js";
 import { Help } from "./help.js";
 import { named, t } from "./i18n.js";
 import { clock, line } from "./format.js";
+import { Approvals, GuardActs, RuleActs } from "./acts_of.js";
 import { GuardLine, Rule, signalText, signalValue } from "./guard_panel.js";
 
 export function View() {
@@ -15,9 +16,10 @@ export function View() {
   return html`<h1><${Help} of="guard">${t("guard.title")}<//></h1>
     <div class=${stale() ? "old" : ""}>
       <${GuardLine} guard=${guard} />
+      ${guard && html`<${GuardActs} paused=${guard.paused !== null} /><${Approvals} />`}
       ${guard && html`<p class="soft">${t("guard.pages", { channels: guard.pages.channels.length ? guard.pages.channels.join(t("unit.comma")) : t("unit.none"), sent: guard.pages.sent, given_up: guard.pages.given_up })}</p>`}
       ${guard?.rules.length > 0 && html`<section aria-labelledby="rules-title"><h2 id="rules-title">${t("guard.rules")}</h2>
-        <ul class="rules">${guard.rules.map((rule) => html`<${Rule} key=${rule.rule} rule=${rule} signal=${signals.find((each) => each.name === rule.signal)} />`)}</ul></section>`}
+        <ul class="rules">${guard.rules.map((rule) => html`<${Rule} key=${rule.rule} rule=${rule} signal=${signals.find((each) => each.name === rule.signal)}><${RuleActs} rule=${rule} /><//>`)}</ul></section>`}
       ${guard && html`<${Decisions} decisions=${guard.decisions} />`}
       <${Signals} signals=${signals} />
     </div>`;

@@ -1,6 +1,7 @@
 // The page's frame: header, navigation, state of the connection, and the view that the address names. An error in a view
 // is told in its place; the others go on.
 
+import { ActDialog } from "./acts.js";
 import { config, configure } from "./config.js";
 import { classes, html, render, useEffect, useErrorBoundary, useRef, useState, useStore } from "./lib.js";
 import { LANGUAGES, has, language, preferred, speak, t } from "./i18n.js";
@@ -80,7 +81,7 @@ function Page() {
     <main id="main" ref=${main} tabindex="-1" class=${classes("view", `view-${address.name in VIEWS ? address.name : "missing"}`)}>
       <${Shown} key=${address.name} address=${address} />
     </main>
-    <${KeyDialog} />`;
+    <${KeyDialog} /><${ActDialog} />`;
 }
 
 const place = document.getElementById("page");

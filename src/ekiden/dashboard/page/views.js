@@ -5,7 +5,12 @@ export const VIEWS = {
   live: () => import("./live.js"),
   guard: () => import("./guard.js"),
   controls: () => import("./controls.js"),
+  request: () => import("./request.js"),
+  requests: () => import("./requests.js"),
+  compare: () => import("./compare.js"),
+  releases: () => import("./releases.js"),
+  try: () => import("./try.js"),
 };
 
 /** Those of the navigation, in order. */
-export const SHOWN = ["live", "guard", "controls"];
+export const SHOWN = ["live", "requests", "compare", "guard", "controls", "releases", "try"];
