@@ -72,7 +72,7 @@ function made(place, latest, setAt, lines, band, values) {
   const options = {
     ...size(place),
     legend: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [8, 18, 0, 0],
     cursor: {
       sync: { key: "page" }, y: false, points: { size: 6 },
       drag: { x: Boolean(latest.current.onPeriod), y: false, setScale: false },

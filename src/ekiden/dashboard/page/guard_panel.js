@@ -15,7 +15,8 @@ export function signalValue(value, unit) {
   if (value === null || value === undefined) return NONE;
   if (unit === "s") return seconds(value);
   if (unit === "share") return share(value);
-  return has(`units.${unit}`) ? t(`units.${unit}`, { n: number(value) }) : `${number(value)} ${unit}`;
+  const written = unit.startsWith("share of") ? share(value) : number(value);
+  return has(`units.${unit}`) ? t(`units.${unit}`, { n: written }) : `${written} ${unit}`;
 }
 
 /** The rungs that are in force, or would be if the guard acted. */
