@@ -41,5 +41,5 @@ function Copy() {
   const [done, setDone] = useState(false);
   if (!navigator.clipboard) return null; // not over plain HTTP from elsewhere; the address bar has it too
   const copy = () => setTimeout(() => navigator.clipboard.writeText(location.href).then(() => setDone(true), () => {}), 450);
-  return html`<button type="button" onClick=${copy}>${t(done ? "bar.copied" : "bar.copy")}</button>`;
+  return html`<button type="button" onClick=${copy} title=${t("bar.copy")} aria-label=${t("bar.copy")}>${done ? "✓" : "⧉"}</button><span class="unseen" role="status">${done ? t("bar.copied") : ""}</span>`;
 }
