@@ -28,7 +28,7 @@ export function View({ query }) {
     const id = new FormData(event.target).get("id").trim();
     if (id) go(["request", id]);
   };
-  return html`<h1>${t("requests.title")}</h1>
+  return html`<div><h1>${t("requests.title")}</h1>
     <form class="row" role="search" onSubmit=${find}><label>${t("requests.find")}<input name="id" autocomplete="off" spellcheck=${false} required /></label><button type="submit">${t("requests.open")}</button></form>
     <div class="row" role="group" aria-label=${t("requests.which")}>
       <span class="tabs">${BY.map((each) => html`<button key=${each} type="button" aria-pressed=${each === by} onClick=${() => change({ by: each })}>${t(`requests.by.${each}`)}</button>`)}</span>
@@ -41,7 +41,7 @@ export function View({ query }) {
       <button type="button" onClick=${asked.reload}>${t("requests.reload")}</button>
     </div>
     <${Asking} asked=${asked} />
-    ${told && html`<${Lines} told=${told} />`}`;
+    ${told && html`<${Lines} told=${told} />`}</div>`;
 }
 
 function Lines({ told }) {
