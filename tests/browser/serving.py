@@ -97,6 +97,7 @@ async def served(
     keys: bool = True,
     record: bool = True,
     step_seconds: float = STEP_SECONDS,
+    num_blocks: int = 512,
     order: str = "fair",
     says: str | None = None,
     ledger: Path | None = None,
@@ -104,8 +105,8 @@ async def served(
 ) -> AsyncIterator[Served]:
     """A server of its own. Without ``keys`` it is open, as a loopback server is by default.
 
-    ``says``: what the model answers to whatever it is asked. ``ledger`` and ``releases`` are the folders of recorded
-    runs and of releases.
+    ``num_blocks``: of the KV pool, 16 tokens each. ``says``: what the model answers to whatever it is asked. ``ledger``
+    and ``releases`` are the folders of recorded runs and of releases.
     """
     given, file = {}, folder / "keys.toml"
     for name, scopes in SCOPES.items():
@@ -147,6 +148,7 @@ async def served(
             evaluations=lambda: Shelf(folder / "evaluations"),
             releases=lambda: ReleaseDesk(releases or folder / "releases", engine, loop),
         ),
+        num_blocks=num_blocks,
         before_step=take_time,
     ) as core:
         if says is not None:

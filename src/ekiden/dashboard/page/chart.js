@@ -3,7 +3,7 @@
 // A line differs from the others by its dashes too. What a canvas shows is also said: its name tells the newest values,
 // and `Figures` (below) has all of them as a table. Charts on one view share the cursor.
 
-import { html, useEffect, useRef, useState, useStore } from "./lib.js";
+import { classes, html, useEffect, useRef, useState, useStore } from "./lib.js";
 import { Help } from "./help.js";
 import { NONE, moment } from "./format.js";
 import { language, t } from "./i18n.js";
@@ -18,18 +18,19 @@ export const newest = (values) => values.findLast((value) => value !== null && v
 /**
  * A chart with its title and legend.
  *
- * `times`: seconds of the run; `lines`: `[{name, values, colour, dash, fill}]`, values as long as `times` with null where
+ * `times`: seconds of the run; `lines`: `[{name, values, colour, dash, fill, dots}]`, values as long as `times` with null where
  * nothing is known; `band`: the numbers of the two lines between which it is filled; `range`: `[from, to]` of the axis;
  * `write`: how a value reads; `top`: the axis' end, where that is known; `help`: the name of the words that explain it;
- * `onPeriod(from, to)`: the viewer drew over a part.
+ * `wide`: it may have the room of two; `onPeriod(from, to)`: the viewer drew over a part.
  */
-export function Chart({ title, help, times, lines, band, range, write, top, onPeriod }) {
+export function Chart({ title, help, times, lines, band, range, write, top, wide, onPeriod }) {
   const place = useRef(), drawn = useRef(null), latest = useRef();
   const [at, setAt] = useState(null);
   const spoken = useStore(language), painted = useStore(colours);
   latest.current = { range, write, top, onPeriod, lines };
   const shape = `${spoken} ${lines.map((line) => `${line.name}/${line.colour}`).join()}`;
   useEffect(() => {
+    if (!window.uPlot) return undefined; // it did not load: the figures of the legend and the table are still there
     const chart = made(place.current, latest, setAt, lines, band, [times, ...lines.map((line) => line.values)]);
     drawn.current = chart;
     const watcher = new ResizeObserver(() => chart.setSize(size(place.current)));
@@ -45,7 +46,7 @@ export function Chart({ title, help, times, lines, band, range, write, top, onPe
   }, [times, lines, range[0], range[1]]);
   const shown = (line) => (at === null ? newest(line.values) : line.values[at] ?? null);
   const said = lines.map((line) => `${line.name} ${write(newest(line.values))}`).join(t("unit.comma"));
-  return html`<figure class="chart">
+  return html`<figure class=${classes("chart", wide && "wide")}>
     <figcaption><${Help} of=${help}>${title}<//>
       <ul class="legend">${lines.map((line, index) => html`<li key=${line.name}>
         <${Mark} colour=${line.colour} dash=${DASHES[line.dash ?? index % DASHES.length]} /> ${line.name} <b>${write(shown(line))}</b></li>`)}
@@ -71,7 +72,7 @@ function made(place, latest, setAt, lines, band, values) {
   const options = {
     ...size(place),
     legend: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [8, 18, 0, 0],
     cursor: {
       sync: { key: "page" }, y: false, points: { size: 6 },
       drag: { x: Boolean(latest.current.onPeriod), y: false, setScale: false },
@@ -87,8 +88,8 @@ function made(place, latest, setAt, lines, band, values) {
     series: [
       {},
       ...lines.map((line, index) => ({
-        stroke: () => colour(line.colour), width: 2, dash: DASHES[line.dash ?? index % DASHES.length], points: { show: false },
-        fill: line.fill ? () => faded(colour(line.colour)) : undefined, spanGaps: false,
+        stroke: () => colour(line.colour), width: 2, dash: DASHES[line.dash ?? index % DASHES.length], points: line.dots ? { show: true, size: 4, width: 1 } : { show: false },
+        fill: line.fill ? () => faded(colour(line.colour)) : undefined, spanGaps: Boolean(line.dots),
       })),
     ],
     bands: band ? [{ series: [band[0] + 1, band[1] + 1], fill: () => faded(colour(lines[band[0]].colour)) }] : [],
@@ -106,7 +107,7 @@ export function Figures({ title, times, columns, most = 60 }) {
   const rows = open ? times.map((_, index) => index).filter((index) => (times.length - 1 - index) % step === 0).reverse() : [];
   return html`<details class="figures" onToggle=${(event) => setOpen(event.target.open)}>
     <summary>${title}</summary>
-    <div class="scroll" tabindex="0" role="region" aria-label=${title}><table>
+    <div class="scroll" tabindex="0" role="group" aria-label=${title}><table>
       <thead><tr><th scope="col">${t("chart.time")}</th>${columns.map((column) => html`<th scope="col">${column.name}</th>`)}</tr></thead>
       <tbody>${rows.map((index) => html`<tr key=${times[index]}><th scope="row">${moment(times[index], 1)}</th>
         ${columns.map((column) => html`<td>${column.write(column.values[index])}</td>`)}</tr>`)}</tbody>

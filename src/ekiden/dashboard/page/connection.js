@@ -76,7 +76,7 @@ export function ConnectionLine() {
   const state = standing(), passed = age();
   const when = now.frame && stale() && t("state.as_of", { ago: seconds(Math.floor(passed)), clock: clock(now.frame.as_of) });
   const left = now.phase === "waiting" && now.retryAt && Math.max(0, Math.ceil((now.retryAt - performance.now()) / 1000));
-  return html`<div class=${classes("connection", `is-${state}`)}>
+  return html`<div class=${classes("connection", `is-${state}`)} role="region" aria-label=${t("state.label")}>
     <span class="sign" aria-hidden="true"></span>
     <strong>${t(`state.${state}.name`)}</strong>
     ${when && html` <span>${when}</span>`}

@@ -8,8 +8,8 @@ import { href } from "./router.js";
 
 /** Those that a person or the guard set, and those of the configuration. */
 export function sorted(controls) {
-  const set = controls.filter((one) => one.set_by !== "configuration");
-  return { set, configured: controls.filter((one) => one.set_by === "configuration") };
+  const rules = controls.filter((one) => one.name !== "guard"); // that one says what the guard does; its own view has it
+  return { set: rules.filter((one) => one.set_by !== "configuration"), configured: rules.filter((one) => one.set_by === "configuration") };
 }
 
 /** A control's name, with what it does where the page has words for it. */
@@ -43,9 +43,10 @@ export function ControlsPanel({ frame }) {
   </section>`;
 }
 
-/** Changes in time: what was set, by whom and why. `started`: Unix time of the run's beginning. */
-export function Changes({ changes, started, caption }) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}><table><thead><tr><th scope="col" class="words">${t("col.when")}</th><th scope="col" class="words">${t("col.control")}</th><th scope="col" class="words">${t("col.before")}</th><th scope="col" class="words">${t("col.after")}</th><th scope="col" class="words">${t("col.who")}</th><th scope="col" class="words">${t("col.why")}</th></tr></thead>
-    <tbody>${changes.map((one, index) => html`<tr key=${`${one.at}${one.name}${index}`}><td class="words">${moment(one.at, 1)} <span class="soft">${clock(started + one.at)}</span></td><td class="words"><code>${line(one.name)}</code></td>
-      <td class="words">${line(one.old ?? "–")}</td><td class="words"><b>${line(one.value)}</b></td><td class="words">${named("set_by", one.set_by)} ${line(one.who)}</td><td class="words">${line(one.why)}</td></tr>`)}</tbody></table></div>`;
+/** Changes in time: what was set, by whom and why. `started`: Unix time of the run's beginning; `short`: without
+ * the name and the value before. */
+export function Changes({ changes, started, caption, short }) {
+  return html`<div class="scroll" tabindex="0" role="group" aria-label=${caption}><table><thead><tr><th scope="col" class="words">${t("col.when")}</th>${!short && html`<th scope="col" class="words">${t("col.control")}</th><th scope="col" class="words">${t("col.before")}</th>`}<th scope="col" class="words">${t("col.after")}</th><th scope="col" class="words">${t("col.who")}</th><th scope="col" class="words">${t("col.why")}</th></tr></thead>
+    <tbody>${changes.map((one, index) => html`<tr key=${`${one.at}${one.name}${index}`}><td class="words">${moment(one.at, 1)} <span class="soft">${clock(started + one.at)}</span></td>${!short && html`<td class="words"><code>${line(one.name)}</code></td><td class="words">${line(one.old ?? "–")}</td>`}
+      <td class="words"><b>${line(one.value)}</b></td><td class="words">${named("set_by", one.set_by)} ${line(one.who)}</td><td class="words">${line(one.why)}</td></tr>`)}</tbody></table></div>`;
 }

@@ -31,10 +31,10 @@ export function Curves({ points, range, onPeriod }) {
     { key: "tokens", write: number, lines: [line("output", c.output, "c0", { fill: true }), line("prompt", c.prompt, "c1")] },
     { key: "requests", write: count, lines: [line("running", c.running, "c2"), line("waiting", c.waiting, "c1")] },
     { key: "kv", write: share, top: 1, lines: [line("used", c.kv, "c0", { fill: true })] },
-    { key: "ttft", write: seconds, dots: true, lines: [line("p50", c.ttft50, "c0"), line("p95", c.ttft95, "c1")] },
+    { key: "ttft", write: seconds, lines: [line("p50", c.ttft50, "c0", { dots: true }), line("p95", c.ttft95, "c1", { dots: true })] },
     { key: "itl", write: seconds, lines: [line("p50", c.itl50, "c0"), line("p99", c.itl99, "c1")] },
     { key: "step", write: seconds, band: [2, 1], lines: [line("measured", c.step, "c0"), line("predicted50", c.low, "c1"), line("predicted90", c.high, "c1", { dash: 2 })] },
-    { key: "tenants", write: number, lines: c.tenants.map(({ name, values }) => ({ name: brief(name, 18), values, colour: tenantColour(name) })) },
+    { key: "tenants", wide: true, write: number, lines: c.tenants.map(({ name, values }) => ({ name: brief(name, 18), values, colour: tenantColour(name) })) },
   ];
   return html`<div class="charts">${charts.filter(({ lines }) => lines.length).map(({ key, ...chart }) => html`<${Chart} key=${key} help=${`curve_${key}`} title=${t(`curves.${key}`)} ...${same} ...${chart} />`)}</div>
     <${Figures} title=${t("curves.table")} times=${c.t} columns=${charts.flatMap((chart) => chart.lines.map((each) => ({ name: `${t(`curves.${chart.key}`)}: ${each.name}`, values: each.values, write: chart.write })))} />`;

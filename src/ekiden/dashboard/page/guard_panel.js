@@ -1,6 +1,7 @@
 // What the guard sees and holds: its rules with their signals, thresholds and ladders.
 
-import { classes, html } from "./lib.js";
+import { config } from "./config.js";
+import { classes, html, useStore } from "./lib.js";
 import { Help } from "./help.js";
 import { has, named, t } from "./i18n.js";
 import { NONE, line, number, seconds, share } from "./format.js";
@@ -14,16 +15,24 @@ export function signalValue(value, unit) {
   if (value === null || value === undefined) return NONE;
   if (unit === "s") return seconds(value);
   if (unit === "share") return share(value);
-  return has(`units.${unit}`) ? t(`units.${unit}`, { n: number(value) }) : `${number(value)} ${unit}`;
+  const written = unit.startsWith("share of") ? share(value) : number(value);
+  return has(`units.${unit}`) ? t(`units.${unit}`, { n: written }) : `${written} ${unit}`;
+}
+
+/** The rungs that are in force, or would be if the guard acted. */
+function raised({ mode, rules }) {
+  const told = rules.filter((rule) => rule.rung > 0).map((rule) => `${line(rule.rule)} (${rule.in_force.map((action) => action.replaceAll("_", " ")).join(t("unit.comma"))})`);
+  return told.length ? t(mode === "watch" ? "guard.would_be" : "guard.are", { rules: told.join(t("unit.comma")) }) : "";
 }
 
 /** One line: whether the guard acts, and what is in force. */
 export function GuardLine({ guard }) {
-  if (!guard) return html`<p class="soft">${t("guard.absent")}</p>`;
+  const there = useStore(config)?.guard;
+  if (!guard) return html`<p class="soft">${t(there && there !== "off" ? "guard.unheard" : "guard.absent")}</p>`;
   return html`<p><span class=${classes("chip", guard.state === "failing" ? "bad" : guard.state === "paused" ? "open" : "")}>${named("guard_mode", guard.mode)}</span>
     ${guard.state !== "ok" && guard.state !== "off" && html` <span class="chip open">${named("guard_state", guard.state)}</span>`}
     ${guard.failure && html` <span class="bad">${line(guard.failure)}</span>`}
-    ${" "}${guard.paused ? t("guard.paused_by", { who: line(guard.paused.who), why: line(guard.paused.why) }) : guard.in_force ? line(guard.in_force) : t("guard.nothing")}</p>`;
+    ${" "}${guard.paused ? t("guard.paused_by", { who: line(guard.paused.who), why: line(guard.paused.why) }) : raised(guard) || t("guard.nothing")}</p>`;
 }
 
 /** Where a value stands between nothing and its threshold; the mark is the threshold. */
@@ -60,6 +69,17 @@ export function Rule({ rule, signal, children }) {
   </li>`;
 }
 
+/** What the guard would have a person know at once: what is out of bounds, what was seen, and what helps. */
+export function Alerts({ frame }) {
+  const found = (frame.guard?.rules ?? []).filter((rule) => rule.rung > 0 || rule.waits_for_person);
+  if (!found.length) return null;
+  return html`<ul class="alerts" aria-label=${t("guard.alerts")}>${found.map((rule) => {
+    const signal = frame.signals.find((each) => each.name === rule.signal);
+    return html`<li key=${rule.rule}><a href=${href("guard")}><strong>${named("signal", rule.signal)}</strong></a>${t("unit.colon")}<b>${signalValue(rule.value, signal?.unit ?? "")}</b>
+      ${" "}<span lang="en">${line(rule.evidence)}</span> <span class="soft">${t(frame.guard.mode === "watch" ? "guard.advice" : "guard.does", { actions: rule.in_force.map((action) => named("action", action)).join(t("unit.semicolon")) })}</span></li>`;
+  })}</ul>`;
+}
+
 /** In the live view: what is raised in full, the others by their values. */
 export function GuardPanel({ frame }) {
   const guard = frame.guard, rules = guard?.rules ?? [], of = (rule) => frame.signals.find((each) => each.name === rule.signal);
@@ -68,7 +88,7 @@ export function GuardPanel({ frame }) {
     <h2 id="guard-title"><${Help} of="guard">${t("guard.title")}<//> <a class="more" href=${href("guard")}>${t("guard.all")}</a></h2>
     <${GuardLine} guard=${guard} />
     ${raised.length > 0 && html`<ul class="rules">${raised.map((rule) => html`<${Rule} key=${rule.rule} rule=${rule} signal=${of(rule)} />`)}</ul>`}
-    ${quiet.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-labelledby="guard-title"><table><thead><tr><th scope="col" class="words">${t("col.signal")}</th><th scope="col">${t("col.now")}</th><th scope="col">${t("col.acts_at")}</th></tr></thead>
+    ${quiet.length > 0 && html`<div class="scroll" tabindex="0" role="group" aria-labelledby="guard-title"><table><thead><tr><th scope="col" class="words">${t("col.signal")}</th><th scope="col">${t("col.now")}</th><th scope="col">${t("col.acts_at")}</th></tr></thead>
       <tbody>${quiet.map((rule) => html`<tr key=${rule.rule}><th scope="row" class="words"><${Help} text=${signalText(rule.signal, of(rule)?.formula)}>${named("signal", rule.signal)}<//></th>
         <td><${Gauge} rule=${rule} low=${of(rule)?.direction === "low"} /> ${signalValue(rule.value, of(rule)?.unit ?? "")}</td><td>${signalValue(rule.threshold, of(rule)?.unit ?? "")}</td></tr>`)}</tbody></table></div>`}
   </section>`;

@@ -6,9 +6,9 @@
 import { classes, html, useEffect, useMemo, useRef, useState, useStore } from "./lib.js";
 import { STALE, age, connection, stale, useNow } from "./connection.js";
 import { config } from "./config.js";
-import { ControlsPanel } from "./controls_panel.js";
+import { ControlsPanel, sorted } from "./controls_panel.js";
 import { Curves } from "./curves.js";
-import { GuardPanel } from "./guard_panel.js";
+import { Alerts, GuardPanel } from "./guard_panel.js";
 import { t } from "./i18n.js";
 import { barsBetween, held, pointsBetween, reach } from "./model.js";
 import { PeriodPanels, usePeriod } from "./period.js";
@@ -18,7 +18,7 @@ import { SlotChart, SlotLegend } from "./slots.js";
 import { SlotTable } from "./slot_table.js";
 import { TenantPanel } from "./tenant_panel.js";
 import { meet } from "./tenants.js";
-import { Tiles } from "./tiles.js";
+import { EngineTiles, Tiles } from "./tiles.js";
 import { Toolbar } from "./toolbar.js";
 
 export const SPANS = [10, 30, 60, 120, 300, 900];
@@ -36,6 +36,9 @@ function wish(query) {
   const span = parsed(query.span);
   return { follow: true, span: span && span > 0 ? Math.min(span, SPANS.at(-1)) : innerWidth < 700 ? 30 : 60 };
 }
+
+/** The last seconds before a moment; a run that is younger is shown from its beginning. */
+const last = (span, to) => [Math.max(0, to - span), Math.max(to, Math.min(span, 5))];
 
 /** The newest moment as the moving chart shows it: it runs from the frame before to the newest one in the time that lay
  * between them, so that it moves evenly and never beyond what is known. */
@@ -79,7 +82,7 @@ export function View({ query }) {
   meet(names);
   useEffect(() => void (shown.follow && reach(known.at - shown.span).catch(() => {})), [shown.follow, shown.span, known.run, known.since > known.at - (shown.span ?? 0)]);
 
-  const bounds = part.bounds, range = () => (shown.follow ? [edge() - shown.span, edge()] : [part.from, part.to]);
+  const bounds = part.bounds, range = () => (shown.follow ? last(shown.span, edge()) : [part.from, part.to]);
   const fixed = (from, to) => {
     const length = Math.min(Math.max(LEAST, to - from), Math.max(LEAST, bounds[1] - bounds[0]));
     const begin = Math.min(Math.max(bounds[0], from), Math.max(bounds[0], bounds[1] - length));
@@ -98,15 +101,16 @@ export function View({ query }) {
     pause: () => (shown.follow ? fixed(...range()) : part.recording && acts.follow()),
     key: (name) => ({ pause: acts.pause, first: () => fixed(bounds[0], bounds[0] + range()[1] - range()[0]), last: () => part.recording && acts.follow() })[name](),
   };
+  const began = part.started ?? (part.run === known.run ? frame?.started : null) ?? null;
   const slots = live ? frame.slots.length : part.slots ?? settings?.slots ?? 1;
-  const marks = live ? frame.controls.filter((one) => one.set_by !== "configuration").map((one) => ({ at: frame.at - one.seconds })) : part.marks;
+  const marks = live ? sorted(frame.controls).set.map((one) => ({ at: frame.at - one.seconds })) : part.marks;
   return html`<h1 class="unseen">${t("nav.live")}</h1>
-    ${!part.run && html`<p class="soft">${t("live.nothing")}</p>`}
     <div class=${classes("live", shown.follow && stale() && "old")}>
-      ${live && html`<${Tiles} frame=${frame} />`}
+      ${live && html`<${Alerts} frame=${frame} />`}
+      ${live ? html`<${Tiles} frame=${frame} />` : shown.follow && frame && html`<${EngineTiles} engine=${frame.engine} />`}
       <section class="panel chart-of-slots" aria-labelledby="slots-title">
         <div class="head"><h2 id="slots-title">${t("slots.title")}</h2>
-          <${Toolbar} shown=${shown} part=${part} range=${range} acts=${acts} by=${by} colourBy=${colourBy} spans=${SPANS} /></div>
+          <${Toolbar} shown=${shown} part=${part} began=${began} range=${range} acts=${acts} by=${by} colourBy=${colourBy} spans=${SPANS} /></div>
         ${period.fault && html`<p class="bad" role="alert">${period.fault}</p>`}
         <${SlotChart} bars=${bars} slots=${slots} range=${range} moving=${shown.follow && !stale()} now=${part.now} marks=${marks} gaps=${part.gaps} by=${by}
           run=${part.run} onPeriod=${acts.period} onPan=${acts.pan} onZoom=${acts.zoom} onKey=${acts.key} />
@@ -114,17 +118,18 @@ export function View({ query }) {
         ${!part.whole && html`<p class="open">${t("live.cut")}</p>`}
         <${SlotTable} slots=${live ? frame.slots : null} bars=${bars} now=${part.now} run=${part.run} />
       </section>
-      <${Curves} points=${points} range=${shown.follow ? [part.to - shown.span, part.to] : [part.from, part.to]} onPeriod=${acts.period} />
-      ${live && html`<div class="panels"><${QueuePanel} frame=${frame} /><${TenantPanel} frame=${frame} /><${GuardPanel} frame=${frame} /><${ControlsPanel} frame=${frame} /></div>`}
-      ${!shown.follow && period.found && html`<${PeriodPanels} period=${period.found} />`}
+      ${live && html`<div class="panels"><${QueuePanel} frame=${frame} /><${TenantPanel} frame=${frame} /></div>`}
+      <${Curves} points=${points} range=${[part.from, part.to]} onPeriod=${acts.period} />
+      ${live && html`<div class="panels"><${GuardPanel} frame=${frame} /><${ControlsPanel} frame=${frame} /></div>`}
+      ${!shown.follow && period.found && html`<${PeriodPanels} period=${period.found} late=${period.late} />`}
     </div>`;
 }
 
 /** The newest part of the run that is being written. */
 function followed({ span }, known) {
-  const to = known.at, from = to - span;
+  const [from, to] = last(span, known.at);
   return {
-    key: `${known.changed} ${span}`, run: known.run, from, to, now: to, bounds: [0, to], recording: true, slots: null, whole: true,
+    key: `${known.changed} ${span}`, run: known.run, from, to, now: to, bounds: [0, to], recording: true, slots: null, whole: true, started: null,
     bars: barsBetween(from - 3, to), points: pointsBetween(from - 3, to), gaps: [], marks: [],
   };
 }

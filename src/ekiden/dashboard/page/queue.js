@@ -9,7 +9,7 @@ import { tenantColour } from "./tenants.js";
 
 /** A link to a request's view. */
 export function RequestLink({ id, run }) {
-  return html`<a href=${href(["request", id], { run })} title=${line(id)}>${brief(id, 22)}</a>`;
+  return html`<a href=${href(["request", id], { run })} title=${line(id)} class="id">${brief(id, 16)}</a>`;
 }
 
 /** A tenant's name with its colour. */
@@ -29,7 +29,7 @@ export function QueuePanel({ frame }) {
   return html`<section class="panel queue" aria-labelledby="queue-title">
     <h2 id="queue-title"><${Help} of="queue">${t("queue.title")}<//> <span class="soft">${count(queue.waiting)}</span></h2>
     ${causes.length > 0 && html`<ul class="causes">${causes.map(([cause, of]) => html`<li key=${cause}><${Share} of=${of} most=${most} /> <b>${count(of)}</b> ${named("cause", cause)}</li>`)}</ul>`}
-    ${queue.first.length > 0 ? html`<div class="scroll" tabindex="0" role="region" aria-labelledby="queue-title"><table>
+    ${queue.first.length > 0 ? html`<div class="scroll" tabindex="0" role="group" aria-labelledby="queue-title"><table>
       <thead><tr><th scope="col" class="words">${t("col.request")}</th><th scope="col" class="words">${t("col.tenant")}</th><th scope="col">${t("col.prompt")}</th><th scope="col">${t("col.waited")}</th><th scope="col" class="words">${t("col.waits_for")}</th></tr></thead>
       <tbody>${queue.first.map((one) => html`<tr key=${one.request_id}>
         <th scope="row" class="words"><${RequestLink} id=${one.request_id} run=${frame.run_id} /></th>

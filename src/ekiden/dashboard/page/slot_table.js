@@ -26,5 +26,5 @@ export function SlotTable({ slots, bars, now, run }) {
 function Fold({ title, rows }) {
   const [open, setOpen] = useState(false);
   return html`<details onToggle=${(event) => setOpen(event.target.open)}><summary>${title}</summary>
-    ${open && html`<div class="scroll" tabindex="0" role="region" aria-label=${title}><table>${rows()}</table></div>`}</details>`;
+    ${open && html`<div class="scroll" tabindex="0" role="group" aria-label=${title}><table>${rows()}</table></div>`}</details>`;
 }

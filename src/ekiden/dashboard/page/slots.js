@@ -17,8 +17,7 @@ export function barWords(bar, now) {
   const took = {};
   for (const [phase, start, end] of bar.segments) took[phase] = (took[phase] ?? 0) + (end ?? now) - start;
   const phases = Object.entries(took).map(([phase, time]) => `${named("phase", phase)} ${seconds(time)}`).join(t("unit.comma"));
-  const end = bar.end === null ? t("slots.goes_on") : named("end", bar.state);
-  return { who: t("slots.of", { tenant: line(bar.tenant), slot: bar.slot ?? t("slots.none") }), phases, end };
+  return { who: t("slots.of", { tenant: line(bar.tenant), slot: bar.slot ?? t("slots.none") }), phases, end: named("end", bar.state) };
 }
 
 /**

@@ -15,7 +15,7 @@ export function TenantPanel({ frame }) {
   return html`<section class="panel tenants" aria-labelledby="tenants-title">
     <h2 id="tenants-title"><${Help} of="tenants">${t("tenants.title")}<//> <span class="soft">${t("tile.window", { seconds: seconds(frame.window_seconds) })}</span></h2>
     <${Fairness} frame=${frame} />
-    <div class="scroll" tabindex="0" role="region" aria-labelledby="tenants-title"><table>
+    <div class="scroll" tabindex="0" role="group" aria-labelledby="tenants-title"><table>
       <thead><tr><th scope="col" class="words">${t("col.tenant")}</th><th scope="col">${t("col.share")}</th><th scope="col">${t("col.output")}</th><th scope="col">${t("col.prompt")}</th><th scope="col">${t("col.running")}</th><th scope="col">${t("col.waiting")}</th><th scope="col">${t("col.away")}</th><th scope="col">${t("col.ended")}</th><th scope="col">${t("col.refused")}</th><th scope="col"><${Help} of="weight">${t("col.weight")}<//></th></tr></thead>
       <tbody>${rows.map((one) => html`<tr key=${one.tenant}><th scope="row" class="words">${one === frame.other_tenants ? brief(one.tenant) : html`<${TenantName} name=${one.tenant} />`}</th>
         <td><${Share} of=${got(one)} most=${most} /> ${share(total ? got(one) / total : 0)}</td><td>${count(one.output_tokens)}</td><td>${count(one.prompt_tokens)}</td>

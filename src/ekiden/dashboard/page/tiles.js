@@ -16,6 +16,17 @@ function Spread({ help, title, spread }) {
     ${spread.count ? t("tile.tail", { p95: seconds(spread.p95), p99: seconds(spread.p99) }) : t("tile.nothing", { seconds: NONE })}<//>`;
 }
 
+/** What the engine publishes of itself, where no ledger tells more. */
+export function EngineTiles({ engine }) {
+  return html`<dl class="tiles">
+    <${Tile} help="running" title=${t("tile.running")} value=${count(engine.running)}>${t("tile.aside", { paused: count(engine.paused), preempted: count(engine.preempted) })}<//>
+    <${Tile} help="waiting" title=${t("tile.waiting")} value=${count(engine.waiting)} />
+    <${Tile} help="kv" title=${t("tile.kv")} value=${share(engine.kv_blocks_total ? engine.kv_blocks_used / engine.kv_blocks_total : null)} />
+    <${Tile} title=${t("tile.made")} value=${count(engine.generation_tokens_total)} />
+    <${Tile} title=${t("tile.restarts")} value=${count(engine.restarts)} />
+  </dl>`;
+}
+
 /** Of the newest frame. */
 export function Tiles({ frame }) {
   const { memory, pace, queue } = frame;

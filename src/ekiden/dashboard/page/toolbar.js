@@ -2,9 +2,9 @@
 
 import { html, useState } from "./lib.js";
 import { t } from "./i18n.js";
-import { moment, seconds } from "./format.js";
+import { clock, moment, seconds } from "./format.js";
 
-export function Toolbar({ shown, part, range, acts, by, colourBy, spans }) {
+export function Toolbar({ shown, part, began, range, acts, by, colourBy, spans }) {
   const [from, to] = range(), length = to - from, least = part.bounds[0], most = Math.max(least, part.bounds[1] - length);
   const place = shown.follow ? most : Math.min(from, most);
   return html`<div class="toolbar">
@@ -22,7 +22,7 @@ export function Toolbar({ shown, part, range, acts, by, colourBy, spans }) {
       aria-valuetext=${t("bar.between", { from: moment(from), to: moment(to) })}
       onInput=${(event) => acts.period(Number(event.target.value), Number(event.target.value) + length)}
       onKeyDown=${(event) => slide(event, acts, length)} /></label>
-    <span class="when">${shown.follow ? t("bar.following", { to: moment(part.to) }) : t("bar.between", { from: moment(from, 1), to: moment(to, 1) })}</span>
+    <span class="when">${shown.follow ? t("bar.following", { to: moment(part.to) }) : html`<b>${t("bar.between", { from: moment(from, 1), to: moment(to, 1) })}</b>${began !== null && html` (${clock(began + from)})`}`}</span>
     <div class="group" role="group" aria-label=${t("bar.colours")}>${["tenant", "phase"].map((name) => html`<button type="button" key=${name} aria-pressed=${by === name} onClick=${() => colourBy(name)}>${t(`bar.by_${name}`)}</button>`)}</div>
     ${!shown.follow && html`<${Copy} />`}
   </div>`;
