@@ -43,7 +43,18 @@ function Both({ told }) {
       [t("compare.tokens"), ...sides.map((side) => count(side.output_tokens))],
       ...Object.entries(told.differing).map(([name, values]) => [html`<code>${line(name)}</code>`, ...values.map((value) => line(typeof value === "string" ? value : JSON.stringify(value)))]),
     ]} />
-    <h2>${t("compare.distributions")}</h2><${Table} label=${t("compare.distributions")} head=${["", "A", "B", t("compare.difference"), t("compare.relative")]} rows=${Object.keys(a.distributions).flatMap((name) => levels(told, name))} />`;
+    <h2>${t("compare.distributions")}</h2><${Spreads} told=${told} /><${Table} label=${t("compare.distributions")} head=${["", "A", "B", t("compare.difference"), t("compare.relative")]} rows=${Object.keys(a.distributions).flatMap((name) => levels(told, name))} />`;
+}
+
+/** Each distribution of both runs on one line: from p10 to p95, with the median. The table has the figures. */
+function Spreads({ told }) {
+  const names = Object.keys(told.a.distributions).filter((name) => told.differences[name]);
+  return html`<ul class="spreads" aria-hidden="true">${names.map((name) => {
+    const sides = [told.a, told.b].map((side) => side.distributions[name].quantiles), most = Math.max(...sides.map((of) => of.p95)) || 1;
+    const x = (value) => `${((100 * value) / most).toFixed(2)}%`;
+    return html`<li key=${name}><span>${named("compare.of", name)}</span><svg width="100%" height="34">${sides.map((of, index) => html`<g key=${index} class=${`c${index}`}><rect x=${x(of.p10)} y=${index * 17 + 3} width=${x(of.p95 - of.p10)} height="11" />
+      <line x1=${x(of.p50)} x2=${x(of.p50)} y1=${index * 17} y2=${index * 17 + 17} /><text x="0" y=${index * 17 + 13}>${"AB"[index]}</text></g>`)}</svg></li>`;
+  })}</ul>`;
 }
 
 function levels({ a, b, differences, formulas }, name) {
