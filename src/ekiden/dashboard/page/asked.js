@@ -21,8 +21,8 @@ export function useAsked(name, query = {}, { every = null, ask = get } = {}) {
     const controller = new AbortController();
     setState((now) => ({ question, value: now.question === question ? now.value : null, fault: null, busy: true }));
     ask(name, query, { signal: controller.signal }).then(
-      (value) => setState({ question, value, fault: null, busy: false }),
-      (fault) => fault.name === "AbortError" || setState((now) => ({ ...now, fault, busy: false })),
+      (value) => controller.signal.aborted || setState({ question, value, fault: null, busy: false }),
+      (fault) => controller.signal.aborted || setState((now) => ({ ...now, fault, busy: false })),
     );
     return () => controller.abort();
   }, [question, turn, times]);
@@ -37,8 +37,6 @@ export function useAsked(name, query = {}, { every = null, ask = get } = {}) {
 
 /** What there is to say while there is no answer, or when a newer one could not be had. */
 export function Asking({ asked }) {
-  if (asked.fault) {
-    return html`<p class="bad" role="alert">${asked.fault.message} <button type="button" onClick=${asked.reload}>${t("asked.again")}</button></p>`;
-  }
-  return !asked.value && asked.busy ? html`<p class="soft" role="status">${t("asked.waiting")}</p>` : null;
+  return html`<div class="asking">${asked.fault && html`<p class="bad" role="alert">${asked.fault.message} <button type="button" onClick=${asked.reload}>${t("asked.again")}</button></p>`}
+    ${!asked.fault && !asked.value && asked.busy && html`<p class="soft" role="status">${t("asked.waiting")}</p>`}</div>`;
 }

@@ -1,8 +1,7 @@
 // An SVG that the server drew (the slot charts of the demo and of reports), as elements of this page. Of its text only
 // shapes, words and links to views of this page are taken: nothing in it can run, fetch or leave.
 
-import { html, useMemo } from "./lib.js";
-import { h } from "./lib.js";
+import { h, html, useMemo } from "./lib.js";
 
 const SHAPES = new Set(["svg", "g", "rect", "line", "path", "circle", "text", "tspan", "title", "a"]);
 const SHOWN = new Set([
@@ -18,6 +17,7 @@ function taken(node) {
     if (SHOWN.has(name) && !/url\(/i.test(value)) properties[name] = value;
     if (name === "href" && node.localName === "a" && value.startsWith("/#/")) properties.href = value.slice(1);
   }
+  if (node.localName === "svg" && node.querySelector("a")) properties.role = "group"; // a picture has nothing to press
   return h(node.localName, properties, ...[...node.childNodes].map(taken));
 }
 

@@ -15,11 +15,11 @@ export function View() {
   const releases = useAsked("releases", {}, { every: AGAIN }), evaluations = useAsked("evaluations"), acted = useStore(changed);
   useEffect(() => acted && releases.reload(), [acted]);
   const told = releases.value?.releases, tried = evaluations.value?.evaluations;
-  return html`<h1>${t("releases.title")}</h1><p class="soft">${t("releases.about")}</p>
+  return html`<div><h1>${t("releases.title")}</h1><p class="soft">${t("releases.about")}</p>
     <${Asking} asked=${releases} />${told?.length === 0 && html`<p>${t("releases.none")}</p>`}
     ${told?.map((each) => html`<${Release} key=${each.name} told=${each} />`)}
     <section><h2>${t("releases.evaluations")}</h2><${Asking} asked=${evaluations} />${tried?.length === 0 && html`<p>${t("releases.no_evaluations")}</p>`}
-    ${tried?.map((each) => html`<${Evaluation} key=${each.name} told=${each} />`)}</section>`;
+    ${tried?.map((each) => html`<${Evaluation} key=${each.name} told=${each} />`)}</section></div>`;
 }
 
 function Evaluation({ told }) {

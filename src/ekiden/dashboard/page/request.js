@@ -1,7 +1,7 @@
 // One request: where its time went and why, who its neighbours were, which decisions were about it and what they passed
 // over, and what other settings would have changed.
 
-import { Fragment, html, useEffect, useState, useStore } from "./lib.js";
+import { html, useEffect, useState, useStore } from "./lib.js";
 import { has, language, named, t } from "./i18n.js";
 import { clock, count, line, NONE, seconds } from "./format.js";
 import { Asking, useAsked } from "./asked.js";
@@ -10,6 +10,7 @@ import { Help } from "./help.js";
 import { config } from "./config.js";
 import { endWords, English, headline, Name, RequestLink } from "./names.js";
 import { href } from "./router.js";
+import { Meanwhile } from "./meanwhile.js";
 import { Stays } from "./stays.js";
 import { Waterfall } from "./waterfall.js";
 import { WhatIf } from "./what_if.js";
@@ -25,30 +26,27 @@ export function View({ rest, query }) {
   useEffect(() => setGoesOn(open), [open]);
   useEffect(() => choose(0), [id]);
   const story = stories[Math.min(chosen, stories.length - 1)];
-  return html`<h1>${t("request.title")} <code class="id"><bdi>${line(id)}</bdi></code></h1>
+  return html`<div><h1>${t("request.title")} <code class="id"><bdi>${line(id)}</bdi></code></h1>
     <${Asking} asked=${asked} />
     ${stories.length > 1 && html`<p class="tabs" role="group" aria-label=${t("request.answers")}>${stories.map((each, index) => html`<button key=${index} type="button"
       aria-pressed=${index === chosen} onClick=${() => choose(index)}>${line(each.explanation.request_id)}</button>`)}</p>`}
-    ${story && html`<${Story} key=${story.explanation.request_id} story=${story} />`}`;
+    ${story && html`<${Story} key=${story.explanation.request_id} story=${story} />`}</div>`;
 }
 
 function Story({ story }) {
-  const told = story.explanation, run = story.run_id, name = useName_(story);
+  const told = story.explanation, run = story.run_id, [wished, wish] = useState(null);
   return html`<p class="lead" role="status">${headline(told)}</p>
     ${told.status === "refused" && language.get() !== "en" && html`<p lang="en">${told.headline}</p>`}
     ${told.status === "in_flight" && html`<${RequestActs} id=${told.request_id} paused=${isPaused(story)} />`}
-    <section aria-labelledby=${`${name}-facts`}><h2 id=${`${name}-facts`}>${t("request.facts")}</h2><${Facts} story=${story} /></section>
-    <section aria-labelledby=${`${name}-causes`}><h2 id=${`${name}-causes`}>${t("request.causes")}</h2>
-      ${told.causes.length ? html`<${Waterfall} told=${told} run=${run} />` : html`<p class="soft">${t("request.no_causes")}</p>`}</section>
-    ${told.status !== "refused" && html`<section aria-labelledby=${`${name}-stays`}><h2 id=${`${name}-stays`}>${t("request.stays")}</h2><${Stays} story=${story} /><${Legend} /></section>`}
-    ${story.answers.length > 0 && html`<section aria-labelledby=${`${name}-asked`}><h2 id=${`${name}-asked`}>${t("request.questions")}</h2>
-      <dl class="questions">${story.answers.map((each) => html`<${Fragment} key=${each.question}><dt>${named("question", each.question)}</dt><dd><${English}>${each.words}<//></dd><//>`)}</dl></section>`}
-    <section aria-labelledby=${`${name}-decisions`}><h2 id=${`${name}-decisions`}>${t("request.decisions")}</h2><${Decisions} story=${story} /></section>
-    <section aria-labelledby=${`${name}-life`}><h2 id=${`${name}-life`}>${t("request.life")}</h2><${Life} life=${told.life} /></section>
-    <section aria-labelledby=${`${name}-what_if`}><h2 id=${`${name}-what_if`}>${t("what_if.title")}</h2><${WhatIf} run=${run} id=${told.request_id} /></section>`;
+    <section><h2>${t("request.facts")}</h2><${Facts} story=${story} /></section>
+    <section><h2>${t("request.causes")}</h2>${told.causes.length ? html`<${Waterfall} told=${told} run=${run} />` : html`<p class="soft">${t("request.no_causes")}</p>`}</section>
+    ${told.status !== "refused" && html`<section><h2>${t("request.stays")}</h2><${Meanwhile} story=${story} wish=${wish} /><${Stays} story=${story} /><${Legend} /></section>`}
+    ${story.answers.length > 0 && html`<section><h2>${t("request.questions")}</h2>
+      <dl class="questions">${story.answers.flatMap((each) => [html`<dt>${named("question", each.question)}</dt>`, html`<dd><${English}>${each.words}<//></dd>`])}</dl></section>`}
+    <section><h2>${t("request.decisions")}</h2><${Decisions} story=${story} /></section>
+    <section><h2>${t("request.life")}</h2><${Life} life=${told.life} /></section>
+    <section><h2>${t("what_if.title")}</h2><${WhatIf} run=${run} id=${told.request_id} wished=${wished} /></section>`;
 }
-
-const useName_ = (story) => `request-${story.explanation.request_id.replace(/[^\w-]/g, "")}`;
 
 /** Whether the newest thing that happened to its pauses is that there is one. */
 function isPaused({ explanation }) {
@@ -88,7 +86,7 @@ function Decisions({ story }) {
     <thead><tr><th scope="col">${t("request.turn")}</th><th scope="col">${t("request.at")}</th><th scope="col" class="words">${t("request.stage")}</th><th scope="col" class="words">${t("request.decision")}</th>
       <th scope="col" class="words">${t("request.chosen")}</th><th scope="col" class="words"><${Help} of="passed_over">${t("request.passed_over")}<//></th></tr></thead>
     <tbody>${story.decisions.map((each, index) => html`<tr key=${index}><th scope="row">${count(each.turn)}</th><td>${seconds(each.at - story.line.arrived)}</td>
-      <td class="words">${named("stage", each.stage)}</td><td class="words long"><${English}>${each.words}<//></td><td class="words">${others(each.chosen)}</td><td class="words">${others(each.passed_over)}</td></tr>`)}</tbody>
+      <td class="words stage">${named("stage", each.stage)}</td><td class="words long"><${English}>${each.words}<//></td><td class="words">${others(each.chosen)}</td><td class="words">${others(each.passed_over)}</td></tr>`)}</tbody>
   </table></div>`;
 }
 

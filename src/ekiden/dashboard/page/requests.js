@@ -1,6 +1,6 @@
 // The requests of a period: the slowest, the refused, a tenant's, the newest; or one by its id.
 
-import { html, useStore } from "./lib.js";
+import { html, useState, useStore } from "./lib.js";
 import { t } from "./i18n.js";
 import { clock, count, line, seconds } from "./format.js";
 import { Asking, useAsked } from "./asked.js";
@@ -11,15 +11,16 @@ import { go } from "./router.js";
 import { RunChoice } from "./runs.js";
 
 const BY = ["slowest", "refused", "tenant", "latest"];
-const PERIODS = [60, 300, 900, 3600];
+const PERIODS = [60, 300, 900, 3600], FEW = 25, MOST = 100;
 
 export function View({ query }) {
   const by = BY.includes(query.by) ? query.by : "slowest", now = useStore(connection).frame?.at;
+  const [limit, setLimit] = useState(FEW);
   const address = { by, run: query.run, from: query.from, to: query.to, tenant: query.tenant, last: query.last };
   const change = (changed) => go("requests", { ...address, ...changed });
   const last = Number(query.last) || null;
   const asked = useAsked("requests", {
-    by: by === "tenant" && !query.tenant ? "latest" : by, run: query.run, tenant: query.tenant, to: query.to, limit: 100,
+    by: by === "tenant" && !query.tenant ? "latest" : by, run: query.run, tenant: query.tenant, to: query.to, limit,
     from: query.from ?? (last && now ? Math.max(0, Math.floor((now - last) / 5) * 5) : null),
   });
   const told = asked.value, tenants = Object.keys(told?.tenants ?? {});
@@ -28,7 +29,7 @@ export function View({ query }) {
     const id = new FormData(event.target).get("id").trim();
     if (id) go(["request", id]);
   };
-  return html`<h1>${t("requests.title")}</h1>
+  return html`<div><h1>${t("requests.title")}</h1>
     <form class="row" role="search" onSubmit=${find}><label>${t("requests.find")}<input name="id" autocomplete="off" spellcheck=${false} required /></label><button type="submit">${t("requests.open")}</button></form>
     <div class="row" role="group" aria-label=${t("requests.which")}>
       <span class="tabs">${BY.map((each) => html`<button key=${each} type="button" aria-pressed=${each === by} onClick=${() => change({ by: each })}>${t(`requests.by.${each}`)}</button>`)}</span>
@@ -41,7 +42,8 @@ export function View({ query }) {
       <button type="button" onClick=${asked.reload}>${t("requests.reload")}</button>
     </div>
     <${Asking} asked=${asked} />
-    ${told && html`<${Lines} told=${told} />`}`;
+    ${told && html`<${Lines} told=${told} />`}
+    ${told && limit < MOST && told.matching > told.requests.length && html`<p><button type="button" onClick=${() => setLimit(MOST)}>${t("requests.more", { n: count(Math.min(MOST, told.matching)) })}</button></p>`}</div>`;
 }
 
 function Lines({ told }) {

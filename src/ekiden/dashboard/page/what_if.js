@@ -10,12 +10,20 @@ import { Help } from "./help.js";
 const FIGURES = ["ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99", "duration"], COUNTS = ["finished", "refused", "cut"];
 const NUMBERS = ["max_num_seqs", "max_num_batched_tokens", "max_concurrent_prefills", "num_blocks"];
 
-export function WhatIf({ run, id }) {
-  const known = useStore(config), [state, setState] = useState({}), running = useRef(null);
+/** `wished`: settings that another part of the view asks for; a new object is another wish. */
+export function WhatIf({ run, id, wished }) {
+  const known = useStore(config), [state, setState] = useState({}), running = useRef(null), form = useRef();
   useEffect(() => () => running.current?.abort(), []);
+  useEffect(() => {
+    if (!wished) return;
+    form.current.reset();
+    for (const [name, value] of Object.entries(wished)) form.current.elements[name].value = value;
+    form.current.requestSubmit();
+    form.current.scrollIntoView({ block: "center" });
+  }, [wished]);
   const submit = (event) => {
     event.preventDefault();
-    const given = Object.fromEntries([...new FormData(event.target)].filter(([, value]) => value !== ""));
+    const given = Object.fromEntries([...new FormData(form.current)].filter(([, value]) => value !== ""));
     if (!Object.keys(given).length) return setState({ fault: { message: t("what_if.nothing") } });
     running.current?.abort();
     const own = (running.current = new AbortController());
@@ -28,7 +36,7 @@ export function WhatIf({ run, id }) {
   const choice = (name, options) => html`<label>${t(`what_if.${name}`)}<select name=${name}><option value="">${t("what_if.as_it_was")}</option>
     ${options.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>`;
   return html`<p class="soft">${t("what_if.about")}</p>
-    <form class="row" onSubmit=${submit}>
+    <form class="row" ref=${form} onSubmit=${submit}>
       ${choice("scheduling_policy", known?.orders ?? [])}${choice("batching", known?.batching ?? [])}
       ${NUMBERS.map((name) => html`<label key=${name}>${t(`what_if.${name}`)}<input name=${name} type="number" min="1" step="1" placeholder=${t("what_if.as_it_was")} /></label>`)}
       <button type="submit" class="main" disabled=${state.busy}>${t(state.busy ? "what_if.busy" : "what_if.go")}</button>
