@@ -112,7 +112,7 @@ export function View({ query }) {
       ${frame && "signals" in frame && part.run === frame.run_id && html`<${Alerts} frame=${frame} />`}
       ${!shown.follow && html`<${PeriodTiles} points=${points} bars=${bars} slots=${slots} />`}
       ${live ? html`<${Tiles} frame=${frame} />` : shown.follow && frame && html`<${EngineTiles} engine=${frame.engine} />`}
-      <section class="panel chart-of-slots" aria-labelledby="slots-title">
+      <section class=${classes("panel chart-of-slots", shown.follow && !live && "old")} aria-labelledby="slots-title">
         <div class="head"><h2 id="slots-title">${t("slots.title")}</h2>
           <${Toolbar} shown=${shown} part=${part} began=${began} range=${range} acts=${acts} by=${by} colourBy=${colourBy} spans=${SPANS} /></div>
         ${period.fault && html`<p class="bad" role="alert">${period.fault}</p>`}
