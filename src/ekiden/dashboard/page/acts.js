@@ -59,12 +59,13 @@ function Asked({ act, close }) {
       <button type="button" onClick=${close}>${t(state.done ? "act.close" : "act.cancel")}</button></p></form>`;
 }
 
+/** What is typed is the field's own: to draw it again changes nothing. */
 function Field({ field }) {
   const { name, label, kind = "text", value = "", options = [], required = false, hint } = field;
   const given = { name, required, "aria-describedby": hint && `act-${name}` };
   const input = kind === "choice" ? html`<select ...${given}>${options.map(([each, words]) => html`<option key=${each} value=${each} selected=${each === value}>${words}</option>`)}</select>`
-    : kind === "long" ? html`<textarea ...${given} rows="5" spellcheck=${false}>${value}</textarea>`
-    : html`<input ...${given} type=${kind} step="any" value=${value} maxlength=${kind === "text" ? 500 : undefined} />`;
+    : kind === "long" ? html`<textarea ...${given} rows="5" spellcheck=${false} defaultValue=${value}></textarea>`
+    : html`<input ...${given} type=${kind} step="any" defaultValue=${value} maxlength=${kind === "text" ? 500 : undefined} />`;
   return html`<label>${label}${input}</label>${hint && html`<small id=${`act-${name}`}>${hint}</small>`}`;
 }
 
