@@ -19,6 +19,7 @@ from ekiden.backends.openvino.paged_model import CompiledPagedModel
 from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.backends.openvino.runner import CHUNK_RULES, PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
+from ekiden.backends.openvino.sizes import PassSizes, tokens_per_change
 from ekiden.config import Config, ConfigError, parse_size
 from ekiden.models.errors import ModelError
 from ekiden.models.files import replace_file
@@ -94,7 +95,9 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     tokenizer, vocab_size = description.tokenizer, description.vocab_size
     without_token = tokenizer.ids_without_token(vocab_size)
     sampler = Sampler(OpenVINOReducer(core, threads), tokenizer.eos_token_ids, without_token)
-    return OpenVINORunner(model, info, sampler, limits=tested.limits)
+    integer = weights == "int8" and not machine.lacks_integer_dot_products()
+    sizes = PassSizes(tokens_per_change(description.spec, integer_products=integer))
+    return OpenVINORunner(model, info, sampler, limits=tested.limits, sizes=sizes)
 
 
 def devices() -> list[str]:
