@@ -114,8 +114,8 @@ class PlantedRules:
 class TroubledRunner(FakeRunner):
     """The fake model, which fails where the plan has a row of a request that brings trouble, half-way through it.
 
-    It now and then loses the blocks that it is to copy. It says when a step has a number of tokens that none had before,
-    as a model does that makes kernels for them.
+    It now and then loses the blocks that it is to copy. It says when a step has a number of tokens that none had
+    before, as a model does that makes kernels for them.
     """
 
     troubles: Troubles
