@@ -243,7 +243,7 @@ class EngineCore:
         self._swap_out, self._just_paused = [], []
         turn.end = self._clock()
         if not plan.empty and output.attempts == 1:
-            self.step_time.observe(load, output.timing.total)
+            self.step_time.observe(load, output.timing.total, longer=output.new_sizes > 0)
         turn.updates = self.retirement.apply(formed, output, turn.end)
         self._refilled = turn.refilled = self.refill.admit(turn.end)
         self._totals.count_step(turn)

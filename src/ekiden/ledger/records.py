@@ -137,6 +137,8 @@ class TurnRow(NamedTuple):
     decisions: bytes
     epoch: int | None = None
     """The epoch of the controls in force; None in format 2."""
+    new_sizes: int = 0
+    """Passes of a size that the backend had not computed before, which made the step longer, once."""
 
     @property
     def end(self) -> int:

@@ -19,6 +19,7 @@ from ekiden.backends.openvino.passes import PassLimits
 from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.backends.openvino.runner import CHUNK_RULES, MAX_DRAFTS, PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
+from ekiden.backends.openvino.sizes import PassSizes, tokens_per_change
 from ekiden.backends.openvino.weights.format import WeightFormat
 from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP
 from ekiden.backends.openvino.weights.table import choose_format
@@ -102,7 +103,9 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     sampler = Sampler(OpenVINOReducer(core, threads), tokenizer.eos_token_ids, without_token)
     # With drafts there may be more logits in a step than rows, and no more than the test tried are to be in a pass.
     limits = PassLimits(tested.limits.tokens, tested.limits.logits or (most_logits if strict else None))
-    return OpenVINORunner(model, info, sampler, limits=limits)
+    integer = "activation_group" in told and not machine.lacks_integer_dot_products()
+    sizes = PassSizes(tokens_per_change(description.spec, integer_products=integer))
+    return OpenVINORunner(model, info, sampler, limits=limits, sizes=sizes)
 
 
 def devices() -> list[str]:
