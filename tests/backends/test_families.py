@@ -61,15 +61,33 @@ def test_logits_of_a_family_are_those_of_the_reference(
         assert np.abs(logits - expected[position]).max() <= TOLERANCE, f"decode at {position}"
 
 
+@pytest.mark.parametrize(("weights", "tolerance"), [("int8", 0.25), ("fp16", 0.01)])
+def test_compressed_weights_stay_close(weights: str, tolerance: float, reference_dir: Path, tmp_path: Path):
+    vectors = np.load(reference_dir / "qwen3" / "logits.npz")
+    runner = load_folder(reference_dir / "qwen3", tmp_path, weights=weights, kv_dtype="f16", kv_cache_size="8MiB")
+    logits = step(runner, [(sequence(vectors["input_ids"].tolist(), [0, 1]), 40)])[0]
+    spread = float(vectors["logits"][-1].std())
+    assert np.abs(logits - vectors["logits"][-1]).max() <= tolerance * spread
+
+
 @pytest.mark.parametrize("name", FAMILIES)
-def test_compressed_weights_stay_close(name: str, reference_dir: Path, tmp_path: Path):
-    """In each family, the rotated formats too; the tolerance is in standard deviations of the logits."""
+def test_rotated_formats_are_as_close_as_int8_in_every_family(name: str, reference_dir: Path, tmp_path: Path):
+    """By the root mean square of the logits' errors at 21 positions.
+
+    A constant range of 4 has steps up to 1.6 times as wide as those of int8: the largest of a group of 64 Gaussian
+    values is 2.6 on average.
+    """
     vectors = np.load(reference_dir / name / "logits.npz")
     token_ids, expected = vectors["input_ids"].tolist(), vectors["logits"]
-    prefixes = range(20, len(token_ids) + 1)
-    for weights, tolerance in (("fp16", 0.01), ("int8", 0.25), ("int8-rotated", 0.25), ("int8-static", 0.25)):
-        runner = load_folder(reference_dir / name, tmp_path, weights=weights, kv_cache_size="8MiB")
-        rows = [sequence(token_ids[:length], [2 * at, 2 * at + 1]) for at, length in enumerate(prefixes)]
+    lengths = range(20, len(token_ids) + 1)
+    errors = {}
+    for weights in ("int8", "int8-rotated", "int8-static"):
+        runner = load_folder(
+            reference_dir / name, tmp_path, weights=weights, expand_weights="never", kv_cache_size="8MiB"
+        )
+        rows = [sequence(token_ids[:length], [2 * at, 2 * at + 1]) for at, length in enumerate(lengths)]
         found = step(runner, [(each, len(each.token_ids)) for each in rows])
-        worst = max(np.abs(found[at] - expected[length - 1]).max() for at, length in enumerate(prefixes))
-        assert worst <= tolerance * expected.std(), weights
+        differences = [found[at] - expected[length - 1] for at, length in enumerate(lengths)]
+        errors[weights] = float(np.sqrt(np.mean(np.square(differences))))
+    assert errors["int8-rotated"] <= 1.1 * errors["int8"], errors
+    assert errors["int8-static"] <= 1.6 * errors["int8"], errors
