@@ -97,7 +97,7 @@ class ModelConfig(_Section):
     model: str = setting("smollm2-135m", "catalog name, .gguf file, model folder, or org/name on a hub", flag="MODEL")
     served_model_name: str | None = setting(None, "the id clients use; default: the model's own name")
     max_model_len: int | None = setting(None, "context limit in tokens; default: the model's own", least=2)
-    weights: str = setting("int8", "weight format", choices=("int8", "fp16", "fp32"))
+    weights: str = setting("int8", "weight format", choices=("int8", "int4", "fp16", "fp32"))
     expand_weights: str = setting(
         "auto",
         "hold int8 weights as float32: prompts compute faster where the processor has no integer dot products (VNNI), "

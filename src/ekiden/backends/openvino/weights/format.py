@@ -1,9 +1,10 @@
-"""What a weight format is: an object that the graph's builder asks at four places, and that holds no state.
+"""What a weight format is: an object that the graph's builder asks at five places, and that holds no state.
 
 1. ``prepare``: before anything is built, it may put another checkpoint in the model's place that computes the same;
 2. ``matrix``: what a tensor becomes in the graph, embedding and head included;
-3. ``activation``: what stands between hidden states and the products that read them;
-4. ``dynamic_group`` and ``fuses_activation``: how the plugin is to compute the products.
+3. ``product``: how a layer's matrix is multiplied, where that takes more than a matrix product;
+4. ``activation``: what stands between hidden states and the products that read them;
+5. ``dynamic_group`` and ``fuses_activation``: how the plugin is to compute the products.
 
 Formats that differ at one of these inherit the rest from :class:`WeightFormat`.
 """
@@ -15,6 +16,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 from openvino import Node
+from openvino import opset13 as op
 
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
 
@@ -60,6 +62,10 @@ class WeightFormat:
         Raises what ``checkpoint.tensor`` raises.
         """
         raise NotImplementedError
+
+    def product(self, x: Node, checkpoint: Checkpoint, name: str) -> Node:
+        """Hidden states ``[batch, length, in]`` times the layer's matrix ``name``: ``[batch, length, out]``."""
+        return op.matmul(x, self.matrix(checkpoint, name), False, True)
 
     def activation(self, x: Node, reader: Reader) -> Node:
         """Hidden states ``[batch, length, channels]`` as the products of ``reader`` are to read them."""
