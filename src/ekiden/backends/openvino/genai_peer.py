@@ -18,7 +18,7 @@ from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.loader import AS_EXPORTED
 from ekiden.backends.openvino.weights.format import WeightFormat
 from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP
-from ekiden.backends.openvino.weights.table import FORMATS, weight_format
+from ekiden.backends.openvino.weights.table import FORMATS, INT8, choose_format
 from ekiden.config import Config, parse_size
 from ekiden.models.errors import ModelError
 from ekiden.models.load import ModelDescription, open_checkpoint
@@ -42,7 +42,10 @@ class GenAIPeer(AbstractContextManager["GenAIPeer"]):
         self._genai = openvino_genai
         self._folder = tempfile.TemporaryDirectory(prefix="ekiden-peer-")
         spec = description.spec
-        weights = weight_format(config.model, spec) if tuned and spec is not None else FORMATS[config.model.weights]
+        weights, group = FORMATS.get(config.model.weights, INT8), DYNAMIC_QUANTISATION_GROUP
+        if tuned and spec is not None:
+            weights = choose_format(config.model, spec).format
+            group = weights.group(spec)
         graph = _graph(description, weights)
         folder = Path(self._folder.name)
         (folder / "openvino_model.xml").symlink_to(graph)
@@ -56,7 +59,7 @@ class GenAIPeer(AbstractContextManager["GenAIPeer"]):
             scheduler.max_num_batched_tokens = config.scheduler.max_num_batched_tokens
             properties |= {
                 "KV_CACHE_PRECISION": config.cache.kv_dtype,
-                "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(DYNAMIC_QUANTISATION_GROUP),
+                "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(group),
                 "INFERENCE_PRECISION_HINT": "f32",
             }
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(str(folder), scheduler, "CPU", properties)

@@ -21,7 +21,7 @@ from openvino.op.util import Variable, VariableInfo
 from ekiden.backends.openvino.constants import share_small_constants
 from ekiden.backends.openvino.weights.format import FloatArray, Reader, WeightFormat
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
-from ekiden.models.architectures.weights import EMBEDDING, HEAD
+from ekiden.models.architectures.weights import EMBEDDING, FINAL_NORM, HEAD
 
 _TO_THE_END = 2**62
 _MASKED = -65504.0
@@ -47,6 +47,7 @@ def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: WeightFormat) 
 
     Raises what ``checkpoint.tensor`` and ``weights.prepare`` raise.
     """
+    given = checkpoint
     spec, checkpoint = weights.prepare(spec, checkpoint)
     input_ids = _input("input_ids", [-1, -1], Type.i64)
     attention_mask = _input("attention_mask", [-1, -1], Type.i64)
@@ -61,13 +62,14 @@ def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: WeightFormat) 
     hidden = op.gather(embedding, op.convert(input_ids, Type.i32), op.constant(np.int32(0)))
     for index in range(spec.num_layers):
         hidden = _layer(build, hidden, index)
-    hidden = _rms_norm(hidden, checkpoint.tensor("model.norm.weight"), spec.rms_norm_eps)
+    hidden = _rms_norm(hidden, checkpoint.tensor(FINAL_NORM), spec.rms_norm_eps)
     head = embedding if spec.tie_word_embeddings else weights.matrix(checkpoint, HEAD)
     result = op.result(op.matmul(weights.activation(hidden, Reader.HEAD), head, False, True))
     result.output(0).set_names({"logits"})
     inputs = [input_ids, attention_mask, position_ids, beam_idx]
     model = ov.Model([result], build.assignments, inputs, spec.family)
     share_small_constants(model)
+    weights.annotate(model, given)
     return model
 
 

@@ -20,8 +20,8 @@ from ekiden.backends.openvino.runner import CHUNK_RULES, PROMPT_LOGITS_LIMIT, Op
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
 from ekiden.backends.openvino.weights.format import WeightFormat
 from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP
-from ekiden.backends.openvino.weights.table import weight_format
-from ekiden.config import Config, ConfigError, parse_size
+from ekiden.backends.openvino.weights.table import choose_format
+from ekiden.config import AUTO_WEIGHTS, Config, ConfigError, parse_size
 from ekiden.models.errors import ModelError
 from ekiden.models.files import replace_file
 from ekiden.models.load import ModelDescription, open_checkpoint
@@ -44,25 +44,25 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     _check(config)
     threads = config.engine.threads or machine.usable_threads()
     core, files = ov.Core(), description.files
-    weights = None if description.spec is None else weight_format(config.model, description.spec)
-    format_name = AS_EXPORTED if weights is None else weights.name
+    weights, told = _weights(config, description)
+    format_name = told["weights"]
     entry = conversion_entry(files.cache_dir, description.digests, format_name)
     graph = _paged_graph(core, description, weights, entry)
+    restore = None if weights is None else weights.states(graph)
     compiled = _compile(core, description, graph, config, weights, threads)
     pool = allocate(
         read_layouts(compiled),
         kv_cache_bytes=parse_size("kv_cache_size", config.cache.kv_cache_size),
         swap_bytes=parse_size("swap_size", config.cache.swap_size),
     )
-    model = CompiledPagedModel(compiled, pool)
+    model = CompiledPagedModel(compiled, pool, restore)
     settings = {
         "openvino": ov.get_version(),
         "device": config.engine.device,
         "cpu": machine.cpu_name(core),
         "instruction_set": machine.instruction_set(compiled),
         "threads": str(threads),
-        "weights": format_name,
-        **({} if weights is None else weights.details),
+        **told,
         "kv_dtype": config.cache.kv_dtype,
         "determinism": config.engine.determinism,
     }
@@ -111,6 +111,28 @@ def _check(config: Config) -> None:
         )
 
 
+def _weights(config: Config, description: ModelDescription) -> tuple[WeightFormat | None, dict[str, str]]:
+    """The format to convert to, and what the lineage is told of it. A graph given as such has its own."""
+    asked, spec = config.model.weights, description.spec
+    if spec is None:
+        if asked != AUTO_WEIGHTS:
+            raise ConfigError(
+                f"weights is {asked}, but {description.files.name} is an OpenVINO folder, whose graph computes in the "
+                "format that it was exported in: leave --weights out, or give the model's own weights (.safetensors "
+                "or .gguf)"
+            )
+        return None, {"weights": AS_EXPORTED}
+    choice = choose_format(config.model, spec)
+    log.info("weights are computed as %s (%s)", choice.format.name, choice.reason)
+    group = {"activation_group": str(size)} if (size := choice.format.group(spec)) else {}
+    return choice.format, {
+        "weights": choice.format.name,
+        "weights_reason": choice.reason,
+        **choice.format.details,
+        **group,
+    }
+
+
 def _paged_graph(core: ov.Core, description: ModelDescription, weights: WeightFormat | None, entry: Path) -> ov.Model:
     spec, files = description.spec, description.files
     if spec is not None and weights is not None:
@@ -132,7 +154,8 @@ def _compile(
     weights: WeightFormat | None,
     threads: int,
 ) -> ov.CompiledModel:
-    group = DYNAMIC_QUANTISATION_GROUP if weights is None else weights.dynamic_group
+    spec = description.spec
+    group = DYNAMIC_QUANTISATION_GROUP if weights is None or spec is None else weights.group(spec)
     properties = {
         "KV_CACHE_PRECISION": config.cache.kv_dtype,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(group),

@@ -1,20 +1,22 @@
-"""What a weight format is: an object that the graph's builder asks at five places, and that holds no state.
+"""What a weight format is: an object that the graph's builder asks at six places, and that holds no state.
 
 1. ``prepare``: before anything is built, it may put another checkpoint in the model's place that computes the same;
 2. ``matrix``: what a tensor becomes in the graph, embedding and head included;
 3. ``product``: how a layer's matrix is multiplied, where that takes more than a matrix product;
 4. ``activation``: what stands between hidden states and the products that read them;
-5. ``dynamic_group`` and ``fuses_activation``: how the plugin is to compute the products.
+5. ``group`` and ``fuses_activation``: how the plugin is to compute the products;
+6. ``annotate`` and ``states``: how the states that the head reads become the model's own, if they are others.
 
 Formats that differ at one of these inherit the rest from :class:`WeightFormat`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
+import openvino as ov
 from openvino import Node
 from openvino import opset13 as op
 
@@ -49,6 +51,10 @@ class WeightFormat:
     fuses_activation: bool = False
     details: Mapping[str, str] = field(default_factory=dict)
 
+    def group(self, spec: ModelSpec) -> int:
+        """How many channels of an activation share a scale in a graph of ``spec``: :attr:`dynamic_group`."""
+        return self.dynamic_group
+
     def prepare(self, spec: ModelSpec, checkpoint: Checkpoint) -> tuple[ModelSpec, Checkpoint]:
         """The model whose tensors the graph is built from: it computes what the given one does.
 
@@ -70,3 +76,13 @@ class WeightFormat:
     def activation(self, x: Node, reader: Reader) -> Node:
         """Hidden states ``[batch, length, channels]`` as the products of ``reader`` are to read them."""
         return x
+
+    def annotate(self, model: ov.Model, checkpoint: Checkpoint) -> None:
+        """Note in a graph just built what :meth:`states` needs of the given checkpoint."""
+
+    def states(self, model: ov.Model) -> Callable[[FloatArray], FloatArray] | None:
+        """What turns the states ``[n, hidden]`` that the head of ``model`` reads into the given model's; None: nothing.
+
+        Each row's result has the same bits whatever rows are beside it.
+        """
+        return None

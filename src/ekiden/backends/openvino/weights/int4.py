@@ -95,9 +95,7 @@ def _layer_matrix(checkpoint: Checkpoint, name: str) -> tuple[Node, FloatArray |
 
 
 def _layer_matrices(spec: ModelSpec) -> list[tuple[str, tuple[int, ...]]]:
-    return [
-        (name, shape) for name, shape in expected_shapes(spec) if len(shape) == 2 and name not in (EMBEDDING, HEAD)
-    ]
+    return [(name, shape) for name, shape in expected_shapes(spec) if len(shape) == 2 and name not in (EMBEDDING, HEAD)]
 
 
 def _four_bits(values: npt.NDArray[np.uint8], kind: Type) -> Node:
