@@ -1,6 +1,6 @@
 """Four-bit groups: whole numbers from 0 to 15 that share a scale and a zero point, made from weights.
 
-The range of each group is narrowed in steps, because a few coarser outliers often cost less than a coarser grid for
+The range of each group is narrowed in steps, because clipped outliers often cost less than a coarser grid for
 all; for each range the values are rounded and the scale is then fitted to them by least squares. The smallest sum of
 squared errors wins. (The idea is that of HQQ and of ggml's ``make_qkx2_quants``.)
 """
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ekiden.backends.openvino.weights.format import FloatArray
 
 LEVELS = 15
-_NARROWED = (1.0, 0.93, 0.86, 0.79)
+_SHARES = (1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 _AT_ONCE = 1 << 18
 """Weights that are searched together: few enough to stay in a processor's cache."""
 
@@ -47,7 +47,7 @@ def _search(weight: FloatArray, group: int) -> Groups:
     high = np.maximum(x.max(-1, keepdims=True), 0)
     best: Groups | None = None
     least = np.empty_like(low)
-    for share in _NARROWED:
+    for share in _SHARES:
         found = _fitted(x, low * share, high * share)
         centred = found.values - found.zeros.astype(np.float32)
         errors = np.square(centred * found.scales.astype(np.float32) - x).sum(-1, keepdims=True)
