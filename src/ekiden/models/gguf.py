@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from ekiden.models.architectures.gguf_metadata import ROPE_FACTORS, hf_name, rotary_halves, spec_from_metadata
 from ekiden.models.architectures.spec import ModelSpec
+from ekiden.models.blocks import READERS, Blocks
 from ekiden.models.errors import ModelError, cut
-from ekiden.models.gguf_file import GGUFFile, TensorInfo
+from ekiden.models.gguf_file import TENSOR_TYPES, GGUFFile, TensorInfo
 from ekiden.models.gguf_parts import check_parts
 
 
@@ -45,16 +46,34 @@ class GGUFCheckpoint:
         It must be there, with the shape that :attr:`spec` demands (``weights.check_weights``).
         """
         values = self._dequantise(self._names[name])
+        heads = self._interleaved_heads(name)
+        return values if heads is None else rotary_halves(values, heads)
+
+    def blocks(self, name: str) -> Blocks | None:
+        """The matrix ``name`` in its own four bits; None for one that is stored with other than four."""
+        info, rows = self._rows(self._names[name])
+        read = READERS.get(TENSOR_TYPES[info.type_id][0])
+        if read is None or len(info.shape) != 2:
+            return None
+        heads = self._interleaved_heads(name)
+        # Only whole rows change places, so it makes no difference that they are still packed.
+        return read(rows if heads is None else rotary_halves(rows, heads))
+
+    def _interleaved_heads(self, name: str) -> int | None:
+        """How many heads the rows of ``name`` hold whose rotary pairs are neighbours, as llama.cpp stores them."""
         for part, heads in (("q_proj", self.spec.num_heads), ("k_proj", self.spec.num_kv_heads)):
             if self.spec.family == "llama" and f".self_attn.{part}." in name:
-                return rotary_halves(values, heads)
-        return values
+                return heads
+        return None
+
+    def _rows(self, own_name: str) -> tuple[TensorInfo, npt.NDArray[np.uint8]]:
+        file, info = self._places[own_name]
+        return info, file.raw(info).reshape(*info.shape[:-1], -1)
 
     def _dequantise(self, own_name: str) -> npt.NDArray[np.float32]:
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 
-        file, info = self._places[own_name]
-        rows = file.raw(info).reshape(*info.shape[:-1], -1)
+        info, rows = self._rows(own_name)
         values = dequantize(rows, GGMLQuantizationType(info.type_id))
         return np.ascontiguousarray(values.reshape(info.shape), dtype=np.float32)

@@ -178,7 +178,7 @@ def _repeat_kv(build: _Build, x: Node) -> Node:
 
 
 def _linear(build: _Build, x: Node, name: str, bias: bool) -> Node:
-    product = op.matmul(x, build.weights.matrix(build.checkpoint, name + ".weight"), False, True)
+    product = build.weights.product(x, build.checkpoint, name + ".weight")
     if not bias:
         return product
     return op.add(product, op.constant(build.checkpoint.tensor(name + ".bias").reshape(1, 1, -1)))

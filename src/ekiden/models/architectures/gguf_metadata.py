@@ -6,7 +6,7 @@ of q and k are interleaved, for a rotary embedding over adjacent pairs; the Qwen
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from ekiden.models.architectures.fields import MAX_LAYERS, Fields, check_shape, 
 from ekiden.models.architectures.rope import rope_spec, yarn_scale
 from ekiden.models.architectures.spec import ModelSpec
 from ekiden.models.errors import ModelError
+
+_Number = TypeVar("_Number", bound=np.generic)
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_FACTORS = "rope_freqs.weight"
@@ -45,7 +47,7 @@ def hf_name(name: str) -> str | None:
     return f"model.layers.{layer}.{_BLOCK[part]}.{kind}" if part in _BLOCK else None
 
 
-def rotary_halves(rows: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
+def rotary_halves(rows: npt.NDArray[_Number], num_heads: int) -> npt.NDArray[_Number]:
     """Reorder ``[num_heads * head_dim, ...]`` from adjacent rotary pairs to halves (undoes llama.cpp's conversion)."""
     pairs = rows.reshape(num_heads, rows.shape[0] // num_heads // 2, 2, *rows.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)

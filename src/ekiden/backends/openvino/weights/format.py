@@ -1,10 +1,11 @@
-"""What a weight format is: an object that the graph's builder asks at five places, and that holds no state.
+"""What a weight format is: an object that the graph's builder asks at six places, and that holds no state.
 
 1. ``prepare``: before anything is built, it may put another checkpoint in the model's place that computes the same;
 2. ``matrix``: what a tensor becomes in the graph, embedding and head included;
-3. ``activation``: what stands between hidden states and the products that read them;
-4. ``group`` and ``fuses_activation``: how the plugin is to compute the products;
-5. ``annotate`` and ``states``: how the states that the head reads become the model's own, if they are others.
+3. ``product``: how a layer's matrix is multiplied, where that takes more than a matrix product;
+4. ``activation``: what stands between hidden states and the products that read them;
+5. ``group`` and ``fuses_activation``: how the plugin is to compute the products;
+6. ``annotate`` and ``states``: how the states that the head reads become the model's own, if they are others.
 
 Formats that differ at one of these inherit the rest from :class:`WeightFormat`.
 """
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 from openvino import Node
+from openvino import opset13 as op
 
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
 
@@ -66,6 +68,10 @@ class WeightFormat:
         Raises what ``checkpoint.tensor`` raises.
         """
         raise NotImplementedError
+
+    def product(self, x: Node, checkpoint: Checkpoint, name: str) -> Node:
+        """Hidden states ``[batch, length, in]`` times the layer's matrix ``name``: ``[batch, length, out]``."""
+        return op.matmul(x, self.matrix(checkpoint, name), False, True)
 
     def activation(self, x: Node, reader: Reader) -> Node:
         """Hidden states ``[batch, length, channels]`` as the products of ``reader`` are to read them."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from ekiden.backends.openvino import machine
 from ekiden.backends.openvino.weights.format import WeightFormat
+from ekiden.backends.openvino.weights.int4 import Int4
 from ekiden.backends.openvino.weights.int8 import ExpandedInt8, Int8
 from ekiden.backends.openvino.weights.plain import Float16, Float32
 from ekiden.backends.openvino.weights.rotated import RotatedInt8, StaticInt8
@@ -15,7 +16,7 @@ from ekiden.models.architectures.spec import ModelSpec
 
 INT8, EXPANDED, ROTATED = Int8(), ExpandedInt8(), RotatedInt8()
 FORMATS: dict[str, WeightFormat] = {
-    each.name: each for each in (INT8, EXPANDED, ROTATED, StaticInt8(), Float16(), Float32())
+    each.name: each for each in (INT8, EXPANDED, ROTATED, StaticInt8(), Int4(), Float16(), Float32())
 }
 
 EXPANDED_SHARE = 1 / 8

@@ -1,0 +1,113 @@
+"""Four-bit weights in groups of 32 (``int4``), for one or few streams and for models that memory binds.
+
+Each matrix of the layers becomes what loses least:
+
+1. what a GGUF file stores in four bits (Q4_0, Q4_1, Q4_K) keeps its values, without another rounding. A weight there is
+   ``value * scale + minimum``. The plugin's integer kernels take whole zero points only, so it becomes
+   ``(value - 8) * scale`` and a remainder for each group, which is multiplied by the group's sum of activations in a
+   small product of its own. Where all remainders are 0, as in Q4_0, that product is left out;
+2. what such a file stores in more than four bits, because it matters more, becomes int8 for each channel, as do
+   embedding and head;
+3. weights of a file without four bits become groups with whole zero points, which are searched (``groups.py``).
+
+Why, and what else was tried: docs/decisions/0026.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+from openvino import Node, Type
+from openvino import opset13 as op
+
+from ekiden.backends.openvino.weights.format import FloatArray, WeightFormat
+from ekiden.backends.openvino.weights.groups import quantise_groups
+from ekiden.backends.openvino.weights.int8 import int8_matrix
+from ekiden.models.architectures.spec import Checkpoint, ModelSpec
+from ekiden.models.architectures.weights import EMBEDDING, HEAD, expected_shapes
+from ekiden.models.blocks import GROUP, Blocks, StoresBlocks
+from ekiden.models.errors import ModelError
+
+_MIDDLE = 8
+"""What is subtracted from values of 0 to 15 to make them signed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Int4(WeightFormat):
+    """``int4``. Activations are quantised in groups no larger than those of the weights: else the kernels are slow."""
+
+    name: str = "int4"
+    dynamic_group: int = GROUP
+    fuses_activation: bool = True
+
+    def prepare(self, spec: ModelSpec, checkpoint: Checkpoint) -> tuple[ModelSpec, Checkpoint]:
+        """Raises :class:`ModelError` for a width that is not a multiple of the group."""
+        for name, shape in _layer_matrices(spec):
+            if shape[-1] % GROUP:
+                raise ModelError(
+                    f"weights is int4, whose groups are {GROUP} wide, but {name} is {shape[-1]} wide, which is not a "
+                    "multiple of that; choose --weights int8"
+                )
+        stored = isinstance(checkpoint, StoresBlocks) and any(
+            checkpoint.blocks(name) is not None for name, _ in _layer_matrices(spec)
+        )
+        return spec, checkpoint if stored else _WithoutBlocks(checkpoint)
+
+    def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
+        if name in (EMBEDDING, HEAD):
+            return int8_matrix(checkpoint.tensor(name))
+        return _layer_matrix(checkpoint, name)[0]
+
+    def product(self, x: Node, checkpoint: Checkpoint, name: str) -> Node:
+        matrix, remainders = _layer_matrix(checkpoint, name)
+        product = op.matmul(x, matrix, False, True)
+        if remainders is None:
+            return product
+        groups = op.reshape(x, op.constant(np.array([0, 0, -1, GROUP], np.int64)), True)
+        sums = op.reduce_sum(groups, op.constant(np.int64(3)), False)
+        return op.add(product, op.matmul(sums, op.constant(remainders), False, True))
+
+
+class _WithoutBlocks:
+    """A checkpoint without four-bit matrices, whatever it could tell of them."""
+
+    def __init__(self, inner: Checkpoint) -> None:
+        self.shapes, self.tensor = inner.shapes, inner.tensor
+
+
+def group_remainders(blocks: Blocks) -> FloatArray | None:
+    """What ``(value - 8) * scale`` lacks in each group, ``[out, in / group]``; None when that is nothing."""
+    remainders = (blocks.minimums + _MIDDLE * blocks.scales)[..., 0]
+    return remainders if remainders.any() else None
+
+
+def _layer_matrix(checkpoint: Checkpoint, name: str) -> tuple[Node, FloatArray | None]:
+    """A layer's matrix in the form it is given above, and the remainders of its groups if it has any."""
+    if not isinstance(checkpoint, StoresBlocks):
+        found = quantise_groups(checkpoint.tensor(name), GROUP)
+        centred = op.subtract(_four_bits(found.values, Type.u4), _four_bits(found.zeros, Type.u4))
+        return _scaled(centred, found.scales.astype(np.float32)), None
+    blocks = checkpoint.blocks(name)
+    if blocks is None:
+        return int8_matrix(checkpoint.tensor(name)), None
+    return _scaled(_four_bits(blocks.values ^ _MIDDLE, Type.i4), blocks.scales), group_remainders(blocks)
+
+
+def _layer_matrices(spec: ModelSpec) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, shape) for name, shape in expected_shapes(spec) if len(shape) == 2 and name not in (EMBEDDING, HEAD)]
+
+
+def _four_bits(values: npt.NDArray[np.uint8], kind: Type) -> Node:
+    """Values of four bits, the first of each pair in the lower half of a byte, converted to float32."""
+    pairs = values.reshape(-1, 2)
+    tensor = ov.Tensor(kind, ov.Shape(values.shape))
+    tensor.data[:] = (pairs[:, 0] | pairs[:, 1] << 4).reshape(tensor.data.shape)
+    return op.convert(op.constant(tensor), Type.f32)
+
+
+def _scaled(values: Node, scales: FloatArray) -> Node:
+    """Groups times their scales, as a matrix ``[out, in]``."""
+    scaled = op.multiply(values, op.constant(scales))
+    rows, groups, group = values.output(0).get_shape()
+    return op.reshape(scaled, op.constant(np.array([rows, groups * group], np.int64)), False)
