@@ -89,6 +89,8 @@ def is_loopback(host: str) -> bool:
 
 
 BATCHING = ("continuous", "static", "static-padded", "window", "sequential")
+AUTO_WEIGHTS = "auto"
+WEIGHTS = (AUTO_WEIGHTS, "int8-rotated", "int8-static", "int8", "fp16", "fp32")
 ORDERS = ("fcfs", "priority", "deadline", "fair")
 
 
@@ -97,7 +99,13 @@ class ModelConfig(_Section):
     model: str = setting("smollm2-135m", "catalog name, .gguf file, model folder, or org/name on a hub", flag="MODEL")
     served_model_name: str | None = setting(None, "the id clients use; default: the model's own name")
     max_model_len: int | None = setting(None, "context limit in tokens; default: the model's own", least=2)
-    weights: str = setting("int8", "weight format", choices=("int8", "fp16", "fp32"))
+    weights: str = setting(
+        AUTO_WEIGHTS,
+        "weight format. int8-rotated: int8 of a model with rotated hidden states, as accurate as fp16; int8-static: "
+        "the same with constant ranges, for busy servers on processors where it is faster; auto: int8-rotated, or int8 "
+        "where the processor has no integer dot products (VNNI)",
+        choices=WEIGHTS,
+    )
     expand_weights: str = setting(
         "auto",
         "hold int8 weights as float32: prompts compute faster where the processor has no integer dot products (VNNI), "
@@ -122,8 +130,8 @@ class ModelConfig(_Section):
     def __post_init__(self) -> None:
         _Section.__post_init__(self)
         _check(
-            self.weights == "int8" or self.expand_weights != "always",
-            f"expand_weights is always and weights {self.weights}; only int8 weights can be expanded",
+            self.weights in (AUTO_WEIGHTS, "int8") or self.expand_weights != "always",
+            f"expand_weights is always and weights {self.weights}; use --weights int8, as no others can be expanded",
         )
         given = self.default_chat_template_kwargs
         try:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ekiden.backends.openvino import machine
-from ekiden.backends.openvino.graph import EXPANDED, build_model, quantise_per_channel
-from ekiden.backends.openvino.loader import weight_format
+from ekiden.backends.openvino.graph import build_model
+from ekiden.backends.openvino.weights.int8 import quantise_per_channel
+from ekiden.backends.openvino.weights.table import EXPANDED, choose_format
 from ekiden.config import ConfigError
 from ekiden.models.load import ModelDescription, describe, open_checkpoint
 from ekiden.models.resolve import ModelFiles, files_in_folder
@@ -44,8 +45,8 @@ def test_the_layers_hold_the_values_of_int8_and_the_tables_stay_int8(files, desc
 
 @pytest.mark.parametrize("expand", ["always", "never"])
 def test_the_format_is_told(expand, reference_dir: Path, tmp_path: Path):
-    runner = load_folder(reference_dir / "llama", tmp_path, expand_weights=expand, kv_cache_size="8MiB")
-    assert runner.info.details["weights"] == (EXPANDED if expand == "always" else "int8")
+    runner = load_folder(reference_dir / "llama", tmp_path, weights="int8", expand_weights=expand, kv_cache_size="8MiB")
+    assert runner.info.details["weights"] == (EXPANDED.name if expand == "always" else "int8")
     assert runner.info.details["self_test"] == "passed"
 
 
@@ -53,7 +54,9 @@ def test_answers_stay_as_close_to_the_reference_as_those_of_int8(reference_dir: 
     vectors = np.load(reference_dir / "qwen3" / "logits.npz")
     spread = float(vectors["logits"][-1].std())
     for expand in ("always", "never"):
-        runner = load_folder(reference_dir / "qwen3", tmp_path, expand_weights=expand, kv_cache_size="8MiB")
+        runner = load_folder(
+            reference_dir / "qwen3", tmp_path, weights="int8", expand_weights=expand, kv_cache_size="8MiB"
+        )
         logits = step(runner, [(sequence(vectors["input_ids"].tolist(), [0, 1]), 40)])[0]
         assert np.abs(logits - vectors["logits"][-1]).max() <= 0.25 * spread, expand
 
@@ -61,19 +64,23 @@ def test_answers_stay_as_close_to_the_reference_as_those_of_int8(reference_dir: 
 @pytest.mark.parametrize(
     ("flags", "memory", "settings", "format"),
     [
-        (AVX2, 2**34, {}, EXPANDED),
-        (VNNI, 2**34, {}, "int8"),
-        ("", 2**34, {}, "int8"),  # a system that does not tell
+        (AVX2, 2**34, {}, EXPANDED.name),
+        (VNNI, 2**34, {}, "int8-rotated"),
+        (VNNI, 2**34, {"weights": "int8"}, "int8"),
+        (VNNI, 2**34, {"weights": "int8-static"}, "int8-static"),
+        (AVX2, 2**34, {"weights": "int8"}, EXPANDED.name),
+        (AVX2, 2**34, {"weights": "int8-rotated"}, "int8-rotated"),
+        ("", 2**34, {}, "int8-rotated"),  # a system that does not tell
         (AVX2, 2**20, {}, "int8"),  # an eighth of it is too little
         (AVX2, 2**34, {"expand_weights": "never"}, "int8"),
-        (VNNI, 2**20, {"expand_weights": "always"}, EXPANDED),
+        (VNNI, 2**20, {"expand_weights": "always"}, EXPANDED.name),
         (AVX2, 2**34, {"weights": "fp16"}, "fp16"),
     ],
 )
 def test_auto_expands_where_it_pays_and_fits(flags, memory, settings, format, description, monkeypatch):
     monkeypatch.setattr(machine, "cpu_flags", lambda: flags)
     monkeypatch.setattr(machine, "memory_bytes", lambda: memory)
-    assert weight_format(configuration(**settings), description) == format
+    assert choose_format(configuration(**settings).model, description.spec).format.name == format
 
 
 def test_the_memory_is_the_smaller_of_the_machines_and_the_groups(tmp_path: Path, monkeypatch):

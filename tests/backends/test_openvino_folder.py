@@ -11,6 +11,7 @@ from openvino.op.util import Variable, VariableInfo
 
 from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.paged import to_paged
+from ekiden.backends.openvino.weights.table import FORMATS
 from ekiden.models.errors import ModelError
 from ekiden.models.load import describe, open_checkpoint
 from ekiden.models.resolve import files_in_folder
@@ -23,7 +24,7 @@ def stateful(folder: Path, cache: Path) -> ov.Model:
     files = files_in_folder(folder, folder.name, cache)
     spec = describe(files).spec
     assert spec is not None
-    return build_model(spec, open_checkpoint(files), "fp32")
+    return build_model(spec, open_checkpoint(files), FORMATS["fp32"])
 
 
 def export(reference: Path, target: Path, model: ov.Model) -> Path:

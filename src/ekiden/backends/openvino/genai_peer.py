@@ -16,7 +16,10 @@ import openvino as ov
 from ekiden.backends.openvino import machine
 from ekiden.backends.openvino.conversion import GRAPH, conversion_entry, converted
 from ekiden.backends.openvino.graph import build_model
-from ekiden.backends.openvino.loader import DYNAMIC_QUANTISATION_GROUP, weight_format
+from ekiden.backends.openvino.loader import AS_EXPORTED
+from ekiden.backends.openvino.weights.format import WeightFormat
+from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP
+from ekiden.backends.openvino.weights.table import FORMATS, INT8, choose_format
 from ekiden.config import Config, parse_size
 from ekiden.measure.figures import Figures
 from ekiden.models.errors import ModelError
@@ -40,7 +43,11 @@ class GenAIPeer(AbstractContextManager["GenAIPeer"]):
             raise ModelError("openvino-genai is not installed; `make setup-bench` installs it") from error
         self._genai = openvino_genai
         self._folder = tempfile.TemporaryDirectory(prefix="ekiden-peer-")
-        weights = weight_format(config, description) if tuned else config.model.weights
+        spec = description.spec
+        weights, group = FORMATS.get(config.model.weights, INT8), DYNAMIC_QUANTISATION_GROUP
+        if tuned and spec is not None:
+            weights = choose_format(config.model, spec).format
+            group = weights.group(spec)
         graph = _graph(description, weights)
         folder = Path(self._folder.name)
         (folder / "openvino_model.xml").symlink_to(graph)
@@ -54,7 +61,7 @@ class GenAIPeer(AbstractContextManager["GenAIPeer"]):
             scheduler.max_num_batched_tokens = config.scheduler.max_num_batched_tokens
             properties |= {
                 "KV_CACHE_PRECISION": config.cache.kv_dtype,
-                "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(DYNAMIC_QUANTISATION_GROUP),
+                "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(group),
                 "INFERENCE_PRECISION_HINT": "f32",
             }
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(str(folder), scheduler, "CPU", properties)
@@ -62,7 +69,7 @@ class GenAIPeer(AbstractContextManager["GenAIPeer"]):
             "name": "openvino-genai ContinuousBatchingPipeline",
             "version": str(openvino_genai.__version__),
             "settings": "as ours" if tuned else "its defaults",
-            "weights": weights,
+            "weights": AS_EXPORTED if spec is None else weights.name,
             "max_num_batched_tokens": scheduler.max_num_batched_tokens,
             "max_num_seqs": scheduler.max_num_seqs,
             **properties,
@@ -90,10 +97,10 @@ def genai_installed() -> bool:
     return find_spec("openvino_genai") is not None
 
 
-def _graph(description: ModelDescription, weights: str) -> Path:
+def _graph(description: ModelDescription, weights: WeightFormat) -> Path:
     spec, files = description.spec, description.files
     if spec is None:
         return files.weights[0].resolve()
-    entry = conversion_entry(files.cache_dir, description.digests, weights)
+    entry = conversion_entry(files.cache_dir, description.digests, weights.name)
     converted(ov.Core(), entry, lambda: build_model(spec, open_checkpoint(files), weights))
     return (entry / GRAPH).resolve()

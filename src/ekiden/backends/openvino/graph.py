@@ -7,25 +7,21 @@ Rules:
   plugin recognises them; an equivalent formula made of other operations runs several times slower;
 - weights are read one at a time and released at once, so that at most one float32 tensor is in memory.
 
-Weight formats: ``int8`` is symmetric, with one scale for each output channel, rounded to float16; ``fp16`` and ``fp32``
-are plain; ``int8-float32`` has int8's values as float32 in the layers, and int8 in the embedding and the head.
+What matrices become in the graph is up to the weight format (``weights/``).
 """
 
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import openvino as ov
 from openvino import Node, Type
 from openvino import opset13 as op
 from openvino.op.util import Variable, VariableInfo
 
 from ekiden.backends.openvino.constants import share_small_constants
+from ekiden.backends.openvino.weights.format import FloatArray, Reader, WeightFormat
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
-
-FloatArray = npt.NDArray[np.float32]
-
-EXPANDED = "int8-float32"
+from ekiden.models.architectures.weights import EMBEDDING, FINAL_NORM, HEAD
 
 _TO_THE_END = 2**62
 _MASKED = -65504.0
@@ -37,7 +33,7 @@ class _Build:
 
     spec: ModelSpec
     checkpoint: Checkpoint
-    weights: str
+    weights: WeightFormat
     beam: Node
     batch: Node
     cosine: Node
@@ -46,11 +42,13 @@ class _Build:
     assignments: list[Node] = field(default_factory=list)
 
 
-def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: str) -> ov.Model:
+def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: WeightFormat) -> ov.Model:
     """The stateful graph of a Llama, Mistral, Qwen2 or Qwen3 model; output ``logits`` is ``[batch, length, vocab]``.
 
-    ``weights`` is a weight format (see above). Raises what ``checkpoint.tensor`` raises.
+    Raises what ``checkpoint.tensor`` and ``weights.prepare`` raise.
     """
+    given = checkpoint
+    spec, checkpoint = weights.prepare(spec, checkpoint)
     input_ids = _input("input_ids", [-1, -1], Type.i64)
     attention_mask = _input("attention_mask", [-1, -1], Type.i64)
     position_ids = _input("position_ids", [-1, -1], Type.i64)
@@ -60,32 +58,19 @@ def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: str) -> ov.Mod
     cosine, sine = _rotary_tables(spec, position_ids, batch)
     build = _Build(spec, checkpoint, weights, beam_idx, batch, cosine, sine, _additive_mask(attention_mask))
 
-    tables = "int8" if weights == EXPANDED else weights
-    embedding = _weight(checkpoint.tensor("model.embed_tokens.weight"), tables)
+    embedding = weights.matrix(checkpoint, EMBEDDING)
     hidden = op.gather(embedding, op.convert(input_ids, Type.i32), op.constant(np.int32(0)))
     for index in range(spec.num_layers):
         hidden = _layer(build, hidden, index)
-    hidden = _rms_norm(hidden, checkpoint.tensor("model.norm.weight"), spec.rms_norm_eps)
-    head = embedding if spec.tie_word_embeddings else _weight(checkpoint.tensor("lm_head.weight"), tables)
-    result = op.result(op.matmul(hidden, head, False, True))
+    hidden = _rms_norm(hidden, checkpoint.tensor(FINAL_NORM), spec.rms_norm_eps)
+    head = embedding if spec.tie_word_embeddings else weights.matrix(checkpoint, HEAD)
+    result = op.result(op.matmul(weights.activation(hidden, Reader.HEAD), head, False, True))
     result.output(0).set_names({"logits"})
     inputs = [input_ids, attention_mask, position_ids, beam_idx]
     model = ov.Model([result], build.assignments, inputs, spec.family)
     share_small_constants(model)
+    weights.annotate(model, given)
     return model
-
-
-def quantise_per_channel(weight: FloatArray) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
-    """Symmetric int8 values ``[out, in]`` and float16 scales ``[out, 1]``; ``values * scales`` approximates the weight.
-
-    Values are divided by the scale as stored, so that rounding the scale to float16 adds no error.
-    """
-    scale = (np.abs(weight).max(axis=1, keepdims=True) / 127).astype(np.float16)
-    scale[scale == 0] = 1
-    values = weight / scale.astype(np.float32)
-    np.rint(values, out=values)
-    np.clip(values, -127, 127, out=values)
-    return values.astype(np.int8), scale
 
 
 def _layer(build: _Build, hidden: Node, index: int) -> Node:
@@ -99,6 +84,7 @@ def _layer(build: _Build, hidden: Node, index: int) -> Node:
 def _attention(build: _Build, x: Node, index: int) -> Node:
     spec, prefix = build.spec, f"model.layers.{index}.self_attn."
     bias = spec.attention_bias
+    x = build.weights.activation(x, Reader.QKV)
     query = _heads(build, _linear(build, x, prefix + "q_proj", bias), spec.num_heads, prefix + "q_norm.weight")
     key = _heads(build, _linear(build, x, prefix + "k_proj", bias), spec.num_kv_heads, prefix + "k_norm.weight")
     value = _heads(build, _linear(build, x, prefix + "v_proj", bias), spec.num_kv_heads, None)
@@ -108,18 +94,19 @@ def _attention(build: _Build, x: Node, index: int) -> Node:
     key, value, scale = _repeat_kv(build, key), _repeat_kv(build, value), _scalar(spec.head_dim**-0.5)
     attended = op.scaled_dot_product_attention(query, key, value, build.mask, scale, causal=False)
     attended = op.reshape(op.transpose(attended, _integers(0, 2, 1, 3)), _integers(0, 0, -1), True)
-    return _linear(build, attended, prefix + "o_proj", spec.output_bias)
+    return _linear(build, build.weights.activation(attended, Reader.OUTPUT), prefix + "o_proj", spec.output_bias)
 
 
 def _mlp(build: _Build, x: Node, prefix: str) -> Node:
     bias = build.spec.mlp_bias
+    x = build.weights.activation(x, Reader.GATE_UP)
     gate, up = _linear(build, x, prefix + "gate_proj", bias), _linear(build, x, prefix + "up_proj", bias)
-    if build.weights == "int8":
+    if build.weights.fuses_activation:
         gated = op.multiply(op.swish(gate), up)
     else:
         # In this order no activation is fused into the matrix product, whose fastest float32 kernel allows none.
         gated = op.multiply(op.multiply(up, gate), op.sigmoid(gate))
-    return _linear(build, gated, prefix + "down_proj", bias)
+    return _linear(build, build.weights.activation(gated, Reader.DOWN), prefix + "down_proj", bias)
 
 
 def _heads(build: _Build, x: Node, heads: int, norm_name: str | None) -> Node:
@@ -191,22 +178,10 @@ def _repeat_kv(build: _Build, x: Node) -> Node:
 
 
 def _linear(build: _Build, x: Node, name: str, bias: bool) -> Node:
-    product = op.matmul(x, _weight(build.checkpoint.tensor(name + ".weight"), build.weights), False, True)
+    product = op.matmul(x, build.weights.matrix(build.checkpoint, name + ".weight"), False, True)
     if not bias:
         return product
     return op.add(product, op.constant(build.checkpoint.tensor(name + ".bias").reshape(1, 1, -1)))
-
-
-def _weight(weight: FloatArray, weights: str) -> Node:
-    """A constant ``[out, in]`` in the given format, followed by its conversion to float32."""
-    if weights in ("int8", EXPANDED):
-        values, scale = quantise_per_channel(weight)
-        if weights == EXPANDED:
-            return op.constant(values.astype(np.float32) * scale.astype(np.float32))
-        return op.multiply(op.convert(op.constant(values), Type.f32), op.constant(scale.astype(np.float32)))
-    if weights == "fp16":
-        return op.convert(op.constant(weight.astype(np.float16)), Type.f32)
-    return op.constant(weight)
 
 
 def _rms_norm(x: Node, weight: FloatArray, epsilon: float) -> Node:

@@ -7,19 +7,21 @@ import logging
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import openvino as ov
 
 from ekiden.backends.openvino import machine
 from ekiden.backends.openvino.conversion import CONSTANTS, conversion_entry, converted
-from ekiden.backends.openvino.graph import EXPANDED, build_model
+from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
 from ekiden.backends.openvino.paged import to_paged
 from ekiden.backends.openvino.paged_model import CompiledPagedModel
 from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.backends.openvino.runner import CHUNK_RULES, PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
-from ekiden.config import Config, ConfigError, parse_size
+from ekiden.backends.openvino.weights.format import WeightFormat
+from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP
+from ekiden.backends.openvino.weights.table import choose_format
+from ekiden.config import AUTO_WEIGHTS, Config, ConfigError, parse_size
 from ekiden.models.errors import ModelError
 from ekiden.models.files import replace_file
 from ekiden.models.load import ModelDescription, open_checkpoint
@@ -28,10 +30,8 @@ from ekiden.state.runner import RunnerInfo
 
 log = logging.getLogger(__name__)
 
-DYNAMIC_QUANTISATION_GROUP = 64
-
-EXPANDED_SHARE = 1 / 8
-"""The largest share of the machine's memory that weights are expanded into unless the user asks for it."""
+AS_EXPORTED = "as exported"
+"""The weights of an OpenVINO folder, in whatever format they are."""
 
 
 def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner:
@@ -44,23 +44,25 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     _check(config)
     threads = config.engine.threads or machine.usable_threads()
     core, files = ov.Core(), description.files
-    weights = weight_format(config, description)
-    entry = conversion_entry(files.cache_dir, description.digests, weights)
+    weights, told = _weights(config, description)
+    format_name = told["weights"]
+    entry = conversion_entry(files.cache_dir, description.digests, format_name)
     graph = _paged_graph(core, description, weights, entry)
+    restore = None if weights is None else weights.states(graph)
     compiled = _compile(core, description, graph, config, weights, threads)
     pool = allocate(
         read_layouts(compiled),
         kv_cache_bytes=parse_size("kv_cache_size", config.cache.kv_cache_size),
         swap_bytes=parse_size("swap_size", config.cache.swap_size),
     )
-    model = CompiledPagedModel(compiled, pool)
+    model = CompiledPagedModel(compiled, pool, restore)
     settings = {
         "openvino": ov.get_version(),
         "device": config.engine.device,
         "cpu": machine.cpu_name(core),
         "instruction_set": machine.instruction_set(compiled),
         "threads": str(threads),
-        "weights": weights if description.spec is not None else "as exported",
+        **told,
         "kv_dtype": config.cache.kv_dtype,
         "determinism": config.engine.determinism,
     }
@@ -110,18 +112,31 @@ def _check(config: Config) -> None:
         )
 
 
-def weight_format(config: Config, description: ModelDescription) -> str:
-    """The format that the weights are computed in; see :mod:`ekiden.backends.openvino.graph`."""
-    weights, expand, spec = config.model.weights, config.model.expand_weights, description.spec
-    if weights != "int8" or spec is None or expand == "never":
-        return weights
-    fits = spec.layer_weights * np.dtype(np.float32).itemsize <= machine.memory_bytes() * EXPANDED_SHARE
-    return EXPANDED if expand == "always" or (machine.lacks_integer_dot_products() and fits) else weights
+def _weights(config: Config, description: ModelDescription) -> tuple[WeightFormat | None, dict[str, str]]:
+    """The format to convert to, and what the lineage is told of it. A graph given as such has its own."""
+    asked, spec = config.model.weights, description.spec
+    if spec is None:
+        if asked != AUTO_WEIGHTS:
+            raise ConfigError(
+                f"weights is {asked}, but {description.files.name} is an OpenVINO folder, whose graph computes in the "
+                "format that it was exported in: leave --weights out, or give the model's own weights (.safetensors "
+                "or .gguf)"
+            )
+        return None, {"weights": AS_EXPORTED}
+    choice = choose_format(config.model, spec)
+    log.info("weights are computed as %s (%s)", choice.format.name, choice.reason)
+    group = {"activation_group": str(size)} if (size := choice.format.group(spec)) else {}
+    return choice.format, {
+        "weights": choice.format.name,
+        "weights_reason": choice.reason,
+        **choice.format.details,
+        **group,
+    }
 
 
-def _paged_graph(core: ov.Core, description: ModelDescription, weights: str, entry: Path) -> ov.Model:
+def _paged_graph(core: ov.Core, description: ModelDescription, weights: WeightFormat | None, entry: Path) -> ov.Model:
     spec, files = description.spec, description.files
-    if spec is not None:
+    if spec is not None and weights is not None:
         graph = converted(core, entry, lambda: build_model(spec, open_checkpoint(files), weights))
     else:
         try:
@@ -133,12 +148,18 @@ def _paged_graph(core: ov.Core, description: ModelDescription, weights: str, ent
 
 
 def _compile(
-    core: ov.Core, description: ModelDescription, graph: ov.Model, config: Config, weights: str, threads: int
+    core: ov.Core,
+    description: ModelDescription,
+    graph: ov.Model,
+    config: Config,
+    weights: WeightFormat | None,
+    threads: int,
 ) -> ov.CompiledModel:
-    plain = description.spec is not None and weights != "int8"
+    spec = description.spec
+    group = DYNAMIC_QUANTISATION_GROUP if weights is None or spec is None else weights.group(spec)
     properties = {
         "KV_CACHE_PRECISION": config.cache.kv_dtype,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0" if plain else str(DYNAMIC_QUANTISATION_GROUP),
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(group),
         "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": "1",

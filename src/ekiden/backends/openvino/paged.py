@@ -6,7 +6,8 @@ After :func:`to_paged` the graph has the inputs that OpenVINO's paged attention 
 positions in the flat token axis whose last hidden states are wanted, and ``logit_rows [m]``, which of those ``n`` want
 logits too. A gather selects the first as early as the graph allows: after the last attention, so that the rest of the
 last layer computes only ``n`` tokens; otherwise before the head; otherwise after it. A second one, before the head,
-selects those that it computes. What the head reads is the output ``states [n, hidden]``, if the head is found.
+selects those that it computes. What the head reads is the output ``states [n, hidden]``, if the head is found; before
+it is quantised, where the graph does that itself.
 """
 
 from collections.abc import Iterable
@@ -26,7 +27,8 @@ STATES = "states"
 _PASSED_THROUGH = frozenset({"Convert", "Add", "Multiply", "Divide", "Tanh", "Subtract", "Clamp"})
 """Operations that may lie between the head and the result: element-wise, so rows may be selected before them."""
 
-_ELEMENT_WISE = _PASSED_THROUGH | {"Power", "Sqrt", "Swish", "Sigmoid", "Gelu", "Relu", "Maximum", "Minimum"}
+_QUANTISE = "FakeQuantize"
+_ELEMENT_WISE = _PASSED_THROUGH | {"Power", "Sqrt", "Swish", "Sigmoid", "Gelu", "Relu", "Maximum", "Minimum", _QUANTISE}
 _TOKENS_RANK = 3
 """After the transformation hidden states are ``[tokens, 1, hidden]`` or ``[1, tokens, hidden]``."""
 
@@ -66,7 +68,7 @@ def _gather_wanted_rows(model: ov.Model) -> None:
     result = _logits_result(model)
     weights = _weights(model)
     head = _find_head(result, weights)
-    target = result.input(0) if head is None else head.input(0)
+    target = result.input(0) if head is None else _read_by(head)
     entries = [target] if head is None else _entries_of_the_tail(model, target, weights) or [target]
     gathered: dict[tuple[str, int], Output] = {}
     for entry in entries:
@@ -177,6 +179,12 @@ def _find_head(result: Node, weights: set[str]) -> Node | None:
     if node.get_type_name() != "MatMul" or node.get_attributes().get("transpose_a", False):
         return None
     return node if len(node.output(0).get_target_inputs()) == 1 else None
+
+
+def _read_by(head: Node) -> Input:
+    """The input at which hidden states come to the head, or to the operation that quantises them for it."""
+    before = head.input_value(0).get_node()
+    return before.input(0) if before.get_type_name() == _QUANTISE else head.input(0)
 
 
 def _token_axis(source: Output) -> int:

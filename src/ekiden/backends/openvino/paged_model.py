@@ -6,7 +6,7 @@ differently, computes a single row.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -44,10 +44,19 @@ class PagedModel(Protocol):
 
 
 class CompiledPagedModel:
-    """A :class:`PagedModel` on OpenVINO. Its ``infer`` releases the GIL."""
+    """A :class:`PagedModel` on OpenVINO. Its ``infer`` releases the GIL.
 
-    def __init__(self, compiled: ov.CompiledModel, pool: KVPool) -> None:
+    ``restore`` turns the states that the graph gives into the model's, where they are others.
+    """
+
+    def __init__(
+        self,
+        compiled: ov.CompiledModel,
+        pool: KVPool,
+        restore: Callable[[FloatMatrix], FloatMatrix] | None = None,
+    ) -> None:
         self.pool = pool
+        self._restore = restore
         self._request = compiled.create_infer_request()
         self._indices = {port.any_name: index for index, port in enumerate(compiled.inputs)}
         self._states = next((port for port in compiled.outputs if STATES in port.get_names()), None)
@@ -79,7 +88,8 @@ class CompiledPagedModel:
     def states(self) -> FloatMatrix:
         """See :class:`PagedModel`; only where :attr:`hidden_size` is known."""
         states: FloatMatrix = self._request.get_tensor(self._states).data
-        return states.reshape(-1, states.shape[-1])
+        states = states.reshape(-1, states.shape[-1])
+        return states if self._restore is None else self._restore(states)
 
     def close(self) -> None:
         del self._request

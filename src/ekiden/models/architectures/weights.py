@@ -6,6 +6,7 @@ from ekiden.models.architectures.spec import Checkpoint, ModelSpec
 from ekiden.models.errors import ModelError
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+FINAL_NORM = "model.norm.weight"
 
 
 def expected_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -13,7 +14,7 @@ def expected_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden, inner, head = spec.hidden_size, spec.intermediate_size, spec.head_dim
     query, key_value = spec.num_heads * head, spec.num_kv_heads * head
     yield EMBEDDING, (spec.vocab_size, hidden)
-    yield "model.norm.weight", (hidden,)
+    yield FINAL_NORM, (hidden,)
     if not spec.tie_word_embeddings:
         yield HEAD, (spec.vocab_size, hidden)
     matrices = (

@@ -1,0 +1,82 @@
+"""What a weight format is: an object that the graph's builder asks at five places, and that holds no state.
+
+1. ``prepare``: before anything is built, it may put another checkpoint in the model's place that computes the same;
+2. ``matrix``: what a tensor becomes in the graph, embedding and head included;
+3. ``activation``: what stands between hidden states and the products that read them;
+4. ``group`` and ``fuses_activation``: how the plugin is to compute the products;
+5. ``annotate`` and ``states``: how the states that the head reads become the model's own, if they are others.
+
+Formats that differ at one of these inherit the rest from :class:`WeightFormat`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+from openvino import Node
+
+from ekiden.models.architectures.spec import Checkpoint, ModelSpec
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class Reader(Enum):
+    """The products that read the same hidden states."""
+
+    QKV = "query, key and value"
+    OUTPUT = "the attention's output projection"
+    GATE_UP = "gate and up"
+    DOWN = "down"
+    HEAD = "the head"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFormat:
+    """One format. ``name`` is what the user chooses and the lineage tells.
+
+    ``dynamic_group``: how many channels of an activation share a scale when the plugin quantises it; 0 for none.
+    ``fuses_activation``: whether the MLP's activation is computed within the gate's product. The plugin's fastest
+    float32 kernel allows none.
+    ``details`` are further parameters of the format for the lineage. What a format makes of the same weights may
+    change only together with ``conversion.CONVERTER_VERSION``.
+    """
+
+    name: str
+    dynamic_group: int = 0
+    fuses_activation: bool = False
+    details: Mapping[str, str] = field(default_factory=dict)
+
+    def group(self, spec: ModelSpec) -> int:
+        """How many channels of an activation share a scale in a graph of ``spec``: :attr:`dynamic_group`."""
+        return self.dynamic_group
+
+    def prepare(self, spec: ModelSpec, checkpoint: Checkpoint) -> tuple[ModelSpec, Checkpoint]:
+        """The model whose tensors the graph is built from: it computes what the given one does.
+
+        Raises :class:`ekiden.models.errors.ModelError` when the format cannot hold this model.
+        """
+        return spec, checkpoint
+
+    def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
+        """The tensor ``name`` as a constant ``[out, in]`` in this format, followed by its conversion to float32.
+
+        Raises what ``checkpoint.tensor`` raises.
+        """
+        raise NotImplementedError
+
+    def activation(self, x: Node, reader: Reader) -> Node:
+        """Hidden states ``[batch, length, channels]`` as the products of ``reader`` are to read them."""
+        return x
+
+    def annotate(self, model: ov.Model, checkpoint: Checkpoint) -> None:
+        """Note in a graph just built what :meth:`states` needs of the given checkpoint."""
+
+    def states(self, model: ov.Model) -> Callable[[FloatArray], FloatArray] | None:
+        """What turns the states ``[n, hidden]`` that the head of ``model`` reads into the given model's; None: nothing.
+
+        Each row's result has the same bits whatever rows are beside it.
+        """
+        return None
