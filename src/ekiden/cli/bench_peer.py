@@ -1,6 +1,6 @@
 """``ekiden bench peer``: other engines on the same weights and prompts, in turns with ours."""
 
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,8 +28,7 @@ from ekiden.measure.figures import Figures
 WAYS = ("in-process", "http")
 PROMPTS = 8
 """Greedy answers of each arm that are compared with float32's."""
-LONE_REQUESTS = 6
-"""Requests of the lone stream in a pass."""
+LEAST_REQUESTS = 6
 SHOWN = {
     "total_tokens_per_second": ("total tok/s", 1.0),
     "output_tokens_per_second": ("output tok/s", 1.0),
@@ -37,6 +36,8 @@ SHOWN = {
     "itl_p99": ("gap p99 ms", 1000.0),
 }
 Opened = TypeVar("Opened")
+Show = Callable[[str, Compared], None]
+"""Is given each comparison with its title."""
 
 
 @click.command()
@@ -47,8 +48,18 @@ Opened = TypeVar("Opened")
 @click.option(
     "--way", "ways", type=click.Choice(WAYS), multiple=True, default=WAYS, help="how they are asked  [default: both]"
 )
-@click.option("--clients", type=ABOVE_ZERO, default=32, help="over HTTP: streams at once, beside one  [default: 32]")
-@click.option("--http-requests", type=ABOVE_ZERO, help="over HTTP: requests of a pass  [default: twice the clients]")
+@click.option(
+    "--clients",
+    type=ABOVE_ZERO,
+    multiple=True,
+    default=(32, 1),
+    help="over HTTP: streams at once; may be repeated  [default: 32, then 1]",
+)
+@click.option(
+    "--http-requests",
+    type=ABOVE_ZERO,
+    help=f"over HTTP: requests of a pass  [default: twice the clients, at least {LEAST_REQUESTS}]",
+)
 @click.option("--quality/--no-quality", default=True, help="also how near each is to float32  [default: quality]")
 @click.option("--peers", "folder", default=".venv-peers", help="their environments  [default: .venv-peers]")
 @click.option("--timeout", type=float, default=300.0, help="over HTTP: seconds for one request  [default: 300]")
@@ -66,7 +77,7 @@ def peer(
     rounds: int,
     wanted: tuple[str, ...],
     ways: tuple[str, ...],
-    clients: int,
+    clients: tuple[int, ...],
     http_requests: int | None,
     quality: bool,
     folder: str,
@@ -83,9 +94,15 @@ def peer(
     left_out = {name: reason for name, arm in chosen.items() if (reason := arm.missing(environments))}
     chosen = {name: arm for name, arm in chosen.items() if name not in left_out}
     description = describe_model(resolved.config)
-    load = HTTPLoad(clients=clients, requests=http_requests or 2 * clients, seed=shape.seed)
     figures: Figures = {"left_out": left_out, "arms": {name: arm.about for name, arm in chosen.items()}}
     tables: dict[str, Compared] = {}
+
+    def show(title: str, found: Compared) -> None:
+        """As soon as it is there: the rest takes minutes."""
+        tables[title] = found
+        if not as_json:
+            _show(title, found)
+
     room = Room(
         description=description,
         config=sized(resolved.config, shape.rows),
@@ -98,15 +115,17 @@ def peer(
     timed = rounds if "in-process" in ways else 0
     with ending_in_order():
         if timed or quality:
-            figures |= _in_process(resolved, shape, room, chosen, tables, rounds=timed, quality=quality)
+            figures |= _in_process(resolved, shape, room, chosen, show, rounds=timed, quality=quality)
         if "http" in ways:
-            served = replace(room, config=sized(resolved.config, clients), rows=clients, context=load.context)
-            _http(served, chosen, load, tables, rounds=rounds, timeout=timeout)
+            loads = [
+                HTTPLoad(clients=each, requests=http_requests or max(2 * each, LEAST_REQUESTS), seed=shape.seed)
+                for each in clients
+            ]
+            served = replace(room, config=sized(resolved.config, max(clients)), rows=max(clients))
+            _http(served, chosen, loads, show, rounds=rounds, timeout=timeout)
     if as_json:
         print_json(figures | {"compared": {name: asdict(found) for name, found in tables.items()}})
         return
-    for title, found in tables.items():
-        _show(title, found)
     if isinstance(rows := figures.get("quality"), dict):
         out().print()
         print_quality(rows)
@@ -115,7 +134,7 @@ def peer(
 
 
 def _in_process(
-    resolved: Resolved, shape: Shape, room: Room, chosen: Mapping[str, Arm], tables: dict[str, Compared], *,
+    resolved: Resolved, shape: Shape, room: Room, chosen: Mapping[str, Arm], show: Show, *,
     rounds: int, quality: bool,
 ) -> Figures:  # fmt: skip
     """Ours and the peers in process: their speeds, unless ``rounds`` is 0, and how near they are to float32."""
@@ -130,7 +149,7 @@ def _in_process(
                 with progress("bench peer in process", _runs(rounds, peers), "runs") as advance:
                     found = in_process(parts, room.config, shape, peers, rounds=rounds, on_run=advance)
                 found.failures |= failures
-                tables[f"in process, {shape.rows} rows of {shape.prompt_tokens} + {shape.output_tokens} tokens"] = found
+                show(f"in process, {shape.rows} rows of {shape.prompt_tokens} + {shape.output_tokens} tokens", found)
             if quality:
                 material = quality_bench.material_for(
                     room.description, language="en", num_passages=quality_bench.FIRST_PASSAGES,
@@ -144,20 +163,21 @@ def _in_process(
 
 
 def _http(
-    room: Room, chosen: Mapping[str, Arm], load: HTTPLoad, tables: dict[str, Compared], *, rounds: int, timeout: float
+    room: Room, chosen: Mapping[str, Arm], loads: Sequence[HTTPLoad], show: Show, *, rounds: int, timeout: float
 ) -> None:
-    """All servers run side by side, and only one is asked at a time: first by all clients, then by a lone one."""
-    loads = {f"{load.clients} clients": load, "one stream": replace(load, clients=1, requests=LONE_REQUESTS)}
+    """All servers run side by side, and only one is asked at a time."""
+    room = replace(room, context=max(load.context for load in loads))
     with ExitStack() as stack:
         ours = stack.enter_context(own_server(room.config))
         able = {name: arm.serve(room) for name, arm in chosen.items() if arm.serve is not None}
         peers, failures = _opened(stack, able)
         failures |= {name: "it has no server of its own" for name in chosen if name not in able}
-        for name, each in loads.items():
-            with progress(f"bench peer: {name}", _runs(rounds, peers), "runs") as advance:
-                found = over_http({OURS: ours, **peers}, each, rounds=rounds, timeout=timeout, on_run=advance)
+        for load in loads:
+            name = f"over HTTP, {load.clients} streams"
+            with progress(f"bench peer {name}", _runs(rounds, peers), "runs") as advance:
+                found = over_http({OURS: ours, **peers}, load, rounds=rounds, timeout=timeout, on_run=advance)
             found.failures |= failures
-            tables[f"over HTTP, {name}, {load.prompt_tokens} + {load.output_tokens} tokens on average"] = found
+            show(f"{name}, {load.prompt_tokens} + {load.output_tokens} tokens on average", found)
 
 
 def _runs(rounds: int, peers: Sized) -> int:

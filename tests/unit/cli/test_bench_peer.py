@@ -20,13 +20,14 @@ def measured(monkeypatch):
     found = compared(turns, {"total_tokens_per_second": True}, 64)
     asked = []
 
-    def in_process(resolved, shape, room, chosen, tables, *, rounds, quality):
+    def in_process(resolved, shape, room, chosen, show, *, rounds, quality):
         asked.append((room.rows, sorted(chosen), rounds, quality))
-        tables["in process"] = found
+        show("in process", found)
         return {}
 
-    def http(room, chosen, load, tables, *, rounds, timeout):
-        tables["32 clients"] = found
+    def http(room, chosen, loads, show, *, rounds, timeout):
+        for load in loads:
+            show(f"{load.clients} streams, {load.requests} requests", found)
 
     monkeypatch.setattr(bench_peer, "_in_process", in_process)
     monkeypatch.setattr(bench_peer, "_http", http)
@@ -49,5 +50,9 @@ def test_one_way_alone_and_no_quality(measured, tmp_path, capsys, smollm2_files)
     assert main(["bench", "peer", *options]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert not measured
+    assert list(figures["compared"]) == ["32 streams, 64 requests", "1 streams, 6 requests"]
     assert set(figures) == {"left_out", "arms", "compared"}
-    assert figures["compared"]["32 clients"]["arms"]["genai"]["total_tokens_per_second"]["ratio"]["mean"] == 2.0
+    assert (
+        figures["compared"]["32 streams, 64 requests"]["arms"]["genai"]["total_tokens_per_second"]["ratio"]["mean"]
+        == 2.0
+    )
