@@ -1,8 +1,8 @@
 """``ekiden bench peer``: other engines on the same weights and prompts, in turns with ours."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,11 +17,10 @@ from ekiden.cli.loading import describe_model
 from ekiden.cli.options import Resolved
 from ekiden.cli.own_server import ending_in_order, own_server
 from ekiden.cli.terminal import out, plain_table, print_json
-from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
 from ekiden.evaluation.benches import quality as quality_bench
 from ekiden.evaluation.benches.engine import Shape, lineage, sized
-from ekiden.evaluation.benches.peer import OURS, HTTPLoad, in_process, over_http, quality_of
+from ekiden.evaluation.benches.peer import OURS, Compared, HTTPLoad, in_process, over_http, quality_of
 from ekiden.evaluation.benches.peers.arms import ARMS, Arm, Room, threads_of
 from ekiden.evaluation.benches.peers.environments import Environments
 from ekiden.measure.figures import Figures
@@ -29,8 +28,7 @@ from ekiden.measure.figures import Figures
 WAYS = ("in-process", "http")
 PROMPTS = 8
 """Greedy answers of each arm that are compared with float32's."""
-LONE_REQUESTS = 6
-"""Requests of the lone stream in a pass."""
+LEAST_REQUESTS = 6
 SHOWN = {
     "total_tokens_per_second": ("total tok/s", 1.0),
     "output_tokens_per_second": ("output tok/s", 1.0),
@@ -38,6 +36,8 @@ SHOWN = {
     "itl_p99": ("gap p99 ms", 1000.0),
 }
 Opened = TypeVar("Opened")
+Show = Callable[[str, Compared], None]
+"""Is given each comparison with its title."""
 
 
 @click.command()
@@ -48,8 +48,18 @@ Opened = TypeVar("Opened")
 @click.option(
     "--way", "ways", type=click.Choice(WAYS), multiple=True, default=WAYS, help="how they are asked  [default: both]"
 )
-@click.option("--clients", type=ABOVE_ZERO, default=32, help="over HTTP: streams at once, beside one  [default: 32]")
-@click.option("--http-requests", type=ABOVE_ZERO, help="over HTTP: requests of a pass  [default: twice the clients]")
+@click.option(
+    "--clients",
+    type=ABOVE_ZERO,
+    multiple=True,
+    default=(32, 1),
+    help="over HTTP: streams at once; may be repeated  [default: 32, then 1]",
+)
+@click.option(
+    "--http-requests",
+    type=ABOVE_ZERO,
+    help=f"over HTTP: requests of a pass  [default: twice the clients, at least {LEAST_REQUESTS}]",
+)
 @click.option("--quality/--no-quality", default=True, help="also how near each is to float32  [default: quality]")
 @click.option("--peers", "folder", default=".venv-peers", help="their environments  [default: .venv-peers]")
 @click.option("--timeout", type=float, default=300.0, help="over HTTP: seconds for one request  [default: 300]")
@@ -67,7 +77,7 @@ def peer(
     rounds: int,
     wanted: tuple[str, ...],
     ways: tuple[str, ...],
-    clients: int,
+    clients: tuple[int, ...],
     http_requests: int | None,
     quality: bool,
     folder: str,
@@ -84,8 +94,15 @@ def peer(
     left_out = {name: reason for name, arm in chosen.items() if (reason := arm.missing(environments))}
     chosen = {name: arm for name, arm in chosen.items() if name not in left_out}
     description = describe_model(resolved.config)
-    load = HTTPLoad(clients=clients, requests=http_requests or 2 * clients, seed=shape.seed)
     figures: Figures = {"left_out": left_out, "arms": {name: arm.about for name, arm in chosen.items()}}
+    tables: dict[str, Compared] = {}
+
+    def show(title: str, found: Compared) -> None:
+        """As soon as it is there: the rest takes minutes."""
+        tables[title] = found
+        if not as_json:
+            _show(title, found)
+
     room = Room(
         description=description,
         config=sized(resolved.config, shape.rows),
@@ -98,59 +115,74 @@ def peer(
     timed = rounds if "in-process" in ways else 0
     with ending_in_order():
         if timed or quality:
-            figures |= _in_process(resolved, shape, room, chosen, rounds=timed, quality=quality)
+            figures |= _in_process(resolved, shape, room, chosen, show, rounds=timed, quality=quality)
         if "http" in ways:
-            served = replace(room, config=sized(resolved.config, clients), rows=clients, context=load.context)
-            figures["http"] = _http(served, chosen, load, rounds=rounds, timeout=timeout)
+            loads = [
+                HTTPLoad(clients=each, requests=http_requests or max(2 * each, LEAST_REQUESTS), seed=shape.seed)
+                for each in clients
+            ]
+            served = replace(room, config=sized(resolved.config, max(clients)), rows=max(clients))
+            _http(served, chosen, loads, show, rounds=rounds, timeout=timeout)
     if as_json:
-        print_json(figures)
-    else:
-        _show(figures)
+        print_json(figures | {"compared": {name: asdict(found) for name, found in tables.items()}})
+        return
+    if isinstance(rows := figures.get("quality"), dict):
+        out().print()
+        print_quality(rows)
+    for name, reason in left_out.items():
+        out().print(f"{name}: {reason}", soft_wrap=True)
 
 
 def _in_process(
-    resolved: Resolved, shape: Shape, room: Room, chosen: Mapping[str, Arm], *, rounds: int, quality: bool
-) -> Figures:
+    resolved: Resolved, shape: Shape, room: Room, chosen: Mapping[str, Arm], show: Show, *,
+    rounds: int, quality: bool,
+) -> Figures:  # fmt: skip
     """Ours and the peers in process: their speeds, unless ``rounds`` is 0, and how near they are to float32."""
     figures: Figures = {}
-    parts: EngineParts = load_described(room.config, room.description, resolved.sources)
+    parts = load_described(room.config, room.description, resolved.sources)
     try:
         with ExitStack() as stack:
             peers, failures = _opened(stack, {name: arm.load(room) for name, arm in chosen.items()})
             figures["lineage"] = lineage(parts.card, shape, room.config)
             figures["peers"] = {name: engine.lineage for name, engine in peers.items()}
             if rounds:
-                with progress("bench peer in process", (1 + 2 * rounds) * (1 + len(peers)), "runs") as advance:
+                with progress("bench peer in process", _runs(rounds, peers), "runs") as advance:
                     found = in_process(parts, room.config, shape, peers, rounds=rounds, on_run=advance)
-                found["failures"] |= failures
-                figures["in_process"] = found | {"requests": shape.requests, "rows": shape.rows}
+                found.failures |= failures
+                show(f"in process, {shape.rows} rows of {shape.prompt_tokens} + {shape.output_tokens} tokens", found)
             if quality:
                 material = quality_bench.material_for(
                     room.description, language="en", num_passages=quality_bench.FIRST_PASSAGES,
                     num_prompts=PROMPTS, context=room.context,
                 )  # fmt: skip
-                figures["quality"] = quality_of(parts, room.config, material, peers)
-                figures["quality"] |= {name: {"failure": reason} for name, reason in failures.items()}
+                failed: dict[str, Figures] = {name: {"failure": reason} for name, reason in failures.items()}
+                figures["quality"] = quality_of(parts, room.config, material, peers) | failed
     finally:
         parts.runner.close()
     return figures
 
 
-def _http(room: Room, chosen: Mapping[str, Arm], load: HTTPLoad, *, rounds: int, timeout: float) -> Figures:
-    """All servers run side by side, and only one is asked at a time: first by all clients, then by a lone one."""
-    loads = {f"{load.clients} clients": load, "one stream": replace(load, clients=1, requests=LONE_REQUESTS)}
-    figures: Figures = {"load": f"lognormal lengths, mean {load.prompt_tokens} + {load.output_tokens} tokens"}
+def _http(
+    room: Room, chosen: Mapping[str, Arm], loads: Sequence[HTTPLoad], show: Show, *, rounds: int, timeout: float
+) -> None:
+    """All servers run side by side, and only one is asked at a time."""
+    room = replace(room, context=max(load.context for load in loads))
     with ExitStack() as stack:
         ours = stack.enter_context(own_server(room.config))
         able = {name: arm.serve(room) for name, arm in chosen.items() if arm.serve is not None}
         peers, failures = _opened(stack, able)
         failures |= {name: "it has no server of its own" for name in chosen if name not in able}
-        for name, each in loads.items():
-            with progress(f"bench peer: {name}", (1 + 2 * rounds) * (1 + len(peers)), "runs") as advance:
-                found = over_http({OURS: ours, **peers}, each, rounds=rounds, timeout=timeout, on_run=advance)
-            found["failures"] |= failures
-            figures[name] = found | {"requests": each.requests}
-    return figures
+        for load in loads:
+            name = f"over HTTP, {load.clients} streams"
+            with progress(f"bench peer {name}", _runs(rounds, peers), "runs") as advance:
+                found = over_http({OURS: ours, **peers}, load, rounds=rounds, timeout=timeout, on_run=advance)
+            found.failures |= failures
+            show(f"{name}, {load.prompt_tokens} + {load.output_tokens} tokens on average", found)
+
+
+def _runs(rounds: int, peers: Sized) -> int:
+    """The runs of all arms, with the warm-up."""
+    return (1 + 2 * rounds) * (1 + len(peers))
 
 
 def _opened(
@@ -167,24 +199,9 @@ def _opened(
     return opened, failures
 
 
-def _show(figures: Figures) -> None:
-    tables = {"in process": figures.get("in_process")}
-    http = figures.get("http")
-    tables |= {name: found for name, found in http.items() if isinstance(found, dict)} if isinstance(http, dict) else {}
-    for title, found in tables.items():
-        if isinstance(found, dict):
-            _show_turns(title, found)
-    if isinstance(quality := figures.get("quality"), dict):
-        print_quality(quality)
-    left_out = figures["left_out"]
-    assert isinstance(left_out, dict)
-    for name, reason in left_out.items():
-        out().print(f"{name}: {reason}", soft_wrap=True)
-
-
-def _show_turns(title: str, found: Mapping[str, dict[str, Figures]]) -> None:
-    """A row for each arm: medians with their ranges over the passes, and the ratios within the passes."""
-    arms = found["arms"]
+def _show(title: str, found: Compared) -> None:
+    """A row for each figure and arm: medians with their ranges over the passes, and the ratios within the passes."""
+    arms = found.arms
     rows = [
         [words if name == OURS else "", name, *_cells(arm[figure], scale)]
         for figure, (words, scale) in SHOWN.items()
@@ -200,7 +217,7 @@ def _show_turns(title: str, found: Mapping[str, dict[str, Figures]]) -> None:
             out().print(f"{name}: the same tokens in {arm['same_tokens']} of {arm['compared_sequences']} answers")
         if arm.get("wrong_lengths"):
             out().print(f"{name}: {arm['wrong_lengths']} answers had another length than asked")
-    for name, reason in found["failures"].items():
+    for name, reason in found.failures.items():
         out().print(f"{name}: not measured: {reason}", soft_wrap=True)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ekiden.cli import bench_peer
 from ekiden.cli.main import main
-from ekiden.evaluation.benches.peer import OURS, turn_figures
+from ekiden.evaluation.benches.peer import OURS, compared
 from ekiden.evaluation.benches.peers.turns import Turns
 
 
@@ -17,15 +17,20 @@ def measured(monkeypatch):
         passes={OURS: [{"total_tokens_per_second": 100.0}] * 2, "genai": [{"total_tokens_per_second": 50.0}] * 2},
         failures={"vllm-bf16": "out of memory"},
     )
-    figures = turn_figures(turns, {"total_tokens_per_second": True})
+    found = compared(turns, {"total_tokens_per_second": True}, 64)
     asked = []
 
-    def in_process(resolved, shape, room, chosen, *, rounds, quality):
+    def in_process(resolved, shape, room, chosen, show, *, rounds, quality):
         asked.append((room.rows, sorted(chosen), rounds, quality))
-        return {"in_process": figures}
+        show("in process", found)
+        return {}
+
+    def http(room, chosen, loads, show, *, rounds, timeout):
+        for load in loads:
+            show(f"{load.clients} streams, {load.requests} requests", found)
 
     monkeypatch.setattr(bench_peer, "_in_process", in_process)
-    monkeypatch.setattr(bench_peer, "_http", lambda *_, **__: {"32 clients": figures})
+    monkeypatch.setattr(bench_peer, "_http", http)
     return asked
 
 
@@ -45,5 +50,9 @@ def test_one_way_alone_and_no_quality(measured, tmp_path, capsys, smollm2_files)
     assert main(["bench", "peer", *options]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert not measured
-    assert set(figures) == {"left_out", "arms", "http"}
-    assert figures["http"]["32 clients"]["arms"]["genai"]["total_tokens_per_second"]["ratio"]["mean"] == 2.0
+    assert list(figures["compared"]) == ["32 streams, 64 requests", "1 streams, 6 requests"]
+    assert set(figures) == {"left_out", "arms", "compared"}
+    assert (
+        figures["compared"]["32 streams, 64 requests"]["arms"]["genai"]["total_tokens_per_second"]["ratio"]["mean"]
+        == 2.0
+    )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+import msgspec
 import uvloop
 
 from ekiden.build.core import build_core
@@ -41,6 +42,15 @@ LONGEST = 4
 """No length over HTTP is more than this many times its mean."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Compared:
+    """The figures of each arm over ``requests`` requests a pass, and why others have none."""
+
+    requests: int
+    arms: dict[str, Figures]
+    failures: dict[str, str]
+
+
 def in_process(
     parts: EngineParts,
     config: Config,
@@ -49,7 +59,7 @@ def in_process(
     *,
     rounds: int,
     on_run: Callable[[], None] = lambda: None,
-) -> Figures:
+) -> Compared:
     """An offline batch of ``shape`` in turns: total tokens a second of each arm, and the ratio ours / theirs.
 
     Every pass has fresh prompts, the same for all. Ours computes prompts first, as the peers do and any offline batch
@@ -83,12 +93,12 @@ def in_process(
     turns = in_turns(
         {OURS: ours, **{name: of(name, peer) for name, peer in peers.items()}}, rounds=rounds, on_run=on_run
     )
-    figures = turn_figures(turns, {"total_tokens_per_second": True})
-    for name in figures["arms"]:
+    found = compared(turns, {"total_tokens_per_second": True}, shape.requests)
+    for name, arm in found.arms.items():
         pairs = [(answers[OURS][number], answers[name][number]) for number in range(2 * rounds)]
         same = sum(a == b for ours_told, told in pairs for a, b in zip(ours_told, told, strict=True))
-        figures["arms"][name] |= {"same_tokens": same, "compared_sequences": 2 * rounds * shape.requests}
-    return figures
+        arm |= {"same_tokens": same, "compared_sequences": 2 * rounds * shape.requests}
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +132,7 @@ def lognormal_lengths(count: int, mean: float, chance: random.Random) -> list[in
 
 def over_http(
     addresses: Mapping[str, str], load: HTTPLoad, *, rounds: int, timeout: float, on_run: Callable[[], None]
-) -> Figures:
+) -> Compared:
     """The same requests in turns on servers that are all running; the first address is ours.
 
     Latencies are those of the pass: the median TTFT and the p99 of all gaps between content events.
@@ -154,7 +164,7 @@ def over_http(
 
     turns = in_turns({name: of(address) for name, address in addresses.items()}, rounds=rounds, on_run=on_run)
     shown = {"output_tokens_per_second": True, "total_tokens_per_second": True, "ttft_p50": False, "itl_p99": False}
-    return turn_figures(turns, shown)
+    return compared(turns, shown, load.requests)
 
 
 def _latencies(figures: Figures) -> Figures:
@@ -165,7 +175,7 @@ def _latencies(figures: Figures) -> Figures:
     return found
 
 
-def turn_figures(turns: Turns, shown: Mapping[str, bool]) -> dict[str, dict[str, Figures]]:
+def compared(turns: Turns, shown: Mapping[str, bool], requests: int) -> Compared:
     """For each arm the median and range of the figures ``shown``, and the ratio to ours.
 
     A ratio is ours / theirs where more is better (True), else theirs / ours: over 1 is in our favour.
@@ -179,7 +189,7 @@ def turn_figures(turns: Turns, shown: Mapping[str, bool]) -> dict[str, dict[str,
             arms[name][figure] = spread(values) | {"ratio": ratios(*both)}
         if any("wrong_lengths" in each for each in passes):
             arms[name]["wrong_lengths"] = sum(int(_number(each, "wrong_lengths")) for each in passes)
-    return {"arms": arms, "failures": dict(turns.failures)}
+    return Compared(requests=requests, arms=arms, failures=dict(turns.failures))
 
 
 def _number(figures: Figures, name: str) -> float:
@@ -198,7 +208,9 @@ def quality_of(
     reference = measure_apart(reference_config(config), material)
     if isinstance(reference, Failed):
         raise UserError(f"the reference could not be measured: {reference.reason}")
-    found = {OURS: quality_figures(measure(parts, config, material, reference), reference, material)}
+    ours = measure(parts, config, material, reference)
+    ours = msgspec.structs.replace(ours, resident_bytes=None)  # this process holds more than our model
+    found = {OURS: quality_figures(ours, reference, material)}
     for name, peer in peers.items():
         try:
             told = Measured(losses=peer.losses(material.passages), answers=_answers(peer, material.prompts))

@@ -19,7 +19,7 @@ import msgspec
 
 from ekiden.build.core import build_core
 from ekiden.build.model import load_model
-from ekiden.config import Config, ModelConfig
+from ekiden.config import AUTO_WEIGHTS, Config, ModelConfig
 from ekiden.engine.driver import NO_LIMITS, Answer, run_batch
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
@@ -150,10 +150,11 @@ def _load_and_measure(config: Config, material: Material, reference: Measured | 
 
 
 def formats(wanted: str | None) -> list[str]:
-    """The weight formats named in ``wanted``, separated by commas; all but the reference's where it names none."""
+    """The weight formats named in ``wanted``, separated by commas; where it names none, all but the reference's and
+    the choice that is one of the others."""
     known = next(field.metadata["choices"] for field in fields(ModelConfig) if field.name == "weights")
     if wanted is None:
-        return [name for name in known if name != REFERENCE]
+        return [name for name in known if name not in (REFERENCE, AUTO_WEIGHTS)]
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     for name in names:
         if name not in known:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ekiden.errors import UserError
-from ekiden.evaluation.benches.peer import OURS, HTTPLoad, in_process, lognormal_lengths, over_http
+from ekiden.evaluation.benches.peer import OURS, Compared, HTTPLoad, in_process, lognormal_lengths, over_http
 from ekiden.evaluation.benches.peers.arms import PeerEngine
 from ekiden.evaluation.benches.peers.turns import WARM_UP, in_turns, ratios, spread
 from ekiden.measure.figures import Figures
@@ -46,7 +46,7 @@ class Peer:
         return []
 
 
-def run(**peers: PeerEngine) -> Any:
+def run(**peers: PeerEngine) -> Compared:
     return in_process(make_parts(), CONFIG, SHAPE, peers, rounds=2)
 
 
@@ -56,7 +56,7 @@ def test_a_pass_has_fresh_prompts_that_all_arms_share_and_tokens_are_compared():
     assert same.calls == [same.calls[0], *other.calls[1:]]
     assert len(same.calls) == 1 + 4  # the warm-up, then one a pass
     assert len({tuple(prompt) for prompts in same.calls for prompt in prompts}) == 5 * SHAPE.requests
-    arms = figures["arms"]
+    arms: Any = figures.arms
     assert (arms["same"]["same_tokens"], arms["same"]["compared_sequences"]) == (40, 40)
     assert arms["other"]["same_tokens"] == 36
     assert arms[OURS]["total_tokens_per_second"]["ratio"] == {"mean": 1.0, "min": 1.0, "max": 1.0}
@@ -65,8 +65,8 @@ def test_a_pass_has_fresh_prompts_that_all_arms_share_and_tokens_are_compared():
 
 def test_a_peer_that_fails_ends_its_own_arm():
     figures = run(steady=Peer(), tired=Peer(fails=True))
-    assert figures["failures"] == {"tired": "out of breath"}
-    assert set(figures["arms"]) == {OURS, "steady"}
+    assert figures.failures == {"tired": "out of breath"}
+    assert set(figures.arms) == {OURS, "steady"}
 
 
 def test_arms_go_forward_then_backward_and_the_warm_up_counts_for_nothing():
@@ -131,9 +131,9 @@ def servers() -> Iterator[list[str]]:
 def test_servers_are_asked_in_turns_and_answers_of_another_length_are_counted(servers):
     load = HTTPLoad(clients=2, requests=4, prompt_tokens=8, output_tokens=4)
     addresses = dict(zip((OURS, "peer"), servers, strict=True))
-    figures: Any = over_http(addresses, load, rounds=1, timeout=5, on_run=lambda: None)
-    assert figures["failures"] == {}
-    peer = figures["arms"]["peer"]
+    figures = over_http(addresses, load, rounds=1, timeout=5, on_run=lambda: None)
+    assert figures.failures == {}
+    peer: Any = figures.arms["peer"]
     assert set(peer) == {"output_tokens_per_second", "total_tokens_per_second", "ttft_p50", "itl_p99", "wrong_lengths"}
     asked = lognormal_lengths(4, 4, random.Random(0))
     assert peer["wrong_lengths"] == 2 * sum(length != 4 for length in asked) > 0

@@ -101,8 +101,10 @@ def _vllm(*, int8: bool) -> tuple[OpenEngine, OpenServer]:
     @contextmanager
     def serve(room: Room) -> Iterator[str]:
         where = room.environments
+        # Not `vllm serve`: it looks for a package called vllm, and that for processors has another name.
         command = [
-            str(where.program("vllm", "vllm")), "serve", str(hf_folder(room.description, int8=int8)),
+            str(where.program("vllm", "python")), "-m", "vllm.entrypoints.openai.api_server",
+            "--model", str(hf_folder(room.description, int8=int8)),
             "--max-num-seqs", str(room.rows), "--max-model-len", str(room.context),
         ]  # fmt: skip
         with peer_server(command, where.variables("vllm", room.threads)) as address:

@@ -120,11 +120,10 @@ def _process(
     piped: bool,
 ) -> Iterator["subprocess.Popen[bytes]"]:  # fmt: skip
     """A process in a session of its own, which is ended with all that it has started."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    into, out = (subprocess.PIPE, subprocess.PIPE) if piped else (subprocess.DEVNULL, log.fileno())
     process = subprocess.Popen(  # noqa: S603 - a program of the peer's environment
-        command, env=variables, stderr=log.fileno(), start_new_session=True,
-        **(pipes if piped else {"stdin": subprocess.DEVNULL, "stdout": log.fileno()}),
-    )  # fmt: skip
+        command, env=variables, stdin=into, stdout=out, stderr=log.fileno(), start_new_session=True
+    )
     try:
         yield process
     finally:
