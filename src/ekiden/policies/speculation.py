@@ -9,8 +9,10 @@ Rules (docs/decisions/0027 has the figures):
 - a chance is what was accepted so far of this request's drafts on such grounds, and of all requests' where there is
   little of its own. The grounds of a draft by lookup are how long the text before it agrees, earlier drafts included;
 - where the backend fills a pass up to a number of rows by itself, drafts in the place of its padding cost nothing;
-- after some rows of several drafts without a right one the request has none for a number of steps, which doubles each
-  time, but those that cost nothing and those that its grammar asks for;
+- a request whose drafts fail has fewer, then none for a while: each guess that was not worth a place forgives a little
+  of what is known against it, so that it is tried again, ever more rarely;
+- when guesses have been too dear for long, a few are tried all the same, so that the step-time model learns what a row
+  costs also where the number of rows never changes;
 - each row that could have had drafts and got none has its reason (:class:`NoDrafts`).
 
 What is kept of a request is in :attr:`Sequence.drafting`, and ends with it. All follows from recorded values.
@@ -48,10 +50,9 @@ _MARGIN: Final = 1.1
 """A draft must be likelier than the break-even by this factor: what it saves is an estimate, its cost is not."""
 _LEAST_SECONDS: Final = 1e-6
 _LOOK_ROWS: Final = 8
-"""One more row costs an eighth of what so many more cost."""
-_PATIENCE: Final = 4
-"""Rows of several drafts without a right one before a request rests."""
-_LONGEST_REST: Final = 32
+"""One more row costs an eighth of what so many more cost, and so many are tried to learn that."""
+_PATIENCE: Final = 64
+"""Steps with guesses and without drafts after which some are tried."""
 _FORGIVING: Final = 0.97
 """What is left of the tries on a ground each time that it was not worth a place, so that it is tried again."""
 _ANSWERS: Final = 64
@@ -75,16 +76,6 @@ class Chosen(NamedTuple):
     masks: tuple[bytes, ...]
 
 
-class _Asked(NamedTuple):
-    """A row for which a guess is asked for. Its grammar may make up to ``room`` drafts, and it has none for the
-    ``reason`` when nothing is guessed."""
-
-    row: int
-    ask: Ask
-    room: int
-    reason: NoDrafts
-
-
 class _Offer(NamedTuple):
     """What one row could take: drafts, and for each the chance that it and all before it are right."""
 
@@ -97,7 +88,7 @@ class _Offer(NamedTuple):
 @dataclass(slots=True)
 class _Price:
     """What a step costs as it stands: seconds of its decode rows, of one row more, and tokens that it will give.
-    ``free`` rows more cost nothing."""
+    ``free`` rows more are not counted."""
 
     seconds: float
     row: float
@@ -131,6 +122,8 @@ class Speculation:
     least_rows: int = 1
     _right: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
     _tried: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
+    _waited: int = 0
+    """Steps with guesses and without drafts, one after another."""
     _paces: deque[float] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
 
     @property
@@ -151,8 +144,9 @@ class Speculation:
         micros = outcome.micros_per_draft = self.drafter.micros_per_draft
         asks = list(self._asks(outcome, most, price, micros))
         if not asks:
+            self._waited += bool(outcome.num_no_drafts)
             return []
-        self.drafter.prepare([asked.ask for asked in asks])
+        self.drafter.prepare([ask for _, ask in asks])
         offers = [offer for asked in asks if (offer := self._offer(outcome, asked, price)) is not None]
         counts = self._share_out(outcome, offers, total_tokens, price)
         chosen = []
@@ -164,6 +158,7 @@ class Speculation:
                 _note(outcome, sequence, None)
             elif count:
                 _note(outcome, sequence, NoDrafts.KV_BLOCKS)
+        self._waited = 0 if chosen else self._waited + (NoDrafts.UNLIKELY in outcome.num_no_drafts)
         return chosen
 
     def _price(self, load: StepLoad) -> _Price:
@@ -171,9 +166,10 @@ class Speculation:
         seconds = max(_LEAST_SECONDS, self.step_time.predict(StepLoad(rows, context)).p50)
         more = StepLoad(rows + _LOOK_ROWS, context + context * _LOOK_ROWS // rows)
         row = max(0.0, self.step_time.predict(more).p50 - seconds) / _LOOK_ROWS
-        return _Price(seconds, row, rows, 0 if load.prefill_tokens else max(0, self.least_rows - rows))
+        padding = 0 if load.prefill_tokens else max(0, self.least_rows - rows)
+        return _Price(seconds, row, rows, _LOOK_ROWS if self._waited >= _PATIENCE else padding)
 
-    def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[_Asked]:
+    def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[tuple[int, Ask]]:
         """The rows for which a guess may be worth its while."""
         break_even = price.break_even
         with_model = _MARGIN * (price.row + micros / 1e6) * price.tokens / price.seconds
@@ -184,33 +180,26 @@ class Speculation:
             if drafting is None:
                 drafting = sequence.drafting = Drafting(GROUNDS)
             tokens = sequence.token_ids
-            room = limit = min(most, sequence.max_total_tokens - len(tokens) - 1)
+            limit = min(most, sequence.max_total_tokens - len(tokens) - 1)
             if limit <= 0:
                 _note(outcome, sequence, NoDrafts.LENGTH)
                 continue
-            reason = NoDrafts.NO_GUESS
-            if drafting.resting:
-                drafting.resting -= 1
-                reason, limit = NoDrafts.RESTING, min(limit, price.free)
-            elif break_even >= 1.0:
-                reason, limit = NoDrafts.UNLIKELY, min(limit, price.free)
-            if limit or sequence.rules is not None:
-                drafts = _run_length(self._chance(drafting, _MODEL), with_model, limit)
-                ask = Ask(sequence.request_id, tokens, limit, drafts, sequence.plain_sampling)
-                yield _Asked(index, ask, room, reason)
+            if break_even >= 1.0 and not price.free:
+                _note(outcome, sequence, NoDrafts.UNLIKELY)
                 continue
-            _note(outcome, sequence, reason)
+            drafts = _run_length(self._chance(drafting, _MODEL), with_model, limit)
+            yield index, Ask(sequence.request_id, tokens, limit, drafts, sequence.plain_sampling)
 
-    def _offer(self, outcome: FormationOutcome, asked: _Asked, price: _Price) -> _Offer | None:
-        index, ask, room, reason = asked
+    def _offer(self, outcome: FormationOutcome, asked: tuple[int, Ask], price: _Price) -> _Offer | None:
+        index, ask = asked
         sequence = outcome.sequences[index]
         drafting, rules = sequence.drafting, sequence.rules
         assert drafting is not None
         guess, masks = NO_GUESS, tuple[bytes, ...]()
         chances: list[float] = []
         with contained(sequence, Stage.FORMATION, "guessing how it goes on"):
-            forced = () if rules is None else rules.forced(room)
-            guess = Guess(forced, BY_GRAMMAR) if forced else self.drafter.guess(ask) if ask.limit else NO_GUESS
+            forced = () if rules is None else rules.forced(ask.limit)
+            guess = Guess(forced, BY_GRAMMAR) if forced else self.drafter.guess(ask)
             chances = self._chances(drafting, guess, price)
             if guess.tokens and not chances:
                 ground = ground_of(guess.match, 0)
@@ -220,7 +209,7 @@ class Speculation:
                 masks = rules.masks(guess.tokens[: len(chances)])
         if sequence.fault is not None or not guess.tokens:
             # The row is computed all the same; a fault ends the sequence afterwards.
-            _note(outcome, sequence, reason)
+            _note(outcome, sequence, NoDrafts.NO_GUESS)
             return None
         allowed = len(masks) - 1 if masks else len(chances)
         outcome.guesses[index] = Guessed(len(guess.tokens), guess.match, allowed)
@@ -293,12 +282,6 @@ class Speculation:
             drafting.tried[ground] = drafting.tried[ground] * _OWN_FADING + 1.0
             self._right[ground] = self._right[ground] * _FADING + right
             self._tried[ground] = self._tried[ground] * _FADING + 1.0
-        if num_accepted:
-            drafting.fruitless = 0
-        elif num_drafts > 1 and drafting.match != BY_GRAMMAR:
-            drafting.fruitless += 1
-        if drafting.fruitless >= _PATIENCE and num_drafts > 1:
-            drafting.resting = min(2 ** (drafting.fruitless - _PATIENCE + 1), _LONGEST_REST)
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""
