@@ -19,7 +19,7 @@ from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 from tests.endtoend.conftest import SmallPool
 from tests.guessing import KnowsAnswers, guess_by
 
-OUTPUT = 32
+OUTPUT = 24
 LONG, LONG_OUTPUT = 12, 64
 """So many of the prompts get answers that outgrow what admission sets aside."""
 SCHEMA = {
@@ -31,7 +31,7 @@ Answers = list[tuple[int, ...]]
 
 
 def sampling(index: int, output: int) -> SamplingParams:
-    """Each prompt has its own way of sampling; most answers are long enough to diverge if they could."""
+    """Each prompt has its own way of sampling; long answers are those that nothing ends earlier."""
     every = [
         {"temperature": 0.0, "ignore_eos": True},
         {"temperature": 0.8, "top_p": 0.95, "seed": index, "ignore_eos": True},
@@ -42,6 +42,8 @@ def sampling(index: int, output: int) -> SamplingParams:
         {"temperature": 0.9, "min_p": 0.05, "logit_bias": {260: 2.0}, "seed": index, "ignore_eos": True},
         {"temperature": 0.0, "grammar": Grammar(kind=GrammarKind.JSON_SCHEMA, source=json.dumps(SCHEMA))},
     ]
+    if output == LONG_OUTPUT:
+        every = [each for each in every if "ignore_eos" in each]
     return SamplingParams(max_tokens=output, **every[index % len(every)])  # type: ignore[arg-type]
 
 
@@ -127,7 +129,7 @@ def test_alone(compared: Compared) -> None:
 
 def test_together(compared: Compared) -> None:
     core = compared.check(settings(), compared.knowing(wrong=5))
-    assert core.stats().spec_decode_num_draft_tokens_total > 300
+    assert core.stats().spec_decode_num_draft_tokens_total > 200
 
 
 def test_in_any_order_with_few_slots_and_a_small_budget(compared: Compared) -> None:
@@ -147,12 +149,12 @@ def test_preempted(long: Compared, swap_blocks: int) -> None:
 
 def test_with_prompts_found_in_the_prefix_cache(compared: Compared) -> None:
     config = replace(settings(), cache=CacheConfig(enable_prefix_caching=True))
-    core = compared.check(config, compared.knowing(), [*range(24), *range(24)])
+    core = compared.check(config, compared.knowing(), [*range(12), *range(12)])
     assert core.stats().prefix_cache_hits_total > 0
 
 
 def test_by_lookup_as_it_is_served(compared: Compared) -> None:
-    compared.check(settings("auto"))
+    compared.check(settings("auto", batching="sequential"), order=range(8))
 
 
 def test_with_another_number_of_threads(chat_prompts: list[list[int]]) -> None:
@@ -161,6 +163,5 @@ def test_with_another_number_of_threads(chat_prompts: list[list[int]]) -> None:
     try:
         one = Compared(loaded, chat_prompts[:8])
         one.check(settings(), one.knowing())
-        one.check(settings(batching="sequential"), one.knowing(wrong=4))
     finally:
         loaded.runner.close()
