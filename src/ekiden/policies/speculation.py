@@ -1,9 +1,9 @@
 """How many tokens are guessed ahead for each decode row of a step. It decides; a :class:`Drafter` guesses.
 
 Rules (docs/decisions/0027 has the figures):
-- a draft is worth its place while the step gives more tokens a second with it than without: its chance to be right,
-  the drafts before it included, is compared with what one more row costs by the step-time model, in units of the
-  tokens that the decode rows give in that time. Prompt chunks in the step do not make a draft look cheap;
+- the step gets as many drafts as make the most tokens a second of it: each has a chance to be right, the drafts before
+  it included, and costs what one more row costs by the step-time model. Prompt chunks in the step are left out of this,
+  so that they do not make a draft look cheap. A step of another size than the last one costs a little more;
 - places go to the likeliest drafts first, whoever's they are, and only what no other sequence can use of the token
   budget and the KV pool is given to them. They never break the inter-token target;
 - a chance is what was accepted so far of this request's drafts on such grounds, and of all requests' where there is
@@ -29,7 +29,6 @@ from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.state.containment import contained
 from ekiden.state.controls import ControlsInForce
 from ekiden.state.drafting import BY_GRAMMAR, BY_MODEL, NO_GUESS, Ask, Drafter, Drafting, Guess, NoDrafts
-from ekiden.state.plan import Row
 from ekiden.state.policy import StepLoad, StepTimePredictor
 from ekiden.state.sequence import Sequence, Stage
 from ekiden.state.turn import FormationOutcome, Guessed
@@ -51,6 +50,9 @@ _MARGIN: Final = 1.1
 _LEAST_SECONDS: Final = 1e-6
 _LOOK_ROWS: Final = 8
 """One more row costs an eighth of what so many more cost, and so many are tried to learn that."""
+_CHANGE: Final = 0.15
+"""Part of a lone row's step by which a step is longer that computes another number of tokens than the one before: the
+backend prepares its kernels anew. Prompts in the step make every number another one."""
 _PATIENCE: Final = 64
 """Steps with guesses and without drafts after which some are tried."""
 _FORGIVING: Final = 0.97
@@ -87,11 +89,12 @@ class _Offer(NamedTuple):
 
 @dataclass(slots=True)
 class _Price:
-    """What a step costs as it stands: seconds of its decode rows, of one row more, and tokens that it will give.
-    ``free`` rows more are not counted."""
+    """What a step costs as it stands: seconds of its decode rows, of one row more, and of another number of tokens than
+    in the last step; and the tokens that it will give. ``free`` rows more are not counted."""
 
     seconds: float
     row: float
+    change: float
     tokens: float
     free: int
 
@@ -106,7 +109,10 @@ class _Price:
         if self.free:
             self.free -= 1
         else:
-            self.seconds += self.row
+            self.seconds += _MARGIN * self.row
+
+    def tokens_per_second(self, changes: bool) -> float:
+        return self.tokens / (self.seconds + changes * self.change)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -124,6 +130,8 @@ class Speculation:
     _tried: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
     _waited: int = 0
     """Steps with guesses and without drafts, one after another."""
+    _size: int = 0
+    """Tokens of the last step, as far as drafts could be in it."""
     _paces: deque[float] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
 
     @property
@@ -166,8 +174,11 @@ class Speculation:
         seconds = max(_LEAST_SECONDS, self.step_time.predict(StepLoad(rows, context)).p50)
         more = StepLoad(rows + _LOOK_ROWS, context + context * _LOOK_ROWS // rows)
         row = max(0.0, self.step_time.predict(more).p50 - seconds) / _LOOK_ROWS
+        if self._waited >= _PATIENCE:
+            return _Price(seconds, row, 0.0, rows, _LOOK_ROWS)
         padding = 0 if load.prefill_tokens else max(0, self.least_rows - rows)
-        return _Price(seconds, row, rows, _LOOK_ROWS if self._waited >= _PATIENCE else padding)
+        change = 0.0 if load.prefill_tokens else _CHANGE * self.step_time.predict(StepLoad(1, 0)).p50
+        return _Price(seconds, row, change, rows, padding)
 
     def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[tuple[int, Ask]]:
         """The rows for which a guess may be worth its while."""
@@ -233,37 +244,44 @@ class Speculation:
     def _share_out(
         self, outcome: FormationOutcome, offers: list[_Offer], total_tokens: int, price: _Price
     ) -> list[int]:
-        """How many of its drafts each offer gets, the likeliest first."""
-        counts, load = [0] * len(offers), outcome.load
-        rows: list[Row] = outcome.plan.rows
+        """How many of its drafts each offer gets, the likeliest first: so many in all that the step gives most tokens a
+        second."""
+        order: list[int] = []
+        taken, load = [0] * len(offers), outcome.load
         waiting = [(-offer.chances[0], place) for place, offer in enumerate(offers)]
         heapify(waiting)
-        reason = NoDrafts.UNLIKELY
+        reason, best, most = NoDrafts.UNLIKELY, 0, price.tokens_per_second(self._changes(total_tokens))
         while waiting:
             chance, place = heappop(waiting)
-            offer = offers[place]
-            if -chance < price.break_even and not price.free:
+            offer, size = offers[place], total_tokens + len(order) + 1
+            load = load_with_draft(load, outcome.plan.rows[offer.row].end + taken[place])
+            if size > outcome.token_budget or not self._keeps_target(load, outcome):
+                reason = NoDrafts.TOKEN_BUDGET if size > outcome.token_budget else NoDrafts.INTER_TOKEN_TARGET
                 break
-            if total_tokens >= outcome.token_budget:
-                reason = NoDrafts.TOKEN_BUDGET
-                break
-            load = load_with_draft(load, rows[offer.row].end + counts[place])
-            if not self._keeps_target(load):
-                reason = NoDrafts.INTER_TOKEN_TARGET
-                break
-            counts[place] += 1
-            total_tokens += 1
+            order.append(place)
+            taken[place] += 1
             price.add(-chance)
-            if counts[place] < len(offer.chances):
-                heappush(waiting, (-offer.chances[counts[place]], place))
+            if (rate := price.tokens_per_second(self._changes(size))) > most:
+                best, most = len(order), rate
+            if taken[place] < len(offer.chances):
+                heappush(waiting, (-offer.chances[taken[place]], place))
+        counts = [order[:best].count(place) for place in range(len(offers))]
         for offer, count in zip(offers, counts, strict=True):
             if not count:
                 _note(outcome, outcome.sequences[offer.row], reason)
+        self._size = total_tokens + best
         return counts
 
-    def _keeps_target(self, load: StepLoad) -> bool:
+    def _changes(self, size: int) -> bool:
+        """Whether the last step computed another number of tokens."""
+        return max(size, self.least_rows) != max(self._size, self.least_rows)
+
+    def _keeps_target(self, load: StepLoad, outcome: FormationOutcome) -> bool:
         target = self.controls.now.target_seconds
-        return target is None or self.step_time.predict(load).p90 <= target
+        if target is None:
+            return True
+        made = sum(guess.guessed for guess in outcome.guesses.values() if guess.match == BY_MODEL)
+        return self.step_time.predict(load).p90 + made * outcome.micros_per_draft / 1e6 <= target
 
     # --- after it
 
