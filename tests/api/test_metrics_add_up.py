@@ -301,7 +301,8 @@ def happened(expected: Values) -> None:
             f"admission_rejections_total at=api reason={reason}"
             for reason in ("prompt_empty", "context_length_exceeded", "token_out_of_vocabulary")
         ),
-        "num_preemptions_total", "prefix_cache_hits_total", "spec_decode_num_draft_tokens_total", "time_to_first_token_seconds_count",
+        "num_preemptions_total", "prefix_cache_hits_total", "time_to_first_token_seconds_count",
+        "spec_decode_num_draft_tokens_total",
         "tenant_requests_total tenant=acme", "tenant_rejections_total tenant=narrow",
         f"tenant_requests_total tenant={OTHER_TENANTS}",
     ):  # fmt: skip
