@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.llm import LLM
 from ekiden.engine.parts import EngineParts
 from ekiden.state.drafting import Drafter
-from ekiden.state.request import RequestUpdate
+from ekiden.state.request import FinishReason, RequestUpdate, TokenLogprobs
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 from tests.endtoend.conftest import SmallPool
 from tests.guessing import KnowsAnswers, guess_by
@@ -27,12 +28,13 @@ SCHEMA = {
     "properties": {"name": {"type": "string", "maxLength": 12}, "kind": {"enum": ["plant", "animal"]}},
     "required": ["name", "kind"],
 }
-Answers = list[tuple[int, ...]]
+Outcome = tuple[tuple[int, ...], tuple[TokenLogprobs, ...], FinishReason, str | int | None]
+"""Tokens, their log-probabilities, why the answer ended, and with what."""
 
 
 def sampling(index: int, output: int) -> SamplingParams:
     """Each prompt has its own way of sampling; long answers are those that nothing ends earlier."""
-    every = [
+    every: list[dict[str, Any]] = [
         {"temperature": 0.0, "ignore_eos": True},
         {"temperature": 0.8, "top_p": 0.95, "seed": index, "ignore_eos": True},
         {"temperature": 0.0, "repetition_penalty": 1.3, "logprobs": 3},
@@ -44,7 +46,7 @@ def sampling(index: int, output: int) -> SamplingParams:
     ]
     if output == LONG_OUTPUT:
         every = [each for each in every if "ignore_eos" in each]
-    return SamplingParams(max_tokens=output, **every[index % len(every)])  # type: ignore[arg-type]
+    return SamplingParams(max_tokens=output, **every[index % len(every)])
 
 
 def settings(speculation: str = "ngram", **scheduler: object) -> Config:
@@ -62,8 +64,7 @@ class Compared:
     def __init__(self, parts: EngineParts, prompts: list[list[int]], output: int = OUTPUT) -> None:
         self.parts, self.prompts, self.output = parts, prompts, output
         self.plain = self._run(build_llm(parts, settings("none")), range(len(prompts)))
-        known = {tuple(prompt): tokens for prompt, (tokens, *_) in zip(prompts, self.plain, strict=True)}
-        self.answers = known
+        self.answers = {tuple(prompt): one[0] for prompt, one in zip(prompts, self.plain, strict=True)}
 
     def knowing(self, wrong: int = 3) -> KnowsAnswers:
         return KnowsAnswers(self.answers, wrong)
@@ -88,7 +89,7 @@ class Compared:
         assert stats.spec_decode_num_draft_tokens_total > stats.spec_decode_num_accepted_tokens_total
         return llm.core
 
-    def _run(self, llm: LLM, numbers: Sequence[int]) -> list[tuple[object, ...]]:
+    def _run(self, llm: LLM, numbers: Sequence[int]) -> list[Outcome]:
         requests = [llm._request(self.prompts[number], sampling(number, self.output)) for number in numbers]
         updates: dict[str, list[RequestUpdate]] = {request.request_id: [] for request in requests}
         for request in requests:

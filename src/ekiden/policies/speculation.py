@@ -50,9 +50,9 @@ _MARGIN: Final = 1.1
 _LEAST_SECONDS: Final = 1e-6
 _LOOK_ROWS: Final = 8
 """One more row costs an eighth of what so many more cost, and so many are tried to learn that."""
-_CHANGE: Final = 0.15
-"""Part of a lone row's step by which a step is longer that computes another number of tokens than the one before: the
-backend prepares its kernels anew. Prompts in the step make every number another one."""
+_CHANGE: Final = 0.2
+"""Part by which a step is longer that computes another number of tokens than the one before: the backend prepares its
+kernels anew. With prompts in the step every number is another one."""
 _PATIENCE: Final = 64
 """Steps with guesses and without drafts after which some are tried."""
 _FORGIVING: Final = 0.97
@@ -177,7 +177,7 @@ class Speculation:
         if self._waited >= _PATIENCE:
             return _Price(seconds, row, 0.0, rows, _LOOK_ROWS)
         padding = 0 if load.prefill_tokens else max(0, self.least_rows - rows)
-        change = 0.0 if load.prefill_tokens else _CHANGE * self.step_time.predict(StepLoad(1, 0)).p50
+        change = 0.0 if load.prefill_tokens else _CHANGE * seconds
         return _Price(seconds, row, change, rows, padding)
 
     def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[tuple[int, Ask]]:

@@ -292,7 +292,7 @@ def test_a_grammar_that_forces_a_long_text_is_not_asked_again() -> None:
     compiler = GrammarCompiler(make_tokenizer(), VOCAB_SIZE)
     rules = compiler.compile(Grammar(kind=GrammarKind.REGEX, source="a{2000}b"))
     assert rules.forced(4) == ()
-    assert not rules._forces  # type: ignore[attr-defined]
+    assert not rules._forces
 
 
 def test_a_schema_is_written_in_fewer_steps_than_it_has_tokens() -> None:
