@@ -11,6 +11,8 @@ Rules (docs/decisions/0027 has the figures):
 - where the backend fills a pass up to a number of rows by itself, drafts in the place of its padding cost nothing;
 - a request whose drafts fail has fewer, then none for a while: each guess that was not worth a place forgives a little
   of what is known against it, so that it is tried again, ever more rarely;
+- the first step with drafts has a few; as long as half of them are right each may have twice as many as the one before,
+  and otherwise half, so that chances that are wrong cost a full batch little;
 - when guesses have been too dear for long, a few are tried all the same, so that the step-time model learns what a row
   costs also where the number of rows never changes;
 - each row that could have had drafts and got none has its reason (:class:`NoDrafts`).
@@ -53,6 +55,7 @@ _LOOK_ROWS: Final = 8
 _CHANGE: Final = 0.2
 """Part by which a step is longer that computes another number of tokens than the one before: the backend prepares its
 kernels anew. With prompts in the step every number is another one."""
+_WIDEST: Final = 4096
 _PATIENCE: Final = 64
 """Steps with guesses and without drafts after which some are tried."""
 _FORGIVING: Final = 0.97
@@ -130,6 +133,10 @@ class Speculation:
     _tried: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
     _waited: int = 0
     """Steps with guesses and without drafts, one after another."""
+    _window: int = _LOOK_ROWS
+    """The most drafts in a step."""
+    _last_drafts: int = 0
+    _last_right: int = 0
     _size: int = 0
     """Tokens of the last step, as far as drafts could be in it."""
     _paces: deque[float] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
@@ -148,6 +155,7 @@ class Speculation:
         load = outcome.load
         if most <= 0 or load.decode_rows == 0:
             return []
+        self._adjust_window()
         price = self._price(load)
         micros = outcome.micros_per_draft = self.drafter.micros_per_draft
         asks = list(self._asks(outcome, most, price, micros))
@@ -168,6 +176,14 @@ class Speculation:
                 _note(outcome, sequence, NoDrafts.KV_BLOCKS)
         self._waited = 0 if chosen else self._waited + (NoDrafts.UNLIKELY in outcome.num_no_drafts)
         return chosen
+
+    def _adjust_window(self) -> None:
+        """By what came of the last step's drafts."""
+        if self._last_drafts:
+            half_right = 2 * self._last_right >= self._last_drafts
+            window = self._window * 2 if half_right else self._window // 2
+            self._window = min(max(_LOOK_ROWS, window), _WIDEST)
+            self._last_drafts = self._last_right = 0
 
     def _price(self, load: StepLoad) -> _Price:
         rows, context = load.decode_rows, load.decode_context
@@ -251,7 +267,7 @@ class Speculation:
         waiting = [(-offer.chances[0], place) for place, offer in enumerate(offers)]
         heapify(waiting)
         reason, best, most = NoDrafts.UNLIKELY, 0, price.tokens_per_second(self._changes(total_tokens))
-        while waiting:
+        while waiting and len(order) < self._window:
             chance, place = heappop(waiting)
             offer, size = offers[place], total_tokens + len(order) + 1
             load = load_with_draft(load, outcome.plan.rows[offer.row].end + taken[place])
@@ -292,6 +308,8 @@ class Speculation:
         drafting.num_rows += 1
         drafting.num_drafts += num_drafts
         drafting.num_accepted += num_accepted
+        self._last_drafts += num_drafts
+        self._last_right += num_accepted
         if sequence.finish_reason is not None:
             return
         for place in range(min(num_accepted + 1, num_drafts)):
