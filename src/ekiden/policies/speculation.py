@@ -11,8 +11,8 @@ Rules (docs/decisions/0027 has the figures):
 - where the backend fills a pass up to a number of rows by itself, drafts in the place of its padding cost nothing;
 - a request whose drafts fail has fewer, then none for a while: each guess that was not worth a place forgives a little
   of what is known against it, so that it is tried again, ever more rarely;
-- the first step with drafts has a few; as long as half of them are right each may have twice as many as the one before,
-  and otherwise half, so that chances that are wrong cost a full batch little;
+- the first step with drafts has two a row at most, on average; as long as half of them are right each may have twice as
+  many as the one before, and otherwise half, so that chances that are wrong cost a full batch little;
 - when guesses have been too dear for long, a few are tried all the same, so that the step-time model learns what a row
   costs also where the number of rows never changes;
 - each row that could have had drafts and got none has its reason (:class:`NoDrafts`).
@@ -47,8 +47,10 @@ _FADING: Final = 0.995
 _OWN_TRUST: Final = 2.0
 _TRUST: Final = 8.0
 """Drafts that what is known without them counts for."""
-_MARGIN: Final = 1.1
-"""A draft must be likelier than the break-even by this factor: what it saves is an estimate, its cost is not."""
+_MARGIN: Final = 1.2
+_GAIN: Final = 1.03
+"""A draft must be likelier than the break-even by the first factor, and all together must make the second of a step
+without them: what they save is an estimate, what they cost is not."""
 _LEAST_SECONDS: Final = 1e-6
 _LOOK_ROWS: Final = 8
 """One more row costs an eighth of what so many more cost, and so many are tried to learn that."""
@@ -112,7 +114,7 @@ class _Price:
         if self.free:
             self.free -= 1
         else:
-            self.seconds += _MARGIN * self.row
+            self.seconds += self.row
 
     def tokens_per_second(self, changes: bool) -> float:
         return self.tokens / (self.seconds + changes * self.change)
@@ -155,12 +157,13 @@ class Speculation:
         load = outcome.load
         if most <= 0 or load.decode_rows == 0:
             return []
-        self._adjust_window()
+        self._adjust_window(load.decode_rows)
         price = self._price(load)
         micros = outcome.micros_per_draft = self.drafter.micros_per_draft
         asks = list(self._asks(outcome, most, price, micros))
         if not asks:
             self._waited += bool(outcome.num_no_drafts)
+            self._size = total_tokens
             return []
         self.drafter.prepare([ask for _, ask in asks])
         offers = [offer for asked in asks if (offer := self._offer(outcome, asked, price)) is not None]
@@ -177,13 +180,13 @@ class Speculation:
         self._waited = 0 if chosen else self._waited + (NoDrafts.UNLIKELY in outcome.num_no_drafts)
         return chosen
 
-    def _adjust_window(self) -> None:
+    def _adjust_window(self, rows: int) -> None:
         """By what came of the last step's drafts."""
+        window = self._window
         if self._last_drafts:
-            half_right = 2 * self._last_right >= self._last_drafts
-            window = self._window * 2 if half_right else self._window // 2
-            self._window = min(max(_LOOK_ROWS, window), _WIDEST)
-            self._last_drafts = self._last_right = 0
+            window = window * 2 if 2 * self._last_right >= self._last_drafts else window // 2
+        self._window = min(max(_LOOK_ROWS, 2 * rows, window), _WIDEST)
+        self._last_drafts = self._last_right = 0
 
     def _price(self, load: StepLoad) -> _Price:
         rows, context = load.decode_rows, load.decode_context
@@ -250,7 +253,7 @@ class Speculation:
         """For each draft, the chance that it and all before it are right, as long as that is worth a place."""
         found: list[float] = []
         chance, break_even = 1.0, price.break_even
-        for place in range(len(guess.tokens)):
+        for place in range(min(len(guess.tokens), self._window)):
             chance *= self._chance(drafting, ground_of(guess.match, place))
             if chance < break_even and place >= price.free:
                 break
@@ -263,15 +266,18 @@ class Speculation:
         """How many of its drafts each offer gets, the likeliest first: so many in all that the step gives most tokens a
         second."""
         order: list[int] = []
+        made = sum(guess.guessed for guess in outcome.guesses.values() if guess.match == BY_MODEL)
+        made *= outcome.micros_per_draft
         taken, load = [0] * len(offers), outcome.load
         waiting = [(-offer.chances[0], place) for place, offer in enumerate(offers)]
         heapify(waiting)
-        reason, best, most = NoDrafts.UNLIKELY, 0, price.tokens_per_second(self._changes(total_tokens))
+        reason, best = NoDrafts.UNLIKELY, 0
+        most = price.tokens_per_second(self._changes(total_tokens)) * (1.0 if price.free else _GAIN)
         while waiting and len(order) < self._window:
             chance, place = heappop(waiting)
             offer, size = offers[place], total_tokens + len(order) + 1
             load = load_with_draft(load, outcome.plan.rows[offer.row].end + taken[place])
-            if size > outcome.token_budget or not self._keeps_target(load, outcome):
+            if size > outcome.token_budget or not self._keeps_target(load, made):
                 reason = NoDrafts.TOKEN_BUDGET if size > outcome.token_budget else NoDrafts.INTER_TOKEN_TARGET
                 break
             order.append(place)
@@ -281,7 +287,9 @@ class Speculation:
                 best, most = len(order), rate
             if taken[place] < len(offer.chances):
                 heappush(waiting, (-offer.chances[taken[place]], place))
-        counts = [order[:best].count(place) for place in range(len(offers))]
+        counts = [0] * len(offers)
+        for place in order[:best]:
+            counts[place] += 1
         for offer, count in zip(offers, counts, strict=True):
             if not count:
                 _note(outcome, outcome.sequences[offer.row], reason)
@@ -292,12 +300,9 @@ class Speculation:
         """Whether the last step computed another number of tokens."""
         return max(size, self.least_rows) != max(self._size, self.least_rows)
 
-    def _keeps_target(self, load: StepLoad, outcome: FormationOutcome) -> bool:
+    def _keeps_target(self, load: StepLoad, drafting_micros: int) -> bool:
         target = self.controls.now.target_seconds
-        if target is None:
-            return True
-        made = sum(guess.guessed for guess in outcome.guesses.values() if guess.match == BY_MODEL)
-        return self.step_time.predict(load).p90 + made * outcome.micros_per_draft / 1e6 <= target
+        return target is None or self.step_time.predict(load).p90 + drafting_micros / 1e6 <= target
 
     # --- after it
 

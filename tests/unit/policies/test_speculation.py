@@ -169,7 +169,7 @@ def test_one_answers_bad_luck_is_not_anothers() -> None:
             self.chance = 0.95 if ask.request_id == "0" else 0.0
             return super().guess(ask)
 
-    run = serve(6, Mixed(0.0), tokens=150)
+    run = serve(3, Mixed(0.0), tokens=150)
     drafted = Counter[int]()
     for view in run.views:
         for sequence, row in zip(view.formed.sequences, view.formed.plan.rows, strict=True):
