@@ -10,10 +10,10 @@ from ekiden.state.policy import StepLoad, TimeRange
 
 
 class FreeRows:
-    """Every step takes a millisecond."""
+    """Every step takes a second, whatever is in it, and no step is too long."""
 
     def predict(self, load: StepLoad) -> TimeRange:
-        return TimeRange(1e-3, 1e-3, 1e-3)
+        return TimeRange(1.0, 1.0, 0.0)
 
 
 @dataclass

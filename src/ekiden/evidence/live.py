@@ -289,7 +289,7 @@ class _Builder:
         if not self._reader.header.max_drafts:
             return 0, 0
         drafts = accepted = 0
-        for turn in self._reader.turns(self._first_turn, self._last.turn):
+        for turn in self._reader.turns_backwards(self._last.turn, self._last.turn - self._first_turn + 1):
             drafts += sum(count for _, count in decisions_of(turn).drafts)
             accepted += sum(max(0, row.tokens - 1) for row in inputs_of(turn).drafts)
         return drafts, accepted

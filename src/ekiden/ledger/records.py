@@ -41,12 +41,11 @@ LEFT_OUT_REASONS = {
 NO_DRAFT_REASONS = {
     1: NoDrafts.NO_GUESS,
     2: NoDrafts.UNLIKELY,
-    3: NoDrafts.RESTING,
-    4: NoDrafts.LENGTH,
-    5: NoDrafts.TOKEN_BUDGET,
-    6: NoDrafts.INTER_TOKEN_TARGET,
-    7: NoDrafts.KV_BLOCKS,
-    8: NoDrafts.FORBIDDEN,
+    3: NoDrafts.LENGTH,
+    4: NoDrafts.TOKEN_BUDGET,
+    5: NoDrafts.INTER_TOKEN_TARGET,
+    6: NoDrafts.KV_BLOCKS,
+    7: NoDrafts.FORBIDDEN,
 }
 PAUSE_REASONS = {1: PauseReason.SLOW_READER, 2: PauseReason.OPERATOR}
 

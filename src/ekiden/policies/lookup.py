@@ -24,6 +24,10 @@ AT_ONCE: Final = 4_096
 """Tokens that one guess adds at most, so that a long prompt holds up no step."""
 
 
+_NO_TOKEN: Final = -1
+"""Stands before the first token."""
+
+
 class _Index:
     """One sequence's index.
 
@@ -34,7 +38,7 @@ class _Index:
     __slots__ = ("_base", "_links", "_pairs", "_singles")
 
     def __init__(self) -> None:
-        self._clear(1)
+        self._clear(0)
 
     def _clear(self, base: int) -> None:
         self._base = base
@@ -73,7 +77,7 @@ class _Index:
         last = min(end, first + AT_ONCE)
         for place in range(first, last):
             token = tokens[place]
-            pair = tokens[place - 1], token
+            pair = (tokens[place - 1] if place else _NO_TOKEN), token
             links.append(pairs.get(pair, -1))
             pairs[pair] = singles[token] = place
         return last >= end

@@ -1,16 +1,20 @@
 """How many tokens are guessed ahead for each decode row of a step. It decides; a :class:`Drafter` guesses.
 
 Rules (docs/decisions/0027 has the figures):
-- a draft is worth its place while the step gives more tokens a second with it than without: its chance to be right,
-  the drafts before it included, is compared with what one more row costs by the step-time model, in units of the
-  tokens that the decode rows give in that time. Prompt chunks in the step do not make a draft look cheap;
+- the step gets as many drafts as make the most tokens a second of it: each has a chance to be right, the drafts before
+  it included, and costs what one more row costs by the step-time model. Prompt chunks in the step are left out of this,
+  so that they do not make a draft look cheap. A step of another size than the last one costs a little more;
 - places go to the likeliest drafts first, whoever's they are, and only what no other sequence can use of the token
   budget and the KV pool is given to them. They never break the inter-token target;
 - a chance is what was accepted so far of this request's drafts on such grounds, and of all requests' where there is
   little of its own. The grounds of a draft by lookup are how long the text before it agrees, earlier drafts included;
 - where the backend fills a pass up to a number of rows by itself, drafts in the place of its padding cost nothing;
-- after some rows of several drafts without a right one the request has none for a number of steps, which doubles each
-  time, but those that cost nothing and those that its grammar asks for;
+- a request whose drafts fail has fewer, then none for a while: each guess that was not worth a place forgives a little
+  of what is known against it, so that it is tried again, ever more rarely;
+- the first step with drafts has two a row at most, on average; as long as half of them are right each may have twice as
+  many as the one before, and otherwise half, so that chances that are wrong cost a full batch little;
+- when guesses have been too dear for long, a few are tried all the same, so that the step-time model learns what a row
+  costs also where the number of rows never changes;
 - each row that could have had drafts and got none has its reason (:class:`NoDrafts`).
 
 What is kept of a request is in :attr:`Sequence.drafting`, and ends with it. All follows from recorded values.
@@ -27,7 +31,6 @@ from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.state.containment import contained
 from ekiden.state.controls import ControlsInForce
 from ekiden.state.drafting import BY_GRAMMAR, BY_MODEL, NO_GUESS, Ask, Drafter, Drafting, Guess, NoDrafts
-from ekiden.state.plan import Row
 from ekiden.state.policy import StepLoad, StepTimePredictor
 from ekiden.state.sequence import Sequence, Stage
 from ekiden.state.turn import FormationOutcome, Guessed
@@ -44,14 +47,19 @@ _FADING: Final = 0.995
 _OWN_TRUST: Final = 2.0
 _TRUST: Final = 8.0
 """Drafts that what is known without them counts for."""
-_MARGIN: Final = 1.1
-"""A draft must be likelier than the break-even by this factor: what it saves is an estimate, its cost is not."""
+_MARGIN: Final = 1.2
+_GAIN: Final = 1.03
+"""A draft must be likelier than the break-even by the first factor, and all together must make the second of a step
+without them: what they save is an estimate, what they cost is not."""
 _LEAST_SECONDS: Final = 1e-6
 _LOOK_ROWS: Final = 8
-"""One more row costs an eighth of what so many more cost."""
-_PATIENCE: Final = 4
-"""Rows of several drafts without a right one before a request rests."""
-_LONGEST_REST: Final = 32
+"""One more row costs an eighth of what so many more cost, and so many are tried to learn that."""
+_CHANGE: Final = 0.2
+"""Part by which a step is longer that computes another number of tokens than the one before: the backend prepares its
+kernels anew. With prompts in the step every number is another one."""
+_WIDEST: Final = 4096
+_PATIENCE: Final = 64
+"""Steps with guesses and without drafts after which some are tried."""
 _FORGIVING: Final = 0.97
 """What is left of the tries on a ground each time that it was not worth a place, so that it is tried again."""
 _ANSWERS: Final = 64
@@ -75,16 +83,6 @@ class Chosen(NamedTuple):
     masks: tuple[bytes, ...]
 
 
-class _Asked(NamedTuple):
-    """A row for which a guess is asked for. Its grammar may make up to ``room`` drafts, and it has none for the
-    ``reason`` when nothing is guessed."""
-
-    row: int
-    ask: Ask
-    room: int
-    reason: NoDrafts
-
-
 class _Offer(NamedTuple):
     """What one row could take: drafts, and for each the chance that it and all before it are right."""
 
@@ -96,11 +94,12 @@ class _Offer(NamedTuple):
 
 @dataclass(slots=True)
 class _Price:
-    """What a step costs as it stands: seconds of its decode rows, of one row more, and tokens that it will give.
-    ``free`` rows more cost nothing."""
+    """What a step costs as it stands: seconds of its decode rows, of one row more, and of another number of tokens than
+    in the last step; and the tokens that it will give. ``free`` rows more are not counted."""
 
     seconds: float
     row: float
+    change: float
     tokens: float
     free: int
 
@@ -117,6 +116,9 @@ class _Price:
         else:
             self.seconds += self.row
 
+    def tokens_per_second(self, changes: bool) -> float:
+        return self.tokens / (self.seconds + changes * self.change)
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Speculation:
@@ -131,6 +133,14 @@ class Speculation:
     least_rows: int = 1
     _right: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
     _tried: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
+    _waited: int = 0
+    """Steps with guesses and without drafts, one after another."""
+    _window: int = _LOOK_ROWS
+    """The most drafts in a step."""
+    _last_drafts: int = 0
+    _last_right: int = 0
+    _size: int = 0
+    """Tokens of the last step, as far as drafts could be in it."""
     _paces: deque[float] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
 
     @property
@@ -147,12 +157,15 @@ class Speculation:
         load = outcome.load
         if most <= 0 or load.decode_rows == 0:
             return []
+        self._adjust_window(load.decode_rows)
         price = self._price(load)
         micros = outcome.micros_per_draft = self.drafter.micros_per_draft
         asks = list(self._asks(outcome, most, price, micros))
         if not asks:
+            self._waited += bool(outcome.num_no_drafts)
+            self._size = total_tokens
             return []
-        self.drafter.prepare([asked.ask for asked in asks])
+        self.drafter.prepare([ask for _, ask in asks])
         offers = [offer for asked in asks if (offer := self._offer(outcome, asked, price)) is not None]
         counts = self._share_out(outcome, offers, total_tokens, price)
         chosen = []
@@ -164,16 +177,29 @@ class Speculation:
                 _note(outcome, sequence, None)
             elif count:
                 _note(outcome, sequence, NoDrafts.KV_BLOCKS)
+        self._waited = 0 if chosen else self._waited + (NoDrafts.UNLIKELY in outcome.num_no_drafts)
         return chosen
+
+    def _adjust_window(self, rows: int) -> None:
+        """By what came of the last step's drafts."""
+        window = self._window
+        if self._last_drafts:
+            window = window * 2 if 2 * self._last_right >= self._last_drafts else window // 2
+        self._window = min(max(_LOOK_ROWS, 2 * rows, window), _WIDEST)
+        self._last_drafts = self._last_right = 0
 
     def _price(self, load: StepLoad) -> _Price:
         rows, context = load.decode_rows, load.decode_context
         seconds = max(_LEAST_SECONDS, self.step_time.predict(StepLoad(rows, context)).p50)
         more = StepLoad(rows + _LOOK_ROWS, context + context * _LOOK_ROWS // rows)
         row = max(0.0, self.step_time.predict(more).p50 - seconds) / _LOOK_ROWS
-        return _Price(seconds, row, rows, 0 if load.prefill_tokens else max(0, self.least_rows - rows))
+        if self._waited >= _PATIENCE:
+            return _Price(seconds, row, 0.0, rows, _LOOK_ROWS)
+        padding = 0 if load.prefill_tokens else max(0, self.least_rows - rows)
+        change = 0.0 if load.prefill_tokens else _CHANGE * seconds
+        return _Price(seconds, row, change, rows, padding)
 
-    def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[_Asked]:
+    def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[tuple[int, Ask]]:
         """The rows for which a guess may be worth its while."""
         break_even = price.break_even
         with_model = _MARGIN * (price.row + micros / 1e6) * price.tokens / price.seconds
@@ -184,33 +210,26 @@ class Speculation:
             if drafting is None:
                 drafting = sequence.drafting = Drafting(GROUNDS)
             tokens = sequence.token_ids
-            room = limit = min(most, sequence.max_total_tokens - len(tokens) - 1)
+            limit = min(most, sequence.max_total_tokens - len(tokens) - 1)
             if limit <= 0:
                 _note(outcome, sequence, NoDrafts.LENGTH)
                 continue
-            reason = NoDrafts.NO_GUESS
-            if drafting.resting:
-                drafting.resting -= 1
-                reason, limit = NoDrafts.RESTING, min(limit, price.free)
-            elif break_even >= 1.0:
-                reason, limit = NoDrafts.UNLIKELY, min(limit, price.free)
-            if limit or sequence.rules is not None:
-                drafts = _run_length(self._chance(drafting, _MODEL), with_model, limit)
-                ask = Ask(sequence.request_id, tokens, limit, drafts, sequence.plain_sampling)
-                yield _Asked(index, ask, room, reason)
+            if break_even >= 1.0 and not price.free:
+                _note(outcome, sequence, NoDrafts.UNLIKELY)
                 continue
-            _note(outcome, sequence, reason)
+            drafts = _run_length(self._chance(drafting, _MODEL), with_model, limit)
+            yield index, Ask(sequence.request_id, tokens, limit, drafts, sequence.plain_sampling)
 
-    def _offer(self, outcome: FormationOutcome, asked: _Asked, price: _Price) -> _Offer | None:
-        index, ask, room, reason = asked
+    def _offer(self, outcome: FormationOutcome, asked: tuple[int, Ask], price: _Price) -> _Offer | None:
+        index, ask = asked
         sequence = outcome.sequences[index]
         drafting, rules = sequence.drafting, sequence.rules
         assert drafting is not None
         guess, masks = NO_GUESS, tuple[bytes, ...]()
         chances: list[float] = []
         with contained(sequence, Stage.FORMATION, "guessing how it goes on"):
-            forced = () if rules is None else rules.forced(room)
-            guess = Guess(forced, BY_GRAMMAR) if forced else self.drafter.guess(ask) if ask.limit else NO_GUESS
+            forced = () if rules is None else rules.forced(ask.limit)
+            guess = Guess(forced, BY_GRAMMAR) if forced else self.drafter.guess(ask)
             chances = self._chances(drafting, guess, price)
             if guess.tokens and not chances:
                 ground = ground_of(guess.match, 0)
@@ -220,7 +239,7 @@ class Speculation:
                 masks = rules.masks(guess.tokens[: len(chances)])
         if sequence.fault is not None or not guess.tokens:
             # The row is computed all the same; a fault ends the sequence afterwards.
-            _note(outcome, sequence, reason)
+            _note(outcome, sequence, NoDrafts.NO_GUESS)
             return None
         allowed = len(masks) - 1 if masks else len(chances)
         outcome.guesses[index] = Guessed(len(guess.tokens), guess.match, allowed)
@@ -234,7 +253,7 @@ class Speculation:
         """For each draft, the chance that it and all before it are right, as long as that is worth a place."""
         found: list[float] = []
         chance, break_even = 1.0, price.break_even
-        for place in range(len(guess.tokens)):
+        for place in range(min(len(guess.tokens), self._window)):
             chance *= self._chance(drafting, ground_of(guess.match, place))
             if chance < break_even and place >= price.free:
                 break
@@ -244,37 +263,46 @@ class Speculation:
     def _share_out(
         self, outcome: FormationOutcome, offers: list[_Offer], total_tokens: int, price: _Price
     ) -> list[int]:
-        """How many of its drafts each offer gets, the likeliest first."""
-        counts, load = [0] * len(offers), outcome.load
-        rows: list[Row] = outcome.plan.rows
+        """How many of its drafts each offer gets, the likeliest first: so many in all that the step gives most tokens a
+        second."""
+        order: list[int] = []
+        made = sum(guess.guessed for guess in outcome.guesses.values() if guess.match == BY_MODEL)
+        made *= outcome.micros_per_draft
+        taken, load = [0] * len(offers), outcome.load
         waiting = [(-offer.chances[0], place) for place, offer in enumerate(offers)]
         heapify(waiting)
-        reason = NoDrafts.UNLIKELY
-        while waiting:
+        reason, best = NoDrafts.UNLIKELY, 0
+        most = price.tokens_per_second(self._changes(total_tokens)) * (1.0 if price.free else _GAIN)
+        while waiting and len(order) < self._window:
             chance, place = heappop(waiting)
-            offer = offers[place]
-            if -chance < price.break_even and not price.free:
+            offer, size = offers[place], total_tokens + len(order) + 1
+            load = load_with_draft(load, outcome.plan.rows[offer.row].end + taken[place])
+            if size > outcome.token_budget or not self._keeps_target(load, made):
+                reason = NoDrafts.TOKEN_BUDGET if size > outcome.token_budget else NoDrafts.INTER_TOKEN_TARGET
                 break
-            if total_tokens >= outcome.token_budget:
-                reason = NoDrafts.TOKEN_BUDGET
-                break
-            load = load_with_draft(load, rows[offer.row].end + counts[place])
-            if not self._keeps_target(load):
-                reason = NoDrafts.INTER_TOKEN_TARGET
-                break
-            counts[place] += 1
-            total_tokens += 1
+            order.append(place)
+            taken[place] += 1
             price.add(-chance)
-            if counts[place] < len(offer.chances):
-                heappush(waiting, (-offer.chances[counts[place]], place))
+            if (rate := price.tokens_per_second(self._changes(size))) > most:
+                best, most = len(order), rate
+            if taken[place] < len(offer.chances):
+                heappush(waiting, (-offer.chances[taken[place]], place))
+        counts = [0] * len(offers)
+        for place in order[:best]:
+            counts[place] += 1
         for offer, count in zip(offers, counts, strict=True):
             if not count:
                 _note(outcome, outcome.sequences[offer.row], reason)
+        self._size = total_tokens + best
         return counts
 
-    def _keeps_target(self, load: StepLoad) -> bool:
+    def _changes(self, size: int) -> bool:
+        """Whether the last step computed another number of tokens."""
+        return max(size, self.least_rows) != max(self._size, self.least_rows)
+
+    def _keeps_target(self, load: StepLoad, drafting_micros: int) -> bool:
         target = self.controls.now.target_seconds
-        return target is None or self.step_time.predict(load).p90 <= target
+        return target is None or self.step_time.predict(load).p90 + drafting_micros / 1e6 <= target
 
     # --- after it
 
@@ -285,6 +313,8 @@ class Speculation:
         drafting.num_rows += 1
         drafting.num_drafts += num_drafts
         drafting.num_accepted += num_accepted
+        self._last_drafts += num_drafts
+        self._last_right += num_accepted
         if sequence.finish_reason is not None:
             return
         for place in range(min(num_accepted + 1, num_drafts)):
@@ -293,12 +323,6 @@ class Speculation:
             drafting.tried[ground] = drafting.tried[ground] * _OWN_FADING + 1.0
             self._right[ground] = self._right[ground] * _FADING + right
             self._tried[ground] = self._tried[ground] * _FADING + 1.0
-        if num_accepted:
-            drafting.fruitless = 0
-        elif num_drafts > 1 and drafting.match != BY_GRAMMAR:
-            drafting.fruitless += 1
-        if drafting.fruitless >= _PATIENCE and num_drafts > 1:
-            drafting.resting = min(2 ** (drafting.fruitless - _PATIENCE + 1), _LONGEST_REST)
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""

@@ -66,8 +66,6 @@ class NoDrafts(StrEnum):
     """Nothing like its last tokens came before."""
     UNLIKELY = "unlikely"
     """A token more costs more than the drafts are likely to save, by the step-time model and the acceptance so far."""
-    RESTING = "resting"
-    """Its last rows of several drafts had no right one, so it sits out some steps."""
     LENGTH = "length"
     """It has one token left."""
     TOKEN_BUDGET = "token_budget"
@@ -82,7 +80,6 @@ class Drafting:
     """What came of one sequence's drafts. ``refused`` counts the steps in which it got none, by the reason.
 
     ``right`` and ``tried`` count drafts for each ground (:mod:`ekiden.policies.speculation`), the old ones fading.
-    ``fruitless`` counts its last rows of several drafts of which none was right; it sits out ``resting`` steps.
     """
 
     grounds: int
@@ -94,8 +91,6 @@ class Drafting:
     """That of the last step."""
     match: int = 0
     """Of the drafts in the step in progress."""
-    fruitless: int = 0
-    resting: int = 0
     right: list[float] = field(init=False)
     tried: list[float] = field(init=False)
 

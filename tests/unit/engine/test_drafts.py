@@ -272,3 +272,46 @@ def test_whatever_counts_tokens_counts_tokens() -> None:
     assert stats.step_tokens_total == sum(view.formed.plan.total_tokens for view in run.views)
     decoded = [row.made for step in recorder.steps for row in step.rows if row.work is Work.DECODE]
     assert sum(decoded) == 19, "all but the one that the prompt gave"
+
+
+def test_what_a_grammar_forces_is_guessed_and_changes_no_state() -> None:
+    tokenizer = make_tokenizer()
+    rules = GrammarCompiler(tokenizer, VOCAB_SIZE).compile(Grammar(kind=GrammarKind.REGEX, source="[ab]hello[0-9]"))
+    assert rules.forced(9) == ()
+    (a, *_) = tokenizer.encode("a", add_special_tokens=False)
+    rules.advance(a)
+    forced = rules.forced(9)
+    assert "hello".startswith(tokenizer.decode(list(forced)))
+    assert len(forced) > 1
+    assert rules.forced(2) == forced[:2]
+    assert len(rules.masks(forced)) == len(forced) + 1
+    assert rules.forced(9) == forced
+
+
+def test_a_grammar_that_forces_a_long_text_is_not_asked_again() -> None:
+    compiler = GrammarCompiler(make_tokenizer(), VOCAB_SIZE)
+    rules = compiler.compile(Grammar(kind=GrammarKind.REGEX, source="a{2000}b"))
+    assert rules.forced(4) == ()
+    assert not rules._forces
+
+
+def test_a_schema_is_written_in_fewer_steps_than_it_has_tokens() -> None:
+    tokenizer = make_tokenizer()
+    compiler = GrammarCompiler(tokenizer, VOCAB_SIZE)
+    grammar = Grammar(kind=GrammarKind.REGEX, source="first:[0-9],second:[0-9],third:[0-9]")
+    settings: dict[str, Any] = {
+        "sampler": Sampler(eos_token_ids=tokenizer.eos_token_ids),
+        "eos_token_ids": tokenizer.eos_token_ids,
+        "make_rules": lambda grammar: compiler.compile(grammar),
+    }
+    asked = request(temperature=1.0, max_tokens=60, grammar=grammar)
+    plain, run = answer([asked], **settings), answer([asked], Recital({}), **settings)
+    assert (run.tokens, run.reasons) == (plain.tokens, plain.reasons)
+    assert run.steps < plain.steps
+    assert run.most_drafts > 1
+
+
+def test_a_drafter_is_told_of_each_end() -> None:
+    drafter = Recital({"a": greedy(20)})
+    answer([request(), request("b", tuple(range(30, 36)))], drafter)
+    assert sorted(drafter.forgotten) == ["a", "b"]
