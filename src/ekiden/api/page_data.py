@@ -163,7 +163,8 @@ class PageData:
         try:
             changes = typed(settings)
             path, row = await self.read(lambda: _found(folder, wanted, run))
-            return JsonBytes(await asyncio.to_thread(self._simulator.ask, path, row, changes))
+            async with self._flight.watch(request.receive):
+                return JsonBytes(await self._simulator.ask(path, row, changes))
         except ConfigError as error:
             raise invalid(None, f"{error}.") from error
         except Busy as error:
