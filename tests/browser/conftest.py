@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.browser.serving import Served, served
 
 PROGRAM = Path(__file__).parent / "program"
 UNPACKED = PROGRAM / "node_modules" / ".browser"
 AXE = PROGRAM / "node_modules" / "axe-core" / "axe.min.js"
+expect.set_options(timeout=20_000)  # on a busy machine
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
 

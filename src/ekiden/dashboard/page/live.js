@@ -9,6 +9,7 @@ import { config } from "./config.js";
 import { ControlsPanel, sorted } from "./controls_panel.js";
 import { Curves } from "./curves.js";
 import { Alerts, GuardPanel } from "./guard_panel.js";
+import { line } from "./format.js";
 import { t } from "./i18n.js";
 import { barsBetween, held, pointsBetween, reach } from "./model.js";
 import { PeriodPanels, usePeriod } from "./period.js";
@@ -18,7 +19,7 @@ import { SlotChart, SlotLegend } from "./slots.js";
 import { SlotTable } from "./slot_table.js";
 import { TenantPanel } from "./tenant_panel.js";
 import { meet } from "./tenants.js";
-import { EngineTiles, Tiles } from "./tiles.js";
+import { EngineTiles, PeriodTiles, Tiles } from "./tiles.js";
 import { Toolbar } from "./toolbar.js";
 
 export const SPANS = [10, 30, 60, 120, 300, 900];
@@ -26,6 +27,9 @@ export const SPANS = [10, 30, 60, 120, 300, 900];
 const LEAST = 0.2;
 /** So many milliseconds after the viewer did something the address follows. */
 const SETTLED = 400;
+
+/** As exact as an address has it, so that whoever opens it sees the same. */
+const hundredths = (seconds) => Math.round(seconds * 100) / 100;
 
 const parsed = (text) => (text !== undefined && text !== "" && Number.isFinite(Number(text)) ? Number(text) : null);
 
@@ -68,7 +72,7 @@ export function View({ query }) {
     if (!shown.byHand) return undefined;
     const timer = setTimeout(() => {
       const { follow, span, run, from, to } = shown;
-      rewrite("live", follow ? { span } : { run, from: from.toFixed(2), to: to.toFixed(2) });
+      rewrite("live", follow ? { span } : { run, from, to });
       address.current = JSON.stringify(route.get().query);
     }, SETTLED);
     return () => clearTimeout(timer);
@@ -86,7 +90,7 @@ export function View({ query }) {
   const fixed = (from, to) => {
     const length = Math.min(Math.max(LEAST, to - from), Math.max(LEAST, bounds[1] - bounds[0]));
     const begin = Math.min(Math.max(bounds[0], from), Math.max(bounds[0], bounds[1] - length));
-    show({ follow: false, run: part.run, from: begin, to: begin + length });
+    show({ follow: false, run: part.run, from: hundredths(begin), to: hundredths(begin + length) });
   };
   const acts = {
     follow: (span = shown.span ?? SPANS.find((each) => each >= part.to - part.from) ?? SPANS.at(-1)) => show({ follow: true, span }),
@@ -106,11 +110,13 @@ export function View({ query }) {
   const marks = live ? sorted(frame.controls).set.map((one) => ({ at: frame.at - one.seconds })) : part.marks;
   return html`<h1 class="unseen">${t("nav.live")}</h1>
     <div class=${classes("live", shown.follow && stale() && "old")}>
-      ${live && html`<${Alerts} frame=${frame} />`}
+      ${frame && "signals" in frame && part.run === frame.run_id && html`<${Alerts} frame=${frame} />`}
+      ${!shown.follow && html`<${PeriodTiles} points=${points} bars=${bars} slots=${slots} />`}
       ${live ? html`<${Tiles} frame=${frame} />` : shown.follow && frame && html`<${EngineTiles} engine=${frame.engine} />`}
-      <section class="panel chart-of-slots" aria-labelledby="slots-title">
+      <section class=${classes("panel chart-of-slots", shown.follow && !live && "old")} aria-labelledby="slots-title">
         <div class="head"><h2 id="slots-title">${t("slots.title")}</h2>
           <${Toolbar} shown=${shown} part=${part} began=${began} range=${range} acts=${acts} by=${by} colourBy=${colourBy} spans=${SPANS} /></div>
+        ${!part.recording && html`<p class="open">${t("live.recorded", { run: line(part.run) })}</p>`}
         ${period.fault && html`<p class="bad" role="alert">${period.fault}</p>`}
         <${SlotChart} bars=${bars} slots=${slots} range=${range} moving=${shown.follow && !stale()} now=${part.now} marks=${marks} gaps=${part.gaps} by=${by}
           run=${part.run} onPeriod=${acts.period} onPan=${acts.pan} onZoom=${acts.zoom} onKey=${acts.key} />

@@ -57,7 +57,8 @@ function Shown({ address }) {
       <pre>${String(error?.message ?? error)}</pre>
       <p><button type="button" onClick=${() => location.reload()}>${t("broken.reload")}</button></p></div>`;
   }
-  return found.View && html`<${found.View} key=${address.name} rest=${address.rest} query=${address.query} />`;
+  if (!found.View) return html`<p class="soft">${t("state.loading")}</p>`;
+  return html`<${found.View} key=${address.name} rest=${address.rest} query=${address.query} />`;
 }
 
 function Missing() {

@@ -9,7 +9,7 @@ import { tenantColour } from "./tenants.js";
 
 /** A link to a request's view. */
 export function RequestLink({ id, run }) {
-  return html`<a href=${href(["request", id], { run })} title=${line(id)} class="id">${brief(id, 16)}</a>`;
+  return html`<a href=${href(["request", id], { run })} title=${line(id)} class="short-id">${brief(id, 16)}</a>`;
 }
 
 /** A tenant's name with its colour. */

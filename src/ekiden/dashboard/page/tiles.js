@@ -51,3 +51,32 @@ export function Tiles({ frame }) {
       ${counts(frame.refused, (name) => named("refusal", name))}<//>
   </dl>`;
 }
+
+const there = (points, name) => points.map((point) => point[name]).filter((value) => value !== null && value !== undefined);
+const most = (values) => (values.length ? Math.max(...values) : null);
+
+/** The mean over time: a point counts for as long as it is. */
+function mean(points, name) {
+  const known = points.filter((point) => (point[name] ?? null) !== null), time = known.reduce((sum, point) => sum + point.seconds, 0);
+  return time ? known.reduce((sum, point) => sum + point[name] * point.seconds, 0) / time : null;
+}
+
+/** Of a period, in the places of those of now: from its points, each of which sums up some time. */
+export function PeriodTiles({ points, bars, slots }) {
+  const requests = new Set(bars.map((bar) => bar.request_id)), tenants = new Set(bars.map((bar) => bar.tenant));
+  const ends = {};
+  for (const bar of bars) if (bar.end !== null && bar.state !== "left") ends[bar.state] = (ends[bar.state] ?? 0) + 1;
+  const highest = (name) => t("tile.highest", { value: seconds(most(there(points, name))) });
+  return html`<dl class="tiles" aria-label=${t("tile.period")}>
+    <${Tile} help="period_running" title=${t("tile.running")} value=${number(mean(points, "running"))} unit=${`/ ${count(slots)}`}>${t("tile.mean")}<//>
+    <${Tile} help="period_waiting" title=${t("tile.waiting")} value=${number(mean(points, "waiting"))}>${t("tile.mean_most", { most: count(most(there(points, "waiting"))) })}<//>
+    <${Tile} help="output_rate" title=${t("tile.output_rate")} value=${number(mean(points, "tokens_per_second"))} unit=${t("tile.tokens")}>${t("tile.prompt_rate", { n: number(mean(points, "prompt_tokens_per_second")) })}<//>
+    <${Tile} help="period_quantile" title=${t("tile.ttft")} value=${seconds(mean(points, "ttft_p50"))}>${highest("ttft_p95")}<//>
+    <${Tile} help="period_quantile" title=${t("tile.itl")} value=${seconds(mean(points, "itl_p50"))}>${highest("itl_p99")}<//>
+    <${Tile} help="curve_step" title=${t("tile.step")} value=${seconds(mean(points, "step_seconds"))}>${t("tile.predicted", { value: seconds(mean(points, "step_predicted_p50")) })}<//>
+    <${Tile} help="curve_kv" title=${t("tile.kv")} value=${share(most(there(points, "kv_used")))}>${t("tile.most")}<//>
+    <${Tile} title=${t("tile.requests")} value=${count(requests.size)}>${t("tile.in_slots")}<//>
+    <${Tile} title=${t("tile.tenants")} value=${count(tenants.size)}>${t("tile.in_slots")}<//>
+    <${Tile} title=${t("tile.ended")} value=${count(Object.values(ends).reduce((sum, each) => sum + each, 0))}>${counts(ends, (name) => named("end", name))}<//>
+  </dl>`;
+}
