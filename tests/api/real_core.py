@@ -94,7 +94,7 @@ async def real_core(
     record: bool = False,
     vocab_size: int = VOCAB_SIZE,
     make_guard: Callable[[AsyncEngine], Guard] | None = None,
-    make_page: Callable[[AsyncEngine], PagePorts] | None = None,
+    page: PagePorts | None = None,
 ) -> AsyncIterator[RealCore]:
     """``live`` starts a real server; otherwise the client talks to the application in memory.
 
@@ -113,7 +113,7 @@ async def real_core(
             ChatTemplate(TEMPLATE),
             config,
             guard=make_guard and make_guard(engine),
-            page=make_page and make_page(engine),
+            page=page,
         )
         if not live:
             async with memory_client(app) as http:

@@ -74,12 +74,7 @@ def check_host(host: str | None) -> None:
     """Raise :class:`ApiError` 403 for a name that is not one of the loopback address. No browser leaves it out."""
     if host is None:
         return
-    name = (urlsplit(f"//{host}").hostname or "") if host else ""
-    try:
-        loopback = ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        loopback = name == "localhost" or name.endswith(".localhost")
-    if not loopback:
+    if not _is_loopback(host):
         message = (
             f"The page was asked for as {shown(host)}. Without API keys this server shows it only by a name of the "
             "loopback address, such as http://localhost; give the server keys (--api-keys-file) to use others."
@@ -102,3 +97,17 @@ def check_origin(headers: Headers, allowed: tuple[str, ...] = ()) -> None:
     if not ours or site not in (None, "none"):
         message = f"This is not for pages of other sites (origin {shown(origin or site)}); open the server's own page."
         raise ApiError(403, message, code="cross_site")
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a ``Host`` names this machine to itself."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

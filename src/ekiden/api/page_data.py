@@ -27,7 +27,7 @@ from ekiden.dashboard.files import LANGUAGES
 from ekiden.dashboard.frames import Frames
 from ekiden.dashboard.period import period
 from ekiden.dashboard.request_list import list_requests
-from ekiden.dashboard.run_list import list_runs
+from ekiden.dashboard.run_list import list_runs, open_named
 from ekiden.dashboard.shapes import PHASES, Comparison, PageConfig, RequestStory
 from ekiden.dashboard.story import stories
 from ekiden.dashboard.what_if import Busy, Simulator, TooLong, typed
@@ -164,12 +164,12 @@ class PageData:
             changes = typed(settings)
             path, row = await self.read(lambda: _found(folder, wanted, run))
             return JsonBytes(await asyncio.to_thread(self._simulator.ask, path, row, changes))
-        except (ConfigError, LedgerReadError) as error:
-            raise invalid(None, f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
+        except ConfigError as error:
+            raise invalid(None, f"{error}.") from error
         except Busy as error:
-            raise ApiError(503, f"{str(error).capitalize()}.", code="busy", headers=retry_after(5.0)) from error
+            raise ApiError(503, f"{error}.", code="busy", headers=retry_after(5.0)) from error
         except TooLong as error:
-            raise ApiError(503, f"{str(error).capitalize()}.", code="too_long") from error
+            raise ApiError(503, f"{error}.", code="too_long") from error
 
     async def compare(self, request: Request) -> Response:
         """``a`` and ``b`` are runs; ``from`` and ``to`` are seconds after the first arrival of each."""
@@ -180,7 +180,7 @@ class PageData:
         seconds = None if end is None else end - start
 
         def work() -> Comparison:
-            with open_run(folder, names[0]) as a, open_run(folder, names[1]) as b:
+            with open_named(folder, names[0]) as a, open_named(folder, names[1]) as b:
                 return compare(a, b, start=start, seconds=seconds)
 
         return JsonBytes(await self.read(work))
@@ -190,7 +190,7 @@ class PageData:
         run, folder, current = asked(request, "run"), self.folder, self._engine.ledger_path
         if run is None and current is not None:
             return lambda: LedgerReader(current)
-        return lambda: open_run(folder, run or "last")
+        return lambda: open_run(folder, "last") if run is None else open_named(folder, run)
 
     async def last_frame(self, run: str) -> bytes:
         """The frame of a run that is not being written, as an event."""
@@ -208,7 +208,7 @@ def _found(folder: Path, request_id: str, run: str | None) -> tuple[Path, int]:
     if run is None:
         reader, rows = find_request(folder, request_id)
     else:
-        reader = open_run(folder, run)
+        reader = open_named(folder, run)
         rows = reader.requests_named(request_id)
     with reader:
         if not rows:

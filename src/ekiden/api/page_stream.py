@@ -31,7 +31,7 @@ _COMMENT: Final = b": still here\n\n"
 
 class PageStream:
     def __init__(self, frames: Frames, flight: Flight, data: PageData) -> None:
-        self._frames, self._flight, self._data = frames, flight, data
+        self.frames, self._flight, self._data = frames, flight, data
         self.viewers = 0
 
     async def stream(self, request: Request) -> Response:
@@ -54,14 +54,14 @@ class PageStream:
 
         writer = SseWriter(send, b"")
         self.viewers += 1
-        viewer = self._frames.join(wake, request.headers.get("last-event-id"))
+        viewer = self.frames.join(wake, request.headers.get("last-event-id"))
         try:
             async with self._flight.watch(request.receive):
                 await writer.write(_OPENING)
                 until = loop.time() + STREAM_SECONDS
                 while loop.time() < until and not self._flight.draining:
                     woken.clear()
-                    event = self._frames.next_for(viewer)
+                    event = self.frames.next_for(viewer)
                     if event is not None:
                         await writer.write(event.data)
                         continue
@@ -74,5 +74,5 @@ class PageStream:
         except ApiError:
             await writer.close(b"")  # the server ends
         finally:
-            self._frames.leave(viewer)
+            self.frames.leave(viewer)
             self.viewers -= 1

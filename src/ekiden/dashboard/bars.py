@@ -3,10 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import msgspec
+
 from ekiden.dashboard.padding import Padding
 from ekiden.dashboard.shapes import Bar, Segment
 from ekiden.evidence.timeline import Moment, Phase, Span, Timeline
 from ekiden.ledger.records import EndRow
+from ekiden.state.request import FinishReason
 
 _IN_SLOT: Final = {
     Phase.PREFILL: "prefill",
@@ -14,6 +17,7 @@ _IN_SLOT: Final = {
     Phase.RECOMPUTE: "recompute",
     Phase.PREEMPTED: "preempted",
 }
+_RUNNING: Final = frozenset({"prefill", "decode", "recompute"})
 _PAUSED: Final = frozenset({Phase.PAUSED, Phase.RESUMING})
 LEFT: Final = "left"
 """The state of a stay after which the request went on elsewhere."""
@@ -40,7 +44,7 @@ def bars_of(
             phase, since, _ = segments[-1]
             segments[-1], until = (phase, since, None), None
         state = LEFT if not last else segments[-1][0] if end is None else end.reason
-        if last and end is not None and where is not None:
+        if last and end is not None and where is not None and _may_be_padded(segments[-1][0], end):
             padded = padding.until(end)
             if padded is None or padded > end.at:
                 until = None if padded is None else padded / 1e6
@@ -72,7 +76,27 @@ def all_bars(
     for one in timelines:
         slot, end = slots.get(one.number), ends.get(one.number)
         found += bars_of(one, slot=slot, end=end, now=now, padding=padding)
-    return found
+    return _without_overlaps(found) if padding.known else found
+
+
+def _may_be_padded(phase: str, end: EndRow) -> bool:
+    """Whether the row of a request that ended so may have been kept: it ran, and nothing of ours had failed."""
+    made = end.output_tokens > 0 or phase == "prefill"
+    return phase in _RUNNING and made and end.reason != FinishReason.ERROR
+
+
+def _without_overlaps(bars: list[Bar]) -> list[Bar]:
+    """Padding gives its slot up to one that comes back to it."""
+    found, following = {bar.id: bar for bar in bars}, dict[int, Bar]()
+    for bar in sorted((bar for bar in bars if bar.slot is not None), key=lambda bar: -bar.start):
+        assert bar.slot is not None
+        phase, begin, end = bar.segments[-1]
+        after = following.get(bar.slot)
+        if phase == "padding" and after is not None and (end is None or end > after.start):
+            segments: list[Segment] = [*bar.segments[:-1], (phase, begin, after.start)]
+            found[bar.id] = msgspec.structs.replace(bar, segments=segments, end=after.start)
+        following[bar.slot] = bar
+    return list(found.values())
 
 
 def _stays(spans: Iterable[Span], timeline: Timeline, admitted: int | None) -> list[tuple[int | None, list[Span]]]:

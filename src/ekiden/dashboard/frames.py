@@ -11,17 +11,18 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from ekiden.dashboard.run_list import open_named
 from ekiden.dashboard.shapes import Bar, Frame, NoFrame, Point, Signal, Told
 from ekiden.dashboard.watched import News, Watched
 from ekiden.engine.interface import Engine, Health
 from ekiden.evidence.harm import readings
 from ekiden.evidence.reader import LedgerReadError
-from ekiden.evidence.runs import open_run
 from ekiden.guard.people import People
 from ekiden.guard.runtime import Guard, cores
 from ekiden.guardrails.readings import DEFAULT_OBJECTIVES, SIGNALS, Reading
@@ -54,6 +55,11 @@ _WORDS: Final = {
 _encode = msgspec.json.Encoder().encode
 
 
+def on_a_thread(run: Callable[[], None]) -> None:
+    """A thread that the end of the process does not wait for."""
+    threading.Thread(target=run, name="ekiden-page", daemon=True).start()
+
+
 class Event(NamedTuple):
     """One frame as it is sent. ``look`` numbers it; ``run_id`` is empty where there is no run."""
 
@@ -79,6 +85,7 @@ class Frames:
     """The frames of the run that an engine writes.
 
     ``clock`` is the engine's clock; ``date`` gives Unix time; ``cpu`` the seconds that the thread has computed.
+    ``spawn`` runs something beside.
     """
 
     def __init__(
@@ -90,16 +97,16 @@ class Frames:
         clock: Callable[[], float] = time.monotonic,
         date: Callable[[], float] = time.time,
         cpu: Callable[[], float] = time.thread_time,
+        spawn: Callable[[Callable[[], None]], None] = on_a_thread,
     ) -> None:
         self._engine, self._guard, self._recording = engine, guard, recording
         self._people = None if guard is None else People(guard)
-        self._clock, self._date, self._cpu = clock, date, cpu
+        self._clock, self._date, self._cpu, self._spawn = clock, date, cpu, spawn
         self._looking = threading.Lock()
         """Held by the thread that reads the ledger; never waited for by who must not wait."""
         self._lock = threading.Lock()
         """Held for moments, by whoever reads or changes what follows."""
         self._viewers: set[Viewer] = set()
-        self._thread: threading.Thread | None = None
         self._over = threading.Event()
         self._watched: Watched | None = None
         self._frame: Frame | NoFrame | None = None
@@ -119,11 +126,10 @@ class Frames:
         viewer = Viewer(wake, *_seen(last_event_id))
         with self._lock:
             self._viewers.add(viewer)
-            if self._thread is None:
-                self._newest = None  # of who watched before
+            if len(self._viewers) == 1:
+                self._newest = None  # it is of who watched before
                 self._over = threading.Event()
-                self._thread = threading.Thread(target=self._run, args=(self._over,), name="ekiden-page", daemon=True)
-                self._thread.start()
+                self._spawn(partial(self._run, self._over))
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
@@ -131,7 +137,11 @@ class Frames:
             self._viewers.discard(viewer)
             if not self._viewers:
                 self._over.set()
-                self._thread = None
+
+    @property
+    def watched_by(self) -> int:
+        """How many browsers watch."""
+        return len(self._viewers)
 
     def next_for(self, viewer: Viewer) -> Event | None:
         """The newest frame as this browser needs it; None when it has that."""
@@ -228,7 +238,7 @@ class Frames:
 
         Raises :class:`LedgerReadError` and sqlite3.Error.
         """
-        with open_run(folder, run) as reader:
+        with open_named(folder, run) as reader:
             path = reader.path
         watched = Watched(path)
         try:

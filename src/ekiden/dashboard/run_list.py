@@ -17,6 +17,15 @@ def list_runs(folder: Path) -> list[Run]:
     return [one for path in runs_in(folder)[:MOST_RUNS] if (one := _run(path)) is not None]
 
 
+def open_named(folder: Path, run: str) -> LedgerReader:
+    """A run by its whole id: nobody who asks the server may have it open other files. Raises :class:`LedgerReadError`
+    for one that is not there, or cannot be read."""
+    path = next((path for path in runs_in(folder) if path.stem == run), None)
+    if path is None:
+        raise LedgerReadError(f"no run {run!r} is recorded here")
+    return LedgerReader(path)
+
+
 def _run(path: Path) -> Run | None:
     """None when retention has deleted it meanwhile."""
     try:

@@ -9,13 +9,14 @@ from ekiden.dashboard.padding import Padding
 from ekiden.dashboard.part import read_part
 from ekiden.dashboard.period import slots_at
 from ekiden.dashboard.request_list import line_of
+from ekiden.dashboard.run_list import open_named
 from ekiden.dashboard.shapes import Answered, Bar, RequestStory, Waited
 from ekiden.evidence.breakdown import Breakdown, breakdown
 from ekiden.evidence.explain import explain
 from ekiden.evidence.period_rows import PeriodRows
 from ekiden.evidence.places import admitted_slots
 from ekiden.evidence.reader import LedgerReader, LedgerReadError
-from ekiden.evidence.runs import find_request, open_run
+from ekiden.evidence.runs import find_request
 from ekiden.evidence.timeline import Moment
 from ekiden.evidence.why import Question, why
 from ekiden.ledger.records import RequestRow
@@ -36,7 +37,7 @@ def stories(folder: Path, request_id: str, run: str | None) -> list[RequestStory
     if run is None:
         reader, rows = find_request(folder, request_id)
     else:
-        reader = open_run(folder, run)
+        reader = open_named(folder, run)
         rows = reader.requests_named(request_id)
     with reader:
         if not rows:

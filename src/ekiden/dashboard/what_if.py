@@ -63,7 +63,7 @@ class Simulator:
         """Waits for the answer, on a thread that may. Raises :class:`Busy`, :class:`TooLong`, and
         :class:`ConfigError` for settings that cannot work."""
         if not self._free.acquire(blocking=False):
-            raise Busy("another simulation is under way; ask again when it has ended")
+            raise Busy("Another simulation is under way; ask again when it has ended")
         try:
             return self._asked(path, request, settings)
         finally:
@@ -77,7 +77,7 @@ class Simulator:
             )
         except subprocess.TimeoutExpired:
             raise TooLong(
-                f"the simulation was given up after {self._most_seconds:g} s; `ekiden replay {path.stem} "
+                f"The simulation was given up after {self._most_seconds:g} s; `ekiden replay {path.stem} "
                 "--scheduling-policy ...` takes its time"
             ) from None
         if answer.returncode:
