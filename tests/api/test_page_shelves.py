@@ -29,7 +29,7 @@ class FakeReleases:
         self.acts: list[tuple[str, str, str, bool]] = []
 
     def listed(self) -> list[dict[str, Any]]:
-        return [{"name": "try-1", "phase": "Paused", "approvals": len(self.approvals)}]
+        return [{"name": "try-1", "phase": "Paused", "acts": len(self.acts)}]
 
     def act(self, action: str, name: str, who: str, why: str, *, despite_inconclusive: bool = False) -> dict[str, Any]:
         if name != "try-1":
