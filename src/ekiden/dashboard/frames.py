@@ -34,7 +34,7 @@ MOST_PAUSE: Final = 2.5
 """Under the three seconds after which the page calls a frame old."""
 MOST_SHARE: Final = 0.005
 """Of the machine's processors, and never more than of four: it shares an interpreter with the HTTP side."""
-SIGNALS_SECONDS: Final = 2.0
+SIGNALS_SECONDS: Final = 4.0
 _GUARD_PATIENCE: Final = 0.05
 _QUIET_SECONDS: Final = 60.0
 _HEALTH: Final = {

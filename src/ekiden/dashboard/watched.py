@@ -17,10 +17,10 @@ from ekiden.dashboard.padding import Padding
 from ekiden.dashboard.part import curves, read_part
 from ekiden.dashboard.series import points, tenants_tokens
 from ekiden.dashboard.shapes import Bar, Point, Segment
+from ekiden.evidence.following import Following
 from ekiden.evidence.live import WINDOW_SECONDS, Look, look
 from ekiden.evidence.live_view import LiveView
 from ekiden.evidence.period_rows import PeriodRows, StepOf
-from ekiden.evidence.places import admitted_slots
 from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.timeline import Moment
 
@@ -64,7 +64,7 @@ class Watched:
         """The newest turn at which something was found that is no longer kept."""
         self._bars: dict[str, Kept[Bar]] = {}
         self._points: deque[Kept[Point]] = deque()
-        self._slots: dict[int, int] = {}
+        self._known = Following()
         self._pointed = 0
         """Microseconds of the run up to which there are points."""
         self._seen: int | None = None
@@ -81,7 +81,7 @@ class Watched:
         if self._closed:
             self.reader, self._closed = LedgerReader(self.path), False
         date = None if now is None else self.header.started + now - self.header.clock_base / 1e6
-        found = look(self.reader, now=date)
+        found = look(self.reader, now=date, known=self._known)
         bars: list[Bar] = []
         made: list[Point] = []
         if self._seen is None or found.now - self._seen > _FRESH:
@@ -123,18 +123,17 @@ class Watched:
         with self.reader.snapshot():
             part = read_part(self.reader, since, now, most=MOST_BARS)
             made = curves(part, self.reader, self._pointed, POINT_MICROS, count) if count else []
-        self._slots |= part.slots
         self._pointed += count * POINT_MICROS
         return part.bars, made
 
     def _newest(self, found: Look) -> tuple[list[Bar], list[Point]]:
         requests = [*found.live, *found.gone]
-        new = [one for one in requests if one.number not in self._slots]
-        self._slots |= admitted_slots(self.reader, new)
+        changed = [one for one in requests if one.number in self._known.changed]
+        slots = self._known.admitted_slots(self.reader, changed)
         rows = PeriodRows(self.reader)
         now = Moment(found.view.turn, 1, found.turns[-1].end if found.turns else found.now)
         padding = Padding(self.reader, rows, requests)
-        bars = all_bars(requests, self._slots, found.ends, now, padding)
+        bars = all_bars(changed, slots, found.ends, now, padding)
         if padding.known:
             bars += self._batches_ended(rows, padding, {bar.id for bar in bars})
         return bars, self._new_points(found)
@@ -190,12 +189,16 @@ class Watched:
 
     def _forget(self, now: int) -> None:
         oldest = now / 1e6 - HISTORY_SECONDS
-        ends = sorted((inf if kept.value.end is None else kept.value.end, name) for name, kept in self._bars.items())
-        for place, (end, name) in enumerate(ends):
-            if end < oldest or place < len(ends) - MOST_BARS:
-                self.let_go = max(self.let_go, self._bars.pop(name).turn)
+        gone = [name for name, kept in self._bars.items() if kept.value.end is not None and kept.value.end < oldest]
+        for name in gone or self._too_many():
+            self.let_go = max(self.let_go, self._bars.pop(name).turn)
         while self._points and self._points[0].value.t < oldest:
             self.let_go = max(self.let_go, self._points.popleft().turn)
-        if len(self._slots) > 4 * MOST_BARS:
-            named = {int(name.partition(".")[0]) for name in self._bars}
-            self._slots = {request: slot for request, slot in self._slots.items() if request in named}
+
+    def _too_many(self) -> list[str]:
+        """The bars that ended first, beyond :data:`MOST_BARS`."""
+        count = len(self._bars) - MOST_BARS
+        if count <= 0:
+            return []
+        ends = sorted((inf if kept.value.end is None else kept.value.end, name) for name, kept in self._bars.items())
+        return [name for _, name in ends[:count]]

@@ -13,6 +13,7 @@ import msgspec
 
 from ekiden.evidence.breakdown import waiting_cause
 from ekiden.evidence.causes import Cause
+from ekiden.evidence.following import Following
 from ekiden.evidence.live_view import (
     Away,
     Control,
@@ -26,7 +27,6 @@ from ekiden.evidence.live_view import (
     Tenant,
     Waiting,
 )
-from ekiden.evidence.places import slots_of
 from ekiden.evidence.reader import LedgerReader, decisions_of
 from ekiden.evidence.timeline import RUNNING, Phase, Timeline, merged, timelines
 from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EndRow, RequestRow, TurnRow
@@ -76,14 +76,17 @@ def look(
     now: float | None = None,
     window_seconds: float = WINDOW_SECONDS,
     shown: int = SHOWN_WAITING,
+    known: Following | None = None,
 ) -> Look:
-    """As :func:`live_view`, for who shows more of the same moment."""
+    """As :func:`live_view`, for who shows more of the same moment. ``known``: what an earlier look has read."""
     with reader.snapshot():
-        return _Builder(reader, now, window_seconds, shown).look()
+        return _Builder(reader, now, window_seconds, shown, known or Following()).look()
 
 
 class _Builder:
-    def __init__(self, reader: LedgerReader, now: float | None, window_seconds: float, shown: int) -> None:
+    def __init__(
+        self, reader: LedgerReader, now: float | None, window_seconds: float, shown: int, known: Following
+    ) -> None:
         last = reader.turn(reader.bounds()[1]) or _before_the_first(reader.header.num_blocks)
         self._reader, self._last, self._shown, self._window = reader, last, shown, window_seconds
         asked = last.end if now is None else round((now - reader.header.started) * 1e6)
@@ -91,12 +94,11 @@ class _Builder:
         self._since = max(0, self._now - round(window_seconds * 1e6))
         self._turns = reader.newest_turns(self._since)
         self._first_turn = self._turns[0].turn if self._turns else last.turn + 1
-        self._live = timelines(reader.live_requests(), reader.live_events())
         self._ended = reader.ended_since(self._first_turn)
-        self._gone = timelines(
-            (request for request, end in self._ended if end.admitted is not None),
-            reader.events_of_ended_since(self._first_turn),
-        )
+        live = reader.live_requests()
+        gone = [request for request, end in self._ended if end.admitted is not None]
+        self._known, there = known, known.update(reader, (*live, *gone), last.turn)
+        self._live, self._gone = ([there[each.request] for each in part] for part in (live, gone))
         self._order = self._setting("scheduling_policy")
         self._output = self._output_tokens()
 
@@ -153,7 +155,7 @@ class _Builder:
             slots[place] = Slot(
                 slot=place, state=SlotState.PADDING, request_id=request.request_id, tenant=request.tenant
             )
-        found = slots_of(self._reader, holders)
+        found = self._known.slots_of(self._reader, holders)
         for one in holders:  # the newest last: where an end was lost, the slot is its successor's
             index = found.get(one.number)
             if index is not None:
@@ -182,7 +184,7 @@ class _Builder:
         rows = self._computed_rows() - {one.number for one in self._live}
         requests = self._reader.requests_numbered(sorted(rows))
         there = timelines(requests, (event for request in requests for event in self._reader.events(request.request)))
-        found = slots_of(self._reader, there)
+        found = Following().slots_of(self._reader, there)
         return [(request, found[request.request]) for request in requests if request.request in found]
 
     def _computed_rows(self) -> set[int]:

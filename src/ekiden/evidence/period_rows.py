@@ -8,8 +8,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ekiden.evidence.reader import Event, LedgerReader
-from ekiden.ledger.records import REFUSED, EndRow, EventKind, RequestRow, TurnRow
+from ekiden.evidence.reader import LedgerReader
+from ekiden.ledger.records import REFUSED, EndRow, RequestRow, TurnRow
 
 MOST_STEPS: Final = 12_000
 """Turns that are read of a part; of a longer one every second, third and so on."""
@@ -126,22 +126,6 @@ class PeriodRows:
         found: list[RequestRow] = []
         for place in range(0, len(numbers), _AT_ONCE):
             found += self._reader.requests_numbered(numbers[place : place + _AT_ONCE])
-        return found
-
-    def events(self, numbers: Sequence[int]) -> list[Event]:
-        """The events of some requests, each request's in the order in which they happened."""
-        found: list[Event] = []
-        for place in range(0, len(numbers), _AT_ONCE):
-            some = numbers[place : place + _AT_ONCE]
-            sql = (
-                "SELECT e.request, e.turn, e.late, e.kind, e.value, t.start + e.late * t.took FROM events e LEFT JOIN "  # noqa: S608
-                f"turns t ON t.turn = e.turn WHERE e.request IN ({', '.join('?' * len(some))}) "
-                "ORDER BY e.request, e.turn, e.place"
-            )
-            found += [
-                Event(number, turn, late, EventKind(kind), value, at)
-                for number, turn, late, kind, value, at in self._all(sql, *some)
-            ]
         return found
 
     def ends(self, numbers: Sequence[int]) -> dict[int, EndRow]:

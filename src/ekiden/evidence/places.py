@@ -1,20 +1,13 @@
-"""Which slots requests have had. An admission's slot is in the decisions of its turn, a return's in its event."""
+"""Which slots admissions gave: the decisions of a turn have them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ekiden.evidence.reader import LedgerReader, decisions_of
 from ekiden.evidence.timeline import Timeline
 
 
-def slots_of(reader: LedgerReader, holders: Sequence[Timeline]) -> dict[int, int]:
-    """The slots that requests have now, or had last, by their numbers: where they came back to, or what their
-    admissions gave them. One whose turn is no longer kept is left out."""
-    found = {one.number: one.slot for one in holders if one.slot is not None}
-    return found | admitted_slots(reader, (one for one in holders if one.slot is None))
-
-
 def admitted_slots(reader: LedgerReader, holders: Iterable[Timeline]) -> dict[int, int]:
-    """The slots that admissions gave, by the numbers of the requests."""
+    """The slots that the admissions of requests gave, by number. One whose turn is no longer kept is left out."""
     wanted = {one.number: one.admitted.turn for one in holders if one.admitted is not None}
     found: dict[int, int] = {}
     for turn in set(wanted.values()):

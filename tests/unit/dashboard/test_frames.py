@@ -307,7 +307,7 @@ def test_signals_come_from_the_guard_or_are_read_now_and_then(growing: Growing, 
     frames, _, clock = watching(growing)
     browser = Browser(frames)
     advance(growing, clock, 60)
-    for seconds in (0.0, 0.5, 1.0, 2.5):
+    for seconds in (0.0, 0.5, 1.0, 4.5):
         clock.now = growing.ends_at + seconds
         frames.look()
     assert len(reads) == 2
