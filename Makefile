@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .PHONY: serve demo evaluate test test-fast test-clients soak fuzz bench bench-peer lint format clean lock
-.PHONY: vendor
+.PHONY: vendor pictures
 .PHONY: setup setup-test setup-light-clients setup-clients setup-browser setup-evaluate setup-bench
 .PHONY: setup-peers setup-peer-vllm setup-peer-llamacpp
 
@@ -158,6 +158,10 @@ $(BROWSER)/node_modules/.ready: $(BROWSER)/package-lock.json $(BROWSER)/unpack.m
 	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(BROWSER) --no-audit --no-fund --loglevel=error
 	$(BIN)/python -c "$(NODE)" $(BROWSER)/unpack.mjs
 	@touch $@
+
+# The pictures of the server's page for the documentation, from a server with the fake model under a planted flood.
+pictures: setup-test setup-browser
+	$(BIN)/python -m tests.browser.pictures $(ARGS)
 
 # For maintainers: what the server's page uses of others, at the versions of its lock; `make lock` takes newer ones.
 VENDOR := src/ekiden/dashboard/vendor

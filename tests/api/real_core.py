@@ -65,7 +65,6 @@ def make_runner(
         num_blocks=num_blocks,
         block_size=BLOCK,
         max_model_len=CONTEXT,
-        max_drafts=4,
         sampler=Sampler(
             eos_token_ids=tokenizer.eos_token_ids, ids_without_token=tokenizer.ids_without_token(vocab_size)
         ),
@@ -95,7 +94,7 @@ async def real_core(
     record: bool = False,
     vocab_size: int = VOCAB_SIZE,
     make_guard: Callable[[AsyncEngine], Guard] | None = None,
-    make_page: Callable[[AsyncEngine], PagePorts] | None = None,
+    page: PagePorts | None = None,
 ) -> AsyncIterator[RealCore]:
     """``live`` starts a real server; otherwise the client talks to the application in memory.
 
@@ -114,7 +113,7 @@ async def real_core(
             ChatTemplate(TEMPLATE),
             config,
             guard=make_guard and make_guard(engine),
-            page=make_page and make_page(engine),
+            page=page,
         )
         if not live:
             async with memory_client(app) as http:

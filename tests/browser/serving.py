@@ -139,16 +139,16 @@ async def served(
     def take_time(step: int) -> None:
         time.sleep(step_seconds)
 
+    page = PagePorts(
+        evaluations=lambda: Shelf(folder / "evaluations"),
+        releases=lambda: ReleaseDesk(releases or folder / "releases", core.engine, loop),
+    )
     async with real_core(
         config,
         record=record,
         live=True,
         make_guard=make_guard,
-        make_page=lambda engine: PagePorts(
-            evaluations=lambda: Shelf(folder / "evaluations"),
-            releases=lambda: ReleaseDesk(releases or folder / "releases", engine, loop),
-        ),
-        num_blocks=num_blocks,
+        page=page,
         before_step=take_time,
     ) as core:
         if says is not None:

@@ -29,7 +29,7 @@ async def act(page: Page, button: str, *, final: bool = False, **fields: str) ->
         await expect(dialog).to_contain_text("cannot be undone")
         await go.click()
     done = dialog.locator("[role=status] .good")
-    await expect(done).to_be_visible()
+    await expect(done).to_be_visible(timeout=30_000)
     words = await done.inner_text()
     await dialog.get_by_role("button", name="Close").click()
     return words

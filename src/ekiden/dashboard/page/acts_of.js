@@ -29,8 +29,8 @@ export function DrainActs({ draining }) {
 /** Those that say what software does, and the one that has a button of its own. */
 const OTHERS = new Set(["guard", "release", "draining", "epoch"]);
 
-/** Changes one control, from the value that it has when the button is pressed. */
-export function ControlAct({ name }) {
+/** Changes one control, from the value that it has when the button is pressed. `label`: what stands on it. */
+export function ControlAct({ name, label = null }) {
   const known = useStore(config);
   if (!known || OTHERS.has(name) || !(name in known.controls)) return null;
   const title = t("act.change.title"), pressed = async () => {
@@ -40,7 +40,7 @@ export function ControlAct({ name }) {
       askAbout({ title, what: fault.message });
     }
   };
-  return html`<${ForActors} quiet><button type="button" aria-label=${`${title}: ${name}`} onClick=${pressed}>${title}</button><//>`;
+  return html`<${ForActors} quiet><button type="button" aria-label=${`${title}: ${name}`} onClick=${pressed}>${label ?? title}</button><//>`;
 }
 
 /** What is asked about a control of this `value`. */

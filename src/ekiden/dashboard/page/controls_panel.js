@@ -5,6 +5,7 @@ import { Help } from "./help.js";
 import { has, named, t } from "./i18n.js";
 import { clock, line, moment, seconds } from "./format.js";
 import { href } from "./router.js";
+import { Table } from "./table.js";
 
 /** Those that a person or the guard set, and those of the configuration. */
 export function sorted(controls) {
@@ -46,7 +47,7 @@ export function ControlsPanel({ frame }) {
 /** Changes in time: what was set, by whom and why. `started`: Unix time of the run's beginning; `short`: without
  * the name and the value before. */
 export function Changes({ changes, started, caption, short }) {
-  return html`<div class="scroll" tabindex="0" role="group" aria-label=${caption}><table><thead><tr><th scope="col" class="words">${t("col.when")}</th>${!short && html`<th scope="col" class="words">${t("col.control")}</th><th scope="col" class="words">${t("col.before")}</th>`}<th scope="col" class="words">${t("col.after")}</th><th scope="col" class="words">${t("col.who")}</th><th scope="col" class="words">${t("col.why")}</th></tr></thead>
-    <tbody>${changes.map((one, index) => html`<tr key=${`${one.at}${one.name}${index}`}><td class="words">${moment(one.at, 1)} <span class="soft">${clock(started + one.at)}</span></td>${!short && html`<td class="words"><code>${line(one.name)}</code></td><td class="words">${line(one.old ?? "–")}</td>`}
-      <td class="words"><b>${line(one.value)}</b></td><td class="words">${named("set_by", one.set_by)} ${line(one.who)}</td><td class="words">${line(one.why)}</td></tr>`)}</tbody></table></div>`;
+  return html`<${Table} head=${short ? "when: after: who: why:" : "when: control: before: after: who: why:"} label=${caption}>
+    ${changes.map((one, index) => html`<tr key=${`${one.at}${one.name}${index}`}><td class="words">${moment(one.at, 1)} <span class="soft">${clock(started + one.at)}</span></td>${!short && html`<td class="words"><code>${line(one.name)}</code></td><td class="words">${line(one.old ?? "–")}</td>`}
+      <td class="words"><b>${line(one.value)}</b></td><td class="words">${named("set_by", one.set_by)} ${line(one.who)}</td><td class="words">${line(one.why)}</td></tr>`)}<//>`;
 }

@@ -7,6 +7,7 @@ import { named, t } from "./i18n.js";
 import { clock, line } from "./format.js";
 import { Approvals, GuardActs, RuleActs } from "./acts_of.js";
 import { GuardLine, Rule, signalText, signalValue } from "./guard_panel.js";
+import { Table } from "./table.js";
 
 export function View() {
   const { frame } = useStore(connection);
@@ -27,17 +28,13 @@ export function View() {
 
 function Decisions({ decisions }) {
   return html`<section aria-labelledby="decisions-title"><h2 id="decisions-title">${t("guard.decisions")}</h2>
-    ${decisions.length === 0 ? html`<p class="soft">${t("guard.no_decisions")}</p>` : html`<div class="scroll" tabindex="0" role="group" aria-labelledby="decisions-title"><table>
-      <thead><tr><th scope="col" class="words">${t("col.when")}</th><th scope="col" class="words">${t("col.rule")}</th><th scope="col" class="words">${t("col.what")}</th><th scope="col" class="words">${t("col.who")}</th><th scope="col" class="words">${t("col.why")}</th></tr></thead>
-      <tbody>${decisions.map((one) => html`<tr key=${one.number}><td class="words">${clock(one.at)}</td><td class="words">${line(one.rule) || "–"}</td><td class="words" lang="en">${line(one.what)}</td>
-        <td class="words">${one.person ? html`<strong>${line(one.who)}</strong>` : line(one.who)}</td><td class="words" lang="en">${line(one.why)}</td></tr>`)}</tbody></table></div>`}</section>`;
+    ${decisions.length === 0 ? html`<p class="soft">${t("guard.no_decisions")}</p>` : html`<${Table} head="when: rule: what: who: why:" by="decisions-title">${decisions.map((one) => html`<tr key=${one.number}><td class="words">${clock(one.at)}</td><td class="words">${line(one.rule) || "–"}</td><td class="words" lang="en">${line(one.what)}</td>
+        <td class="words">${one.person ? html`<strong>${line(one.who)}</strong>` : line(one.who)}</td><td class="words" lang="en">${line(one.why)}</td></tr>`)}<//>`}</section>`;
 }
 
 function Signals({ signals }) {
   if (!signals.length) return null;
   return html`<section aria-labelledby="signals-title"><h2 id="signals-title"><${Help} of="signals">${t("guard.signals")}<//></h2>
-    <div class="scroll" tabindex="0" role="group" aria-labelledby="signals-title"><table>
-      <thead><tr><th scope="col" class="words">${t("col.signal")}</th><th scope="col">${t("col.now")}</th><th scope="col" class="words">${t("col.about")}</th><th scope="col" class="words">${t("col.evidence")}</th></tr></thead>
-      <tbody>${signals.map((one) => html`<tr key=${one.name}><th scope="row" class="words"><${Help} text=${signalText(one.name, one.formula)}>${named("signal", one.name)}<//></th>
-        <td>${signalValue(one.value, one.unit)}</td><td class="words">${line(one.subject) || "–"}</td><td class="words" lang="en">${line(one.evidence)}</td></tr>`)}</tbody></table></div></section>`;
+    <${Table} head="signal: now about: evidence:" by="signals-title">${signals.map((one) => html`<tr key=${one.name}><th scope="row" class="words"><${Help} text=${signalText(one.name, one.formula)}>${named("signal", one.name)}<//></th>
+        <td>${signalValue(one.value, one.unit)}</td><td class="words">${line(one.subject) || "–"}</td><td class="words" lang="en">${line(one.evidence)}</td></tr>`)}<//></section>`;
 }

@@ -6,6 +6,7 @@ import { Help } from "./help.js";
 import { has, named, t } from "./i18n.js";
 import { NONE, line, number, seconds, share } from "./format.js";
 import { href } from "./router.js";
+import { Table } from "./table.js";
 
 /** A signal's meaning: its formula in the viewer's language, else as the server words it. */
 export const signalText = (name, formula) => (has(`formula.${name}`) ? t(`formula.${name}`) : formula);
@@ -88,8 +89,7 @@ export function GuardPanel({ frame }) {
     <h2 id="guard-title"><${Help} of="guard">${t("guard.title")}<//> <a class="more" href=${href("guard")}>${t("guard.all")}</a></h2>
     <${GuardLine} guard=${guard} />
     ${raised.length > 0 && html`<ul class="rules">${raised.map((rule) => html`<${Rule} key=${rule.rule} rule=${rule} signal=${of(rule)} />`)}</ul>`}
-    ${quiet.length > 0 && html`<div class="scroll" tabindex="0" role="group" aria-labelledby="guard-title"><table><thead><tr><th scope="col" class="words">${t("col.signal")}</th><th scope="col">${t("col.now")}</th><th scope="col">${t("col.acts_at")}</th></tr></thead>
-      <tbody>${quiet.map((rule) => html`<tr key=${rule.rule}><th scope="row" class="words"><${Help} text=${signalText(rule.signal, of(rule)?.formula)}>${named("signal", rule.signal)}<//></th>
-        <td><${Gauge} rule=${rule} low=${of(rule)?.direction === "low"} /> ${signalValue(rule.value, of(rule)?.unit ?? "")}</td><td>${signalValue(rule.threshold, of(rule)?.unit ?? "")}</td></tr>`)}</tbody></table></div>`}
+    ${quiet.length > 0 && html`<${Table} head="signal: now acts_at" by="guard-title">${quiet.map((rule) => html`<tr key=${rule.rule}><th scope="row" class="words"><${Help} text=${signalText(rule.signal, of(rule)?.formula)}>${named("signal", rule.signal)}<//></th>
+        <td><${Gauge} rule=${rule} low=${of(rule)?.direction === "low"} /> ${signalValue(rule.value, of(rule)?.unit ?? "")}</td><td>${signalValue(rule.threshold, of(rule)?.unit ?? "")}</td></tr>`)}<//>`}
   </section>`;
 }

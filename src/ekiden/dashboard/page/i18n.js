@@ -1,4 +1,5 @@
-// The words of the page, by the browser's language and a switch. `words.LANGUAGE.json` has the same keys in each.
+// The words of the page, by the browser's language and a switch. `words.json` has them side by side, in the order of
+// LANGUAGES; what is the same in all stands once.
 
 import { store } from "./lib.js";
 import { keep, kept } from "./kept.js";
@@ -8,7 +9,7 @@ export const LANGUAGES = { en: "English", ja: "日本語" };
 /** The language in use; setting it goes through `speak`. */
 export const language = store("en");
 
-let words = {};
+let words = null, place = 0;
 
 /** The viewer's choice, else the first of the browser's languages that the page speaks, else English. */
 export function preferred() {
@@ -16,11 +17,14 @@ export function preferred() {
   return wanted.find((each) => each in LANGUAGES) ?? "en";
 }
 
-/** Switches to a language, once its words are there. */
+/** Switches to a language, once the words are there. */
 export async function speak(name, { remember = false } = {}) {
-  const answer = await fetch(new URL(`words.${name}.json`, import.meta.url));
-  if (!answer.ok) throw new Error(`words.${name}.json: ${answer.status}`);
-  words = await answer.json();
+  if (words === null) {
+    const answer = await fetch(new URL("words.json", import.meta.url));
+    if (!answer.ok) throw new Error(`words.json: ${answer.status}`);
+    words = await answer.json();
+  }
+  place = Object.keys(LANGUAGES).indexOf(name);
   if (remember) keep("language", name);
   document.documentElement.lang = name;
   language.set(name);
@@ -29,8 +33,11 @@ export async function speak(name, { remember = false } = {}) {
 function found(key) {
   let value = words;
   for (const part of key.split(".")) value = value?.[part];
-  return value;
+  return here(value);
 }
+
+/** In the language in use. */
+const here = (value) => (Array.isArray(value) ? value[place] : value);
 
 /** Whether there are words for a key. */
 export const has = (key) => typeof found(key) === "string";
@@ -39,7 +46,7 @@ export const has = (key) => typeof found(key) === "string";
 export function t(key, values = {}) {
   let text = found(key);
   if (text !== null && typeof text === "object" && "count" in values) {
-    text = text[new Intl.PluralRules(language.get()).select(values.count)] ?? text.other;
+    text = here(text[new Intl.PluralRules(language.get()).select(values.count)] ?? text.other);
   }
   if (typeof text !== "string") return key;
   return text.replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole));

@@ -9,6 +9,7 @@ import { config } from "./config.js";
 import { ControlsPanel, sorted } from "./controls_panel.js";
 import { Curves } from "./curves.js";
 import { Alerts, GuardPanel } from "./guard_panel.js";
+import { line } from "./format.js";
 import { t } from "./i18n.js";
 import { barsBetween, held, pointsBetween, reach } from "./model.js";
 import { PeriodPanels, usePeriod } from "./period.js";
@@ -115,6 +116,7 @@ export function View({ query }) {
       <section class=${classes("panel chart-of-slots", shown.follow && !live && "old")} aria-labelledby="slots-title">
         <div class="head"><h2 id="slots-title">${t("slots.title")}</h2>
           <${Toolbar} shown=${shown} part=${part} began=${began} range=${range} acts=${acts} by=${by} colourBy=${colourBy} spans=${SPANS} /></div>
+        ${!part.recording && html`<p class="open">${t("live.recorded", { run: line(part.run) })}</p>`}
         ${period.fault && html`<p class="bad" role="alert">${period.fault}</p>`}
         <${SlotChart} bars=${bars} slots=${slots} range=${range} moving=${shown.follow && !stale()} now=${part.now} marks=${marks} gaps=${part.gaps} by=${by}
           run=${part.run} onPeriod=${acts.period} onPan=${acts.pan} onZoom=${acts.zoom} onKey=${acts.key} />

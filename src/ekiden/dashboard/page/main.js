@@ -86,11 +86,7 @@ function Page() {
 }
 
 const place = document.getElementById("page");
-try {
-  await speak(preferred());
-} catch {
-  await speak("en");
-}
+await speak(preferred());
 onKey(configure);
 let opened = "opening";
 connection.watch(({ phase }) => {

@@ -5,6 +5,7 @@ import { t } from "./i18n.js";
 import { line, share } from "./format.js";
 import { ControlAct } from "./acts_of.js";
 import { config } from "./config.js";
+import { tenantColour } from "./tenants.js";
 
 /** From this share on a tenant has most of the slots. */
 const MOST = 0.5, SHOWN = 4;
@@ -27,7 +28,9 @@ export function Meanwhile({ story, wish }) {
   if (!found.length || !waited) return null;
   const [most, part] = found[0], order = story.decisions.find(({ facts }) => facts.order)?.facts.order ?? known?.controls.scheduling_policy;
   const crowded = most !== tenant && part > MOST && order === "fcfs";
-  return html`<p>${t("request.holders")} ${found.slice(0, SHOWN).map(([name, each]) => html`<span key=${name} class="holder"><b><bdi>${line(name)}</bdi></b> ${share(each)}</span> `)}</p>
+  return html`<p>${t("request.holders")} ${found.slice(0, SHOWN).map(([name, each]) => html`<span key=${name} class=${`holder ${tenantColour(name)}`}><i class="swatch" aria-hidden="true"></i> <b><bdi>${line(name)}</bdi></b> ${share(each)}</span> `)}</p>
     ${crowded && html`<p class="advice"><strong>${t("request.advice")}</strong> ${t("request.crowded", { tenant: line(most), share: share(part) })}
-      ${" "}<button type="button" onClick=${() => wish({ scheduling_policy: "fair" })}>${t("request.simulate_fair")}</button></p><${ControlAct} name="scheduling_policy" />`}`;
+</p>
+      <div class="acts"><button type="button" onClick=${() => wish({ scheduling_policy: "fair" })}>${t("request.simulate_fair")}</button>
+        <${ControlAct} name="scheduling_policy" label=${t("request.change_order")} /></div>`}`;
 }

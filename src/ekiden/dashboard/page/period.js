@@ -8,6 +8,7 @@ import { t } from "./i18n.js";
 import { count, moment, seconds } from "./format.js";
 import { barsBetween, pointsBetween } from "./model.js";
 import { RequestLink, TenantName } from "./queue.js";
+import { Table } from "./table.js";
 
 const PATIENCE = 180;
 const MOST_WAITS = 15;
@@ -60,9 +61,7 @@ export function PeriodPanels({ period, late }) {
   const waits = period.queue.map((one) => ({ ...one, took: (one.end ?? period.end) - one.start })).sort((a, b) => b.took - a.took);
   return html`<div class=${classes("panels", late && "old")} aria-busy=${late}>
     <section class="panel" aria-labelledby="waits-title"><h2 id="waits-title"><${Help} of="waits">${t("period.waits")}<//> <span class="soft">${count(waits.length)}</span></h2>
-      ${waits.length === 0 ? html`<p class="soft">${t("period.no_waits")}</p>` : html`<div class="scroll" tabindex="0" role="group" aria-labelledby="waits-title"><table>
-        <thead><tr><th scope="col" class="words">${t("col.request")}</th><th scope="col" class="words">${t("col.tenant")}</th><th scope="col">${t("col.arrived")}</th><th scope="col">${t("col.waited")}</th></tr></thead>
-        <tbody>${waits.slice(0, MOST_WAITS).map((one) => html`<tr key=${one.request_id}><th scope="row" class="words"><${RequestLink} id=${one.request_id} run=${period.run_id} /></th><td class="words"><${TenantName} name=${one.tenant} /></td><td>${moment(one.start, 1)}</td><td>${seconds(one.took)}${one.end === null ? "…" : ""}</td></tr>`)}</tbody></table></div>`}</section>
+      ${waits.length === 0 ? html`<p class="soft">${t("period.no_waits")}</p>` : html`<${Table} head="request: tenant: arrived waited" by="waits-title">${waits.slice(0, MOST_WAITS).map((one) => html`<tr key=${one.request_id}><th scope="row" class="words"><${RequestLink} id=${one.request_id} run=${period.run_id} /></th><td class="words"><${TenantName} name=${one.tenant} /></td><td>${moment(one.start, 1)}</td><td>${seconds(one.took)}${one.end === null ? "…" : ""}</td></tr>`)}<//>`}</section>
     ${[["controls", period.controls], ["guard", period.guard]].map(([name, changes]) => html`<section class="panel" key=${name} aria-label=${t(`period.${name}`)}><h2>${t(`period.${name}`)} <span class="soft">${count(changes.length)}</span></h2>
       ${changes.length ? html`<${Changes} changes=${changes} short=${name === "guard"} started=${period.started} caption=${t(`period.${name}`)} />` : html`<p class="soft">${t("period.none")}</p>`}</section>`)}
   </div>`;

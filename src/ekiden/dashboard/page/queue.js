@@ -6,6 +6,7 @@ import { named, t } from "./i18n.js";
 import { brief, count, line, seconds } from "./format.js";
 import { href } from "./router.js";
 import { tenantColour } from "./tenants.js";
+import { Table } from "./table.js";
 
 /** A link to a request's view. */
 export function RequestLink({ id, run }) {
@@ -29,13 +30,11 @@ export function QueuePanel({ frame }) {
   return html`<section class="panel queue" aria-labelledby="queue-title">
     <h2 id="queue-title"><${Help} of="queue">${t("queue.title")}<//> <span class="soft">${count(queue.waiting)}</span></h2>
     ${causes.length > 0 && html`<ul class="causes">${causes.map(([cause, of]) => html`<li key=${cause}><${Share} of=${of} most=${most} /> <b>${count(of)}</b> ${named("cause", cause)}</li>`)}</ul>`}
-    ${queue.first.length > 0 ? html`<div class="scroll" tabindex="0" role="group" aria-labelledby="queue-title"><table>
-      <thead><tr><th scope="col" class="words">${t("col.request")}</th><th scope="col" class="words">${t("col.tenant")}</th><th scope="col">${t("col.prompt")}</th><th scope="col">${t("col.waited")}</th><th scope="col" class="words">${t("col.waits_for")}</th></tr></thead>
-      <tbody>${queue.first.map((one) => html`<tr key=${one.request_id}>
+    ${queue.first.length > 0 ? html`<${Table} head="request: tenant: prompt waited waits_for:" by="queue-title">${queue.first.map((one) => html`<tr key=${one.request_id}>
         <th scope="row" class="words"><${RequestLink} id=${one.request_id} run=${frame.run_id} /></th>
         <td class="words"><${TenantName} name=${one.tenant} /></td><td>${count(one.prompt_tokens)}</td><td>${seconds(one.seconds)}</td>
         <td class="words">${named("cause", one.cause)}${one.behind && html` <${RequestLink} id=${one.behind} run=${frame.run_id} />`}
-          ${one.passed_over && html` <span class="chip open">${t("queue.passed_over")}</span>`}</td></tr>`)}</tbody></table></div>
+          ${one.passed_over && html` <span class="chip open">${t("queue.passed_over")}</span>`}</td></tr>`)}<//>
       ${queue.waiting > queue.first.length && html`<p class="soft">${t("queue.more", { count: queue.waiting - queue.first.length, n: count(queue.waiting - queue.first.length) })}</p>`}`
     : html`<p class="soft">${t("queue.empty")}</p>`}
     ${away.length > 0 && html`<h3><${Help} of="away">${t("queue.away")}<//></h3><ul class="plain">${away.map((one) => html`<li key=${one.request_id}>

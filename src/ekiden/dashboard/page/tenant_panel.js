@@ -6,6 +6,7 @@ import { named, t } from "./i18n.js";
 import { brief, count, number, seconds, share } from "./format.js";
 import { Share, TenantName } from "./queue.js";
 import { signalText } from "./guard_panel.js";
+import { Table } from "./table.js";
 
 /** The tenants of the newest frame. */
 export function TenantPanel({ frame }) {
@@ -15,12 +16,10 @@ export function TenantPanel({ frame }) {
   return html`<section class="panel tenants" aria-labelledby="tenants-title">
     <h2 id="tenants-title"><${Help} of="tenants">${t("tenants.title")}<//> <span class="soft">${t("tile.window", { seconds: seconds(frame.window_seconds) })}</span></h2>
     <${Fairness} frame=${frame} />
-    <div class="scroll" tabindex="0" role="group" aria-labelledby="tenants-title"><table>
-      <thead><tr><th scope="col" class="words">${t("col.tenant")}</th><th scope="col">${t("col.share")}</th><th scope="col">${t("col.output")}</th><th scope="col">${t("col.prompt")}</th><th scope="col">${t("col.running")}</th><th scope="col">${t("col.waiting")}</th><th scope="col">${t("col.away")}</th><th scope="col">${t("col.ended")}</th><th scope="col">${t("col.refused")}</th><th scope="col"><${Help} of="weight">${t("col.weight")}<//></th></tr></thead>
-      <tbody>${rows.map((one) => html`<tr key=${one.tenant}><th scope="row" class="words">${one === frame.other_tenants ? brief(one.tenant) : html`<${TenantName} name=${one.tenant} />`}</th>
+    <${Table} head="tenant: share output prompt running waiting away ended refused weight" by="tenants-title">${rows.map((one) => html`<tr key=${one.tenant}><th scope="row" class="words">${one === frame.other_tenants ? brief(one.tenant) : html`<${TenantName} name=${one.tenant} />`}</th>
         <td><${Share} of=${got(one)} most=${most} /> ${share(total ? got(one) / total : 0)}</td><td>${count(one.output_tokens)}</td><td>${count(one.prompt_tokens)}</td>
         <td>${count(one.running)}</td><td>${count(one.waiting)}</td><td>${count(one.away)}</td><td>${count(one.ended)}</td><td class=${one.refused ? "bad" : ""}>${count(one.refused)}</td><td>${number(one.weight)}</td></tr>`)}
-      ${rows.length === 0 && html`<tr><td colspan="10" class="words soft">${t("tenants.nobody")}</td></tr>`}</tbody></table></div>
+      ${rows.length === 0 && html`<tr><td colspan="10" class="words soft">${t("tenants.nobody")}</td></tr>`}<//>
   </section>`;
 }
 

@@ -65,7 +65,7 @@ function mean(points, name) {
 export function PeriodTiles({ points, bars, slots }) {
   const requests = new Set(bars.map((bar) => bar.request_id)), tenants = new Set(bars.map((bar) => bar.tenant));
   const ends = {};
-  for (const bar of bars) if (bar.end !== null) ends[bar.state] = (ends[bar.state] ?? 0) + 1;
+  for (const bar of bars) if (bar.end !== null && bar.state !== "left") ends[bar.state] = (ends[bar.state] ?? 0) + 1;
   const highest = (name) => t("tile.highest", { value: seconds(most(there(points, name))) });
   return html`<dl class="tiles" aria-label=${t("tile.period")}>
     <${Tile} help="period_running" title=${t("tile.running")} value=${number(mean(points, "running"))} unit=${`/ ${count(slots)}`}>${t("tile.mean")}<//>

@@ -41,5 +41,5 @@ function Copy() {
   const [done, setDone] = useState(false);
   if (!navigator.clipboard) return null; // not over plain HTTP from elsewhere; the address bar has it too
   const copy = () => setTimeout(() => navigator.clipboard.writeText(location.href).then(() => setDone(true), () => {}), 450);
-  return html`<button type="button" onClick=${copy} title=${t("bar.copy")} aria-label=${t("bar.copy")}>${done ? "✓" : "⧉"}</button><span class="unseen" role="status">${done ? t("bar.copied") : ""}</span>`;
+  return html`<button type="button" onClick=${copy} title=${t("bar.copy")} aria-label=${t("bar.copy")}><svg width="16" height="16" viewBox="0 0 16 16" class="icon" aria-hidden="true"><path d=${done ? "M2 8l4 4 8-9" : "M5 4V2h9v9h-2M2 5h9v9H2z"} /></svg></button><span class="unseen" role="status">${done ? t("bar.copied") : ""}</span>`;
 }

@@ -43,7 +43,7 @@ function Why({ cause, run }) {
   const { control, decision, details, named: others } = cause;
   return html`<dl class="facts">
     <dt>${t("request.decided")}</dt>
-    <dd>${t("request.decided_by", { stage: named("stage", cause.stage), first: count(cause.turns[0]), last: count(cause.turns[1]), turns: count(cause.steps) })}</dd>
+    <dd>${t("request.decided_by", { stage: named("stage", cause.stage), first: count(cause.turns[0]), last: count(cause.turns[1]) })}</dd>
     ${others.length > 0 && html`<dt>${t("request.others")}</dt><dd>${others.map((id) => html`<span key=${id}><${Other} id=${id} run=${run} /> </span>`)}</dd>`}
     ${decision.runner_up && html`<dt>${t("request.runner_up")}</dt><dd><${Other} id=${decision.runner_up} run=${run} /></dd>`}
     ${control && html`<dt>${t("request.control")}</dt><dd><code>${line(control.name)} = ${line(control.value)}</code> ${setBy(control)}</dd>`}
