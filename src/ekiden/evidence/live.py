@@ -27,7 +27,6 @@ from ekiden.evidence.live_view import (
     Tenant,
     Waiting,
 )
-from ekiden.evidence.places import slots_of
 from ekiden.evidence.reader import LedgerReader, decisions_of, inputs_of
 from ekiden.evidence.timeline import RUNNING, Phase, Timeline, merged, timelines
 from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EndRow, RequestRow, TurnRow
