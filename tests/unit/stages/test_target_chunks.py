@@ -37,7 +37,7 @@ class Counting:
 class OneSizeAfterAnother(Formation):
     """Finds the same chunks by trying all sizes, the largest first."""
 
-    def _within_target(self, step, sequence: Sequence, planned: int) -> int:  # type: ignore[no-untyped-def]
+    def _within_target(self, step, sequence: Sequence, planned: int) -> int:
         computed, prompt, chunk = sequence.num_computed_tokens, sequence.num_prompt_tokens, planned
         while chunk and not self._keeps_target(step.load_with(computed, chunk)):
             smaller = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, rules=self.chunks)
