@@ -95,7 +95,7 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     tokenizer, vocab_size = description.tokenizer, description.vocab_size
     without_token = tokenizer.ids_without_token(vocab_size)
     sampler = Sampler(OpenVINOReducer(core, threads), tokenizer.eos_token_ids, without_token)
-    integer = weights == "int8" and not machine.lacks_integer_dot_products()
+    integer = weights.startswith("int8") and weights != EXPANDED and not machine.lacks_integer_dot_products()
     sizes = PassSizes(tokens_per_change(description.spec, integer_products=integer))
     return OpenVINORunner(model, info, sampler, limits=tested.limits, sizes=sizes)
 
