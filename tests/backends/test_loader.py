@@ -59,6 +59,14 @@ def test_info_tells_the_engine_and_the_lineage(reference_dir: Path, tmp_path: Pa
     }
 
 
+def test_integer_keys_have_a_scale_for_each_token(reference_dir: Path, tmp_path: Path):
+    runner = load_folder(reference_dir / "llama", tmp_path, **{**SMALL, "kv_dtype": "u8"})
+    heads, head = runner.model.pool.tensors["key_cache.0"].shape[1], 16
+    assert tuple(runner.model.pool.tensors["key_cache.0"].shape)[1:] == (heads, 32, head + 8)
+    assert runner.info.details["KEY_CACHE_QUANT_MODE"] == "BY_TOKEN"
+    assert "KEY_CACHE_QUANT_MODE" not in load_folder(reference_dir / "llama", tmp_path, **SMALL).info.details
+
+
 @pytest.mark.parametrize("device", ["CPU", "GPU.1"])
 def test_the_device_reaches_openvino_and_threads_are_the_cpus_only(
     device: str, reference_dir: Path, tmp_path: Path, monkeypatch
