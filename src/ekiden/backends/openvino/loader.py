@@ -175,8 +175,8 @@ def _compile(
 
 
 def _kv_groups(config: Config) -> dict[str, str]:
-    """How integer keys are scaled: each token's by itself. The kernel reads that faster than a scale for each channel of
-    a block, and no key changes when its block fills (docs/decisions/0030)."""
+    """How integer keys are scaled: each token's by itself. The kernel reads that faster than a scale for each channel
+    of a block, and no key changes when its block fills (docs/decisions/0030)."""
     return {"KEY_CACHE_QUANT_MODE": "BY_TOKEN"} if config.cache.kv_dtype == "u8" else {}
 
 
