@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from ekiden.evaluation.benches.engine import Shape, lineage, sized
 from ekiden.evaluation.benches.peer import OURS, Compared, HTTPLoad, in_process, over_http, quality_of
 from ekiden.evaluation.benches.peers.arms import ARMS, Arm, Room, threads_of
 from ekiden.evaluation.benches.peers.environments import Environments
+from ekiden.evaluation.workloads.package_data import passages
 from ekiden.measure.figures import Figures
 
 WAYS = ("in-process", "http")
@@ -167,6 +169,8 @@ def _http(
 ) -> None:
     """All servers run side by side, and only one is asked at a time."""
     room = replace(room, context=max(load.context for load in loads))
+    texts = room.description.tokenizer.encode_batch(passages("en"), add_special_tokens=False)
+    text = list(chain.from_iterable(texts))
     with ExitStack() as stack:
         ours = stack.enter_context(own_server(room.config))
         able = {name: arm.serve(room) for name, arm in chosen.items() if arm.serve is not None}
@@ -175,7 +179,7 @@ def _http(
         for load in loads:
             name = f"over HTTP, {load.clients} streams"
             with progress(f"bench peer {name}", _runs(rounds, peers), "runs") as advance:
-                found = over_http({OURS: ours, **peers}, load, rounds=rounds, timeout=timeout, on_run=advance)
+                found = over_http({OURS: ours, **peers}, load, text, rounds=rounds, timeout=timeout, on_run=advance)
             found.failures |= failures
             show(f"{name}, {load.prompt_tokens} + {load.output_tokens} tokens on average", found)
 
@@ -215,8 +219,9 @@ def _show(title: str, found: Compared) -> None:
     for name, arm in arms.items():
         if arm.get("same_tokens") is not None and name != OURS:
             out().print(f"{name}: the same tokens in {arm['same_tokens']} of {arm['compared_sequences']} answers")
-        if arm.get("wrong_lengths"):
-            out().print(f"{name}: {arm['wrong_lengths']} answers had another length than asked")
+        for count, words in (("failures", "requests failed"), ("wrong_lengths", "answers had another length")):
+            if arm.get(count):
+                out().print(f"{name}: {arm[count]} {words}")
     for name, reason in found.failures.items():
         out().print(f"{name}: not measured: {reason}", soft_wrap=True)
 

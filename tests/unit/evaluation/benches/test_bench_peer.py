@@ -131,9 +131,16 @@ def servers() -> Iterator[list[str]]:
 def test_servers_are_asked_in_turns_and_answers_of_another_length_are_counted(servers):
     load = HTTPLoad(clients=2, requests=4, prompt_tokens=8, output_tokens=4)
     addresses = dict(zip((OURS, "peer"), servers, strict=True))
-    figures = over_http(addresses, load, rounds=1, timeout=5, on_run=lambda: None)
+    figures = over_http(addresses, load, range(100), rounds=1, timeout=5, on_run=lambda: None)
     assert figures.failures == {}
     peer: Any = figures.arms["peer"]
-    assert set(peer) == {"output_tokens_per_second", "total_tokens_per_second", "ttft_p50", "itl_p99", "wrong_lengths"}
+    assert set(peer) == {
+        "output_tokens_per_second",
+        "total_tokens_per_second",
+        "ttft_p50",
+        "itl_p99",
+        "failures",
+        "wrong_lengths",
+    }
     asked = lognormal_lengths(4, 4, random.Random(0))
     assert peer["wrong_lengths"] == 2 * sum(length != 4 for length in asked) > 0
