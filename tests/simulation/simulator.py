@@ -177,6 +177,7 @@ class Simulation(StepWatcher):
             make_stop_text=self.troubles.make_stop_text,
             make_rules=self.troubles.make_rules,
         )
+        self.runner.sizes = set()
         self.runner.troubles, self.runner.population = self.troubles, self.core.population
         self._tries = 0
         self.answers: list[ControlState | str] = []

@@ -60,6 +60,7 @@ _COUNTERS: Final = (
     ("spec_decode_num_accepted_tokens", "Drafts that became tokens.", "spec_decode_num_accepted_tokens_total"),
     ("engine_steps", "Steps of the engine.", "steps_total"),
     ("engine_steps_run_again", "Steps that failed and were run again.", "steps_run_again_total"),
+    ("engine_new_sizes", "Passes of a size that was new to the model, which take longer, once.", "new_sizes_total"),
     (
         "engine_turns_unrecorded",
         "Turns that are missing in the ledger, because recording them failed.",

@@ -106,6 +106,7 @@ class EngineCore:
                 step_time=self.step_time,
                 max_drafts=info.max_drafts,
                 least_rows=info.chunks.least_rows,
+                tokens_per_change=info.tokens_per_change,
             )
         self.abstention = Abstention(
             controls=self.controls,
@@ -242,7 +243,7 @@ class EngineCore:
         self._swap_out, self._just_paused = [], []
         turn.end = self._clock()
         if not plan.empty and output.attempts == 1:
-            self.step_time.observe(load, output.timing.total)
+            self.step_time.observe(load, output.timing.total, longer=output.new_sizes > 0)
         turn.updates = self.retirement.apply(formed, output, turn.end)
         self._refilled = turn.refilled = self.refill.admit(turn.end)
         self._totals.count_step(turn)

@@ -83,6 +83,7 @@ class EngineCounters(msgspec.Struct, kw_only=True):
     sampling_seconds_total: float = 0.0
     host_seconds_total: float = 0.0
     steps_run_again_total: int = 0
+    new_sizes_total: int = 0
     turns_unrecorded_total: int = 0
     spec_decode_num_drafts_total: int = 0
     """Rows with drafts,"""

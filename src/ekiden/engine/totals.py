@@ -73,6 +73,7 @@ class Totals:
             return
         counters.steps_total += 1
         counters.steps_run_again_total += output.attempts > 1
+        counters.new_sizes_total += output.new_sizes
         counters.prompt_tokens_total += formed.load.prefill_tokens
         counters.generation_tokens_total += sum(len(update.token_ids) for update in turn.updates)
         tokens = counters.last_step_tokens = formed.plan.total_tokens

@@ -71,7 +71,7 @@ class _World(Drafter):
     def begin(self, recorded: Rows, inputs: TurnInputs) -> None:
         """Get ready for a turn. Times are microseconds of the run."""
         self._inputs, self._stops, self._last_tokens = inputs, dict(inputs.stops), {}
-        self._faults = dict(inputs.faults)
+        self._faults, self._new_sizes = dict(inputs.faults), recorded.turn.new_sizes
         failed = FAILED_RULES in self._stops.values()
         self.messages = {end.request: end_detail_of(end).message for end in recorded.ends} if failed else {}
         row = recorded.turn
@@ -112,6 +112,7 @@ class _World(Drafter):
             timing=timing,
             padding_rows=self._inputs.padding_rows,
             passes=self._inputs.passes,
+            new_sizes=self._new_sizes,
             attempts=self._inputs.attempts,
         )
 

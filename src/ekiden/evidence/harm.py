@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ekiden.engine.step_time import fitted
+from ekiden.engine.step_time import fitted, usual
 from ekiden.evidence.moment import CAPACITY, Asked, Moment, Settled, StepRow, moment_of
 from ekiden.evidence.reader import LedgerReader
 from ekiden.guardrails.readings import DEFAULT_OBJECTIVES, DEFAULT_WINDOWS, Objectives, Reading, Windows
@@ -334,7 +334,9 @@ def _steps(moment: Moment) -> dict[str, Reading]:
 
 
 def _worked(steps: Sequence[StepRow]) -> list[StepRow]:
-    return [step for step in steps if step.p50 > 0 and step.took > 0]
+    """Those that computed, but for some that took longer, once."""
+    worked = [step for step in steps if step.p50 > 0 and step.took > 0]
+    return [worked[i] for i in usual([_load(step) for step in worked], [step.new_sizes > 0 for step in worked])]
 
 
 def _load(step: StepRow) -> StepLoad:

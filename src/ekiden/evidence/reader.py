@@ -8,7 +8,7 @@ import heapq
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby, starmap, takewhile
 from operator import attrgetter
@@ -40,6 +40,7 @@ OLDEST_FORMAT: Final = 2
 """Ledgers from this format on can be read."""
 
 Row = TypeVar("Row", TurnRow, RequestRow, EndRow, ControlRow)
+_NOTHING: Final[Mapping[str, object]] = {}
 _BLOBS: Final = frozenset({"detail", "inputs", "decisions"})
 
 _LATE: Final = 60_000_000
@@ -172,14 +173,17 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
     def _select(self, row: type[Row], blobs: bool) -> str:
         if (row, blobs) in self._selects:
             return self._selects[row, blobs]
-        table, empty = TABLES[row], {} if blobs else dict.fromkeys(_BLOBS, b"")
-        stored = {name for _, name, *_ in self._all(f"PRAGMA table_info({table})")}
-        columns = [
-            name if name in stored and name not in empty else _literal((row._field_defaults | empty)[name])
-            for name in row._fields
-        ]
-        self._selects[row, blobs] = f"SELECT {', '.join(columns)} FROM {table}"  # noqa: S608 - names of our own
+        columns = self.columns(row, TABLES[row], {} if blobs else dict.fromkeys(_BLOBS, b""))
+        self._selects[row, blobs] = f"SELECT {columns} FROM {TABLES[row]}"  # noqa: S608 - names of our own
         return self._selects[row, blobs]
+
+    def columns(self, row: type[tuple[object, ...]], table: str, empty: Mapping[str, object] = _NOTHING) -> str:
+        """The fields of a row as SQL: columns of a table; a default for those in ``empty``, and for those that
+        an earlier version did not store."""
+        stored = {name for _, name, *_ in self._all(f"PRAGMA table_info({table})")}
+        fields: tuple[str, ...] = row._fields  # type: ignore[attr-defined]  # a NamedTuple, which typing cannot say
+        defaults = {**row._field_defaults, **empty}  # type: ignore[attr-defined]
+        return ", ".join(name if name in stored and name not in empty else _literal(defaults[name]) for name in fields)
 
     def _events(self, where: str, *values: object) -> Iterator[Event]:
         """Events by request, each request's in the order in which they happened."""

@@ -413,6 +413,7 @@ class Recorder:
             inputs=self._encode(inputs),
             decisions=self._encode(decisions),
             epoch=turn.epoch,
+            new_sizes=0 if turn.output is None else turn.output.new_sizes,
         )
 
     def _held_back(self, outcome: RefillOutcome) -> tuple[int | None, int | None]:

@@ -136,6 +136,8 @@ class TurnRow(NamedTuple):
     decisions: bytes
     epoch: int | None = None
     """The epoch of the controls in force; None in format 2."""
+    new_sizes: int = 0
+    """Passes of a size that the backend had not computed before, which made the step longer, once."""
 
     @property
     def end(self) -> int:
@@ -386,6 +388,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     least_chunk: int = 2
     least_rows: int = 1
     max_drafts: int = 0
+    tokens_per_change: int = 0
     hidden_size: int | None = None
     vocab_size: int
     max_model_len: int

@@ -18,6 +18,7 @@ Rules:
   the first time.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
@@ -42,6 +43,12 @@ def chunk_size(*, computed: int, prompt: int, budget: int, rules: ChunkRules) ->
     while prompt - end < rules.least:
         end -= rules.border
     return max(0, end - computed)
+
+
+def smaller_chunks(chunk: int, *, computed: int, prompt: int, rules: ChunkRules) -> range:
+    """The sizes below ``chunk`` that the prompt's next chunk may have, largest first."""
+    largest = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, rules=rules)
+    return range(largest, 0, -rules.border)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -158,13 +165,9 @@ class Formation:
             return LeftOutReason.PREFIX_IN_FLIGHT
         computed, prompt = sequence.num_computed_tokens, sequence.num_prompt_tokens
         left = step.outcome.token_budget - step.total_tokens
-        chunk = chunk_size(computed=computed, prompt=prompt, budget=left, rules=self.chunks)
-        reason = LeftOutReason.TOKEN_BUDGET
-        while chunk and step.outcome.load.decode_rows and not self._keeps_target(step.load_with(computed, chunk)):
-            smaller = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, rules=self.chunks)
-            if smaller == 0 and step.prompts == 0:
-                break  # the smallest chunk there is: prefill must not starve
-            chunk, reason = smaller, LeftOutReason.INTER_TOKEN_TARGET
+        planned = chunk_size(computed=computed, prompt=prompt, budget=left, rules=self.chunks)
+        chunk = self._within_target(step, sequence, planned) if planned and step.outcome.load.decode_rows else planned
+        reason = LeftOutReason.TOKEN_BUDGET if chunk == planned else LeftOutReason.INTER_TOKEN_TARGET
         if chunk == 0:
             return reason
         masks: tuple[bytes, ...] = ()
@@ -179,6 +182,26 @@ class Formation:
         step.being_computed.update(self.kv.keys_to_compute(sequence, chunk))
         step.add(sequence, sequence.row(chunk, (), masks))
         return None
+
+    def _within_target(self, step: "_Forming", sequence: Sequence, planned: int) -> int:
+        """The largest chunk, up to ``planned`` tokens, with which the step keeps the inter-token target.
+
+        0 if there is none, but for the first prompt, which gets the smallest: prefill must not starve. No step takes
+        less time for more tokens, so a bisection finds it.
+        """
+        computed, prompt = sequence.num_computed_tokens, sequence.num_prompt_tokens
+
+        def keeps(chunk: int) -> bool:
+            return self._keeps_target(step.load_with(computed, chunk))
+
+        smaller = smaller_chunks(planned, computed=computed, prompt=prompt, rules=self.chunks)
+        least = smaller[-1] if smaller else planned
+        if step.prompts and not keeps(least):
+            return 0
+        if (step.prompts and least == planned) or keeps(planned):
+            return planned
+        place = bisect_left(smaller, True, key=keeps)
+        return smaller[place] if place < len(smaller) else least
 
     def _keeps_target(self, load: StepLoad) -> bool:
         target = self.controls.now.target_seconds

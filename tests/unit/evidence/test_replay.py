@@ -40,13 +40,15 @@ def worlds() -> list[RecordedSimulation]:
 
 
 def test_every_simulated_world_replays_identically(worlds: list[RecordedSimulation]) -> None:
-    turns = 0
+    turns = longer = 0
     for world in worlds:
         result = replay(world.header, world.kept.turns)
+        longer += sum(rows.turn.new_sizes for rows in world.kept.turns)
         assert result.difference is None, f"seed {world.header.run_id}: {result.difference}"
         assert result.turns == len(world.kept.turns)
         turns += result.turns
     assert turns > 9_000
+    assert longer > 1_000, "what passes of a new size took is no part of what the predictions learn"
 
 
 def test_the_worlds_hold_every_kind_of_event_and_end(worlds: list[RecordedSimulation]) -> None:

@@ -20,6 +20,7 @@ from ekiden.backends.openvino.passes import PassLimits
 from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.backends.openvino.runner import CHUNK_RULES, MAX_DRAFTS, PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
+from ekiden.backends.openvino.sizes import PassSizes, tokens_per_change
 from ekiden.config import Config, ConfigError, parse_size
 from ekiden.models.errors import ModelError
 from ekiden.models.files import replace_file
@@ -72,6 +73,7 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     strict = config.engine.determinism == "strict"
     tested = _self_test(test, files.cache_dir, {"model": entry.name, **settings, **most}, strict)
     machine.release_file_pages(entry / CONSTANTS if description.spec else files.weights[-1])
+    integer = weights == "int8" and not machine.lacks_integer_dot_products()
     info = RunnerInfo(
         backend="openvino",
         vocab_size=description.vocab_size,
@@ -85,6 +87,7 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
         most_tokens=most["most_tokens"] if strict else None,
         most_rows=most_logits if strict else None,
         max_drafts=MAX_DRAFTS if tested.drafts or not strict else 0,
+        tokens_per_change=tokens_per_change(description.spec, integer_products=integer),
         details={
             **settings,
             "pass_limit": str(tested.limits.tokens or "none"),
@@ -99,7 +102,7 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     sampler = Sampler(OpenVINOReducer(core, threads), tokenizer.eos_token_ids, without_token)
     # With drafts there may be more logits in a step than rows, and no more than the test tried are to be in a pass.
     limits = PassLimits(tested.limits.tokens, tested.limits.logits or (most_logits if strict else None))
-    return OpenVINORunner(model, info, sampler, limits=limits)
+    return OpenVINORunner(model, info, sampler, limits=limits, sizes=PassSizes(info.tokens_per_change))
 
 
 def devices() -> list[str]:

@@ -14,6 +14,7 @@ from itertools import chain
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE
 from ekiden.backends.openvino.paged_model import InputRow, Inputs, PagedModel, flat_inputs
 from ekiden.backends.openvino.passes import DUMMY, NO_LIMITS, Pass, PassLimits, split
+from ekiden.backends.openvino.sizes import PassSizes
 from ekiden.sampling.pooling import add_states, with_state_sum
 from ekiden.sampling.sampler import Sampler, with_prompt_logprobs
 from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, StepOutput, StepTiming
@@ -34,7 +35,13 @@ class OpenVINORunner:
     """A :class:`ekiden.state.runner.ModelRunner` on OpenVINO. Not thread-safe: one step at a time."""
 
     def __init__(
-        self, model: PagedModel, info: RunnerInfo, sampler: Sampler | None = None, *, limits: PassLimits = NO_LIMITS
+        self,
+        model: PagedModel,
+        info: RunnerInfo,
+        sampler: Sampler | None = None,
+        *,
+        limits: PassLimits = NO_LIMITS,
+        sizes: PassSizes | None = None,
     ) -> None:
         self.model = model
         self.limits = limits
@@ -43,6 +50,7 @@ class OpenVINORunner:
         self._limits_with_prompt_logits = PassLimits(tokens=min(bound for bound in bounds if bound is not None))
         self.info = info
         self._sampler = sampler or Sampler()
+        self._sizes = sizes or PassSizes()
 
     def execute(self, plan: BatchPlan) -> StepOutput:
         pool, rows = self.model.pool, plan.rows
@@ -58,6 +66,7 @@ class OpenVINORunner:
         sums: dict[int, bytes] = {}
         model_seconds = sampling_seconds = 0.0
         passes = self._passes(rows)
+        new_sizes = sum([self._sizes.fill(piece) for piece in passes])
         for piece in passes:
             asked, summed = list(_prompt_logits_of(piece, rows)), _states_of(piece, rows)
             inputs = _inputs_of(piece, rows, pool.scratch_block, [place for _, place, *_ in asked], summed)
@@ -80,7 +89,9 @@ class OpenVINORunner:
             results[row] = with_state_sum(results[row], total)
         timing = StepTiming(model=model_seconds, sampling=sampling_seconds)
         padding_rows = sum(piece.rows.count(DUMMY) for piece in passes)
-        return StepOutput(rows=results, timing=timing, padding_rows=padding_rows, passes=len(passes))
+        return StepOutput(
+            rows=results, timing=timing, padding_rows=padding_rows, passes=len(passes), new_sizes=new_sizes
+        )
 
     def _add_states(self, sums: dict[int, bytes], summed: dict[int, range], rows: list[Row]) -> None:
         """Add a pass's hidden states to the sums of their rows. A row's passes come in the order of its tokens."""
