@@ -155,7 +155,7 @@ def test_with_prompts_found_in_the_prefix_cache(compared: Compared) -> None:
 
 
 def test_by_lookup_as_it_is_served(compared: Compared) -> None:
-    compared.check(settings("auto", batching="sequential"), order=range(8))
+    compared.check(settings("auto", batching="sequential", target_itl_ms=0.0), order=range(8))
 
 
 def test_with_another_number_of_threads(chat_prompts: list[list[int]]) -> None:

@@ -106,6 +106,7 @@ class EngineCore:
                 step_time=self.step_time,
                 max_drafts=info.max_drafts,
                 least_rows=info.chunks.least_rows,
+                tokens_per_change=info.tokens_per_change,
             )
         self.abstention = Abstention(
             controls=self.controls,

@@ -388,6 +388,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     least_chunk: int = 2
     least_rows: int = 1
     max_drafts: int = 0
+    tokens_per_change: int = 0
     hidden_size: int | None = None
     vocab_size: int
     max_model_len: int

@@ -3,12 +3,14 @@
 Rules (docs/decisions/0027 has the figures):
 - the step gets as many drafts as make the most tokens a second of it: each has a chance to be right, the drafts before
   it included, and costs what one more row costs by the step-time model. Prompt chunks in the step are left out of this,
-  so that they do not make a draft look cheap. A step of another size than the last one costs a little more;
+  so that they do not make a draft look cheap;
+- a step of another number of tokens than the last one takes longer, where the backend says so: drafts beyond the size
+  that the backend would keep are charged for two changes;
 - places go to the likeliest drafts first, whoever's they are, and only what no other sequence can use of the token
   budget and the KV pool is given to them. They never break the inter-token target;
 - a chance is what was accepted so far of this request's drafts on such grounds, and of all requests' where there is
   little of its own. The grounds of a draft by lookup are how long the text before it agrees, earlier drafts included;
-- where the backend fills a pass up to a number of rows by itself, drafts in the place of its padding cost nothing;
+- drafts in the place of rows with which the backend would fill the step cost nothing;
 - a request whose drafts fail has fewer, then none for a while: each guess that was not worth a place forgives a little
   of what is known against it, so that it is tried again, ever more rarely;
 - the first step with drafts has two a row at most, on average; as long as half of them are right each may have twice as
@@ -54,9 +56,8 @@ without them: what they save is an estimate, what they cost is not."""
 _LEAST_SECONDS: Final = 1e-6
 _LOOK_ROWS: Final = 8
 """One more row costs an eighth of what so many more cost, and so many are tried to learn that."""
-_CHANGE: Final = 0.2
-"""Part by which a step is longer that computes another number of tokens than the one before: the backend prepares its
-kernels anew. With prompts in the step every number is another one."""
+_CHANGES: Final = 2
+"""Changes of size that drafts beyond the last step's size are charged: to the new size, and back."""
 _WIDEST: Final = 4096
 _PATIENCE: Final = 64
 """Steps with guesses and without drafts after which some are tried."""
@@ -94,36 +95,59 @@ class _Offer(NamedTuple):
 
 @dataclass(slots=True)
 class _Price:
-    """What a step costs as it stands: seconds of its decode rows, of one row more, and of another number of tokens than
-    in the last step; and the tokens that it will give. ``free`` rows more are not counted."""
+    """What a step costs: seconds without drafts, of one row more, and of another size than the last step's; and the
+    tokens that it gives without drafts. ``free`` rows more take the place of padding. ``fixed``: it is of another size
+    whatever is done."""
 
     seconds: float
     row: float
     change: float
     tokens: float
     free: int
+    fixed: bool = False
 
     @property
     def break_even(self) -> float:
         """The chance from which on a draft that is not free is worth its place."""
         return _MARGIN * self.row * self.tokens / self.seconds
 
-    def add(self, chance: float) -> None:
-        """One more draft."""
-        self.tokens += chance
-        if self.free:
-            self.free -= 1
-        else:
-            self.seconds += self.row
+    def tokens_per_second(self, drafts: int, accepted: float) -> float:
+        """With so many drafts, of which so many are right on average."""
+        rows = max(drafts, self.free)
+        changes = (_CHANGES if drafts > self.free else int(self.fixed)) if self.change else 0
+        return (self.tokens + accepted) / (self.seconds + self.row * rows + self.change * changes)
 
-    def tokens_per_second(self, changes: bool) -> float:
-        return self.tokens / (self.seconds + changes * self.change)
+
+@dataclass(slots=True)
+class _Size:
+    """The number of tokens that the backend computes in a step, with its padding: see
+    :attr:`RunnerInfo.tokens_per_change`, and docs/decisions/0028 for the rule."""
+
+    worth: int
+    least: int
+    last: int = 0
+    spent: int = 0
+
+    def padding(self, tokens: int) -> int:
+        """Rows that are added to a step of so many tokens."""
+        missing = self.last - tokens
+        kept = 0 <= missing <= self.worth - self.spent
+        return missing if kept else max(0, self.least - tokens)
+
+    def changes(self, tokens: int) -> bool:
+        return max(tokens + self.padding(tokens), self.least) != self.last
+
+    def compute(self, tokens: int) -> None:
+        """The step has so many tokens."""
+        if self.changes(tokens):
+            self.last, self.spent = max(tokens, self.least), 0
+        else:
+            self.spent += self.last - max(tokens, self.least)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Speculation:
-    """``max_drafts``: the most that the backend takes for a row; ``least_rows``: see
-    :class:`~ekiden.state.runner.ChunkRules`."""
+    """``max_drafts``, ``tokens_per_change`` and ``least_rows``: see :class:`~ekiden.state.runner.RunnerInfo`."""
 
     drafter: Drafter
     controls: ControlsInForce
@@ -131,6 +155,7 @@ class Speculation:
     step_time: StepTimePredictor
     max_drafts: int
     least_rows: int = 1
+    tokens_per_change: int = 0
     _right: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
     _tried: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
     _waited: int = 0
@@ -139,9 +164,11 @@ class Speculation:
     """The most drafts in a step."""
     _last_drafts: int = 0
     _last_right: int = 0
-    _size: int = 0
-    """Tokens of the last step, as far as drafts could be in it."""
+    _size: _Size = field(init=False)
     _paces: deque[float] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
+
+    def __post_init__(self) -> None:
+        self._size = _Size(self.tokens_per_change, self.least_rows)
 
     @property
     def tokens_per_row(self) -> float:
@@ -158,12 +185,12 @@ class Speculation:
         if most <= 0 or load.decode_rows == 0:
             return []
         self._adjust_window(load.decode_rows)
-        price = self._price(load)
+        price = self._price(load, total_tokens)
         micros = outcome.micros_per_draft = self.drafter.micros_per_draft
         asks = list(self._asks(outcome, most, price, micros))
         if not asks:
             self._waited += bool(outcome.num_no_drafts)
-            self._size = total_tokens
+            self._size.compute(total_tokens)
             return []
         self.drafter.prepare([ask for _, ask in asks])
         offers = [offer for asked in asks if (offer := self._offer(outcome, asked, price)) is not None]
@@ -188,16 +215,15 @@ class Speculation:
         self._window = min(max(_LOOK_ROWS, 2 * rows, window), _WIDEST)
         self._last_drafts = self._last_right = 0
 
-    def _price(self, load: StepLoad) -> _Price:
+    def _price(self, load: StepLoad, total_tokens: int) -> _Price:
         rows, context = load.decode_rows, load.decode_context
         seconds = max(_LEAST_SECONDS, self.step_time.predict(StepLoad(rows, context)).p50)
         more = StepLoad(rows + _LOOK_ROWS, context + context * _LOOK_ROWS // rows)
         row = max(0.0, self.step_time.predict(more).p50 - seconds) / _LOOK_ROWS
         if self._waited >= _PATIENCE:
             return _Price(seconds, row, 0.0, rows, _LOOK_ROWS)
-        padding = 0 if load.prefill_tokens else max(0, self.least_rows - rows)
-        change = 0.0 if load.prefill_tokens else _CHANGE * seconds
-        return _Price(seconds, row, change, rows, padding)
+        size, change = self._size, row * self.tokens_per_change
+        return _Price(seconds, row, change, rows, size.padding(total_tokens), size.changes(total_tokens))
 
     def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[tuple[int, Ask]]:
         """The rows for which a guess may be worth its while."""
@@ -271,8 +297,8 @@ class Speculation:
         taken, load = [0] * len(offers), outcome.load
         waiting = [(-offer.chances[0], place) for place, offer in enumerate(offers)]
         heapify(waiting)
-        reason, best = NoDrafts.UNLIKELY, 0
-        most = price.tokens_per_second(self._changes(total_tokens)) * (1.0 if price.free else _GAIN)
+        reason, best, right = NoDrafts.UNLIKELY, 0, 0.0
+        most = price.tokens_per_second(0, 0.0) * (1.0 if price.free else _GAIN)
         while waiting and len(order) < self._window:
             chance, place = heappop(waiting)
             offer, size = offers[place], total_tokens + len(order) + 1
@@ -282,8 +308,8 @@ class Speculation:
                 break
             order.append(place)
             taken[place] += 1
-            price.add(-chance)
-            if (rate := price.tokens_per_second(self._changes(size))) > most:
+            right -= chance
+            if (rate := price.tokens_per_second(len(order), right)) > most:
                 best, most = len(order), rate
             if taken[place] < len(offer.chances):
                 heappush(waiting, (-offer.chances[taken[place]], place))
@@ -293,12 +319,8 @@ class Speculation:
         for offer, count in zip(offers, counts, strict=True):
             if not count:
                 _note(outcome, outcome.sequences[offer.row], reason)
-        self._size = total_tokens + best
+        self._size.compute(total_tokens + best)
         return counts
-
-    def _changes(self, size: int) -> bool:
-        """Whether the last step computed another number of tokens."""
-        return max(size, self.least_rows) != max(self._size, self.least_rows)
 
     def _keeps_target(self, load: StepLoad, drafting_micros: int) -> bool:
         target = self.controls.now.target_seconds

@@ -38,6 +38,9 @@ class RunnerInfo:
     chunks: ChunkRules
     max_drafts: int = 0
     """The most drafts that a row may hold; 0 for a backend that takes none."""
+    tokens_per_change: int = 0
+    """How many tokens take as long as it takes to compute another number of them than in the last step. The backend
+    keeps that number, for as many tokens computed in vain (docs/decisions/0028)."""
     most_tokens: int | None = None
     """The most tokens in a step that it was prepared for; None: any number."""
     hidden_size: int | None = None

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.simulated import EngineSpeed, SimulatedRunner
 from ekiden.engine.step_time import StepCost
-from ekiden.policies.speculation import GROUNDS, ground_of
+from ekiden.policies.speculation import GROUNDS, _Size, ground_of
 from ekiden.state.controls import ControlChange, SetBy
 from ekiden.state.drafting import BY_GRAMMAR, BY_MODEL, NO_GUESS, Ask, Drafter, Guess, NoDrafts
 from ekiden.state.policy import StepLoad, StepTimePredictor, TimeRange
@@ -72,10 +72,11 @@ def serve(
     tokens: int = 100,
     change: dict[str, Any] | None = None,
     predictor: StepTimePredictor | None = None,
+    tokens_per_change: int = 0,
 ) -> Served:
     """Serve so many answers together."""
     fake = FakeRunner(vocab_size=VOCAB, num_blocks=64 * rows, block_size=16, max_drafts=16)
-    runner = SimulatedRunner(SPEED, info=fake.info, inner=fake)
+    runner = SimulatedRunner(SPEED, info=replace(fake.info, tokens_per_change=tokens_per_change), inner=fake)
     run = Served()
     config = Config(
         scheduler=SchedulerConfig(max_num_seqs=max(rows, 8), max_num_batched_tokens=512, **(change or {})),
@@ -238,3 +239,32 @@ def test_whatever_the_odds_the_plan_keeps_to_its_bounds(rows: int, chance: float
         for sequence, row in zip(view.formed.sequences, view.formed.plan.rows, strict=True):
             assert row.num_drafts <= most
             assert row.end <= sequence.max_total_tokens
+
+
+def test_a_change_of_size_is_not_made_for_little() -> None:
+    """Of eight rows one has a draft that is mostly right: worth a row, but not two changes of size."""
+
+    class One(Odds):
+        def guess(self, ask: Ask) -> Guess:
+            found = super().guess(ask)
+            return Guess(found.tokens[:1], found.match) if ask.request_id == "0" else NO_GUESS
+
+    cheap, dear = (serve(8, One(0.9, match=12), tokens_per_change=change) for change in (0, 16))
+    assert sum(cheap.drafts) > 20
+    assert sum(dear.drafts) < sum(cheap.drafts) / 4
+
+
+def test_drafts_take_the_place_of_padding() -> None:
+    size = _Size(worth=16, least=2)
+    size.compute(1)
+    assert (size.last, size.padding(1), size.padding(2), size.changes(3)) == (2, 1, 0, True)
+    size.compute(9)
+    for spent in (5, 10, 15):
+        assert size.padding(4) == 5
+        size.compute(4)
+        assert (size.last, size.spent) == (9, spent)
+    assert size.padding(4) == 0, "what it cost to keep the size is what a change costs"
+    assert size.changes(4)
+    assert size.padding(8) == 1
+    size.compute(4)
+    assert (size.last, size.spent) == (4, 0)

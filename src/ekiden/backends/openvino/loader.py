@@ -76,6 +76,7 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     strict = config.engine.determinism == "strict"
     tested = _self_test(test, files.cache_dir, {"model": entry.name, **settings, **most}, strict)
     machine.release_file_pages(entry / CONSTANTS if description.spec else files.weights[-1])
+    integer = "activation_group" in told and not machine.lacks_integer_dot_products()
     info = RunnerInfo(
         backend="openvino",
         vocab_size=description.vocab_size,
@@ -90,6 +91,7 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
         most_rows=most_logits if strict else None,
         stored_bytes=_stored_bytes(entry if description.spec else files.root),
         max_drafts=MAX_DRAFTS if tested.drafts or not strict else 0,
+        tokens_per_change=tokens_per_change(description.spec, integer_products=integer),
         details={
             **settings,
             "pass_limit": str(tested.limits.tokens or "none"),
@@ -104,9 +106,7 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     sampler = Sampler(OpenVINOReducer(core, threads), tokenizer.eos_token_ids, without_token)
     # With drafts there may be more logits in a step than rows, and no more than the test tried are to be in a pass.
     limits = PassLimits(tested.limits.tokens, tested.limits.logits or (most_logits if strict else None))
-    integer = "activation_group" in told and not machine.lacks_integer_dot_products()
-    sizes = PassSizes(tokens_per_change(description.spec, integer_products=integer))
-    return OpenVINORunner(model, info, sampler, limits=limits, sizes=sizes)
+    return OpenVINORunner(model, info, sampler, limits=limits, sizes=PassSizes(info.tokens_per_change))
 
 
 def devices() -> list[str]:
