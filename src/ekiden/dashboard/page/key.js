@@ -1,7 +1,7 @@
 // The key: asked for once, kept in this module's memory, sent as a header. It is in no storage and in no address, and is
 // gone when the page is closed or loaded again.
 
-import { html, store, useEffect, useRef, useState, useStore } from "./lib.js";
+import { html, store, useLayoutEffect, useRef, useState, useStore } from "./lib.js";
 import { t } from "./i18n.js";
 
 let key = "";
@@ -48,7 +48,7 @@ export const forget = () => give("");
 export function KeyDialog() {
   const state = useStore(access), dialog = useRef(), field = useRef();
   const [seen, setSeen] = useState(false);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const element = dialog.current;
     if (state.asked && !element.open) {
       setSeen(false);

@@ -1,6 +1,6 @@
 // The view library in one place, and values that views can watch.
 
-import { useEffect, useState } from "./vendor/preact-htm.js";
+import { useEffect, useLayoutEffect, useState } from "./vendor/preact-htm.js";
 
 export * from "./vendor/preact-htm.js";
 
@@ -25,8 +25,9 @@ export function store(value) {
 /** The store's value; the view is drawn again when it changes. */
 export function useStore(watched) {
   const [value, setValue] = useState(watched.get());
-  useEffect(() => {
-    setValue(watched.get()); // it may have changed between the drawing and now
+  // At once, not after the next picture: until then what changes would be missed, and an error elsewhere would end it.
+  useLayoutEffect(() => {
+    setValue(() => watched.get());
     return watched.watch((next) => setValue(() => next));
   }, [watched]);
   return value;
