@@ -108,8 +108,9 @@ async def test_the_door_is_closed_and_opened(open_live: Open, server: Served):
 async def test_the_guard_is_paused_and_a_rule_overridden(open_live: Open, server: Served):
     page = (await open_live(server, "#/guard")).page
     assert await act(page, "Pause the guard", expires="600", reason="a load test") == "Done."
-    assert server.guard.kept.paused is not None
-    assert (server.guard.kept.paused.who, server.guard.kept.paused.why) == ("admin", "a load test")
+    paused = server.guard.kept.paused
+    assert paused is not None
+    assert (paused.who, paused.why) == ("admin", "a load test")
     await expect(page.get_by_role("button", name="Let the guard work again")).to_be_visible(timeout=10_000)
     await act(page, "Let the guard work again", reason="done")
     assert server.guard.kept.paused is None

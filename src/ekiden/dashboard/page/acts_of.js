@@ -40,7 +40,7 @@ export function ControlAct({ name, label = null }) {
       askAbout({ title, what: fault.message });
     }
   };
-  return html`<${ForActors} quiet><button type="button" aria-label=${`${title}: ${name}`} onClick=${pressed}>${label ?? title}</button><//>`;
+  return html`<${ForActors} quiet><button type="button" aria-label=${label ? undefined : `${title}: ${name}`} onClick=${pressed}>${label ?? title}</button><//>`;
 }
 
 /** What is asked about a control of this `value`. */
