@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ async def with_keys(tmp_path: Path, **server: Any) -> AsyncIterator[tuple[RealCo
         yield core, headers
 
 
-async def frames(http: httpx.AsyncClient, **headers: str) -> AsyncIterator[tuple[str, Any]]:
+async def frames(http: httpx.AsyncClient, **headers: str) -> AsyncGenerator[tuple[str, Any], None]:
     """The ids and the data of the frames of one stream."""
     async with http.stream("GET", f"{DATA}stream", headers=headers) as response:
         assert response.status_code == 200, await response.aread()
