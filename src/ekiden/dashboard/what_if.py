@@ -5,11 +5,10 @@ It computes for seconds, so it runs at the lowest priority, one at a time, and i
 and until it ended.
 """
 
+import asyncio
 import json
 import os
-import subprocess
 import sys
-import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, get_type_hints
@@ -53,38 +52,45 @@ def typed(settings: dict[str, str]) -> dict[str, Any]:
 
 
 class Simulator:
-    """At most one simulation at once."""
+    """At most one simulation at once, for one event loop."""
 
     def __init__(self, *, most_seconds: float = MOST_SECONDS) -> None:
         self._most_seconds = most_seconds
-        self._free = threading.Lock()
+        self._busy = False
 
-    def ask(self, path: Path, request: int, settings: dict[str, Any]) -> dict[str, Any]:
-        """Waits for the answer, on a thread that may. Raises :class:`Busy`, :class:`TooLong`, and
-        :class:`ConfigError` for settings that cannot work."""
-        if not self._free.acquire(blocking=False):
+    async def ask(self, path: Path, request: int, settings: dict[str, Any]) -> dict[str, Any]:
+        """The answer of :func:`simulated`. Who stops waiting ends the simulation. Raises :class:`Busy`,
+        :class:`TooLong`, and :class:`ConfigError` for settings that cannot work."""
+        if self._busy:
             raise Busy("Another simulation is under way; ask again when it has ended")
+        self._busy = True
         try:
-            return self._asked(path, request, settings)
-        finally:
-            self._free.release()
-
-    def _asked(self, path: Path, request: int, settings: dict[str, Any]) -> dict[str, Any]:
-        command = [sys.executable, "-m", _MODULE, str(path), str(request), json.dumps(settings)]
-        try:
-            answer = subprocess.run(  # noqa: S603 - our own interpreter and module
-                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=self._most_seconds, check=False
-            )
-        except subprocess.TimeoutExpired:
+            async with asyncio.timeout(self._most_seconds):
+                return await _answer_of(path, request, settings)
+        except TimeoutError:
             raise TooLong(
                 f"The simulation was given up after {self._most_seconds:g} s; `ekiden replay {path.stem} "
                 "--scheduling-policy ...` takes its time"
             ) from None
-        if answer.returncode:
-            told = answer.stderr.decode(errors="replace").strip().splitlines()
-            raise ConfigError(told[-1] if told else "the simulation failed without a word")
-        found: dict[str, Any] = json.loads(answer.stdout)
-        return found
+        finally:
+            self._busy = False
+
+
+async def _answer_of(path: Path, request: int, settings: dict[str, Any]) -> dict[str, Any]:
+    asked = (sys.executable, "-m", _MODULE, str(path), str(request), json.dumps(settings))
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*asked, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    try:
+        answer, words = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        told = words.decode(errors="replace").strip().splitlines()
+        raise ConfigError(told[-1] if told else "the simulation failed without a word")
+    found: dict[str, Any] = json.loads(answer)
+    return found
 
 
 def simulated(path: Path, request: int, settings: dict[str, Any]) -> dict[str, Any]:

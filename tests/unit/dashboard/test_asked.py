@@ -1,9 +1,9 @@
 """What the page asks of stored runs: their list, requests, one request's story, two runs, and what would have been."""
 
+import asyncio
 import json
 import shutil
 import sqlite3
-import threading
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -251,36 +251,28 @@ def test_a_request_under_other_settings(tmp_path: Path) -> None:
         simulated(path, 99, {"max_num_seqs": 6})
 
 
-def test_a_simulation_has_a_process_of_its_own_and_bounds(tmp_path: Path) -> None:
+async def test_a_simulation_has_a_process_of_its_own_and_bounds(tmp_path: Path) -> None:
     path = crowded(tmp_path)
     simulator = Simulator()
-    told = simulator.ask(path, 3, {"scheduling_policy": "fair"})
+    told = await simulator.ask(path, 3, {"scheduling_policy": "fair"})
     assert (told["request_id"], told["changed"]) == ("large", {"scheduling_policy": "fair"})
     with pytest.raises(ConfigError, match="max_num_batched_tokens is 1; with max_num_seqs 3"):
-        simulator.ask(path, 3, {"max_num_batched_tokens": 1})
-    slow = Simulator(most_seconds=0.05)
+        await simulator.ask(path, 3, {"max_num_batched_tokens": 1})
     with pytest.raises(TooLong, match="given up after 0.05 s"):
-        slow.ask(path, 3, {"max_num_seqs": 2})
+        await Simulator(most_seconds=0.05).ask(path, 3, {"max_num_seqs": 2})
 
 
-def test_one_simulation_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, done = threading.Event(), threading.Event()
+async def test_one_simulation_at_once_and_none_for_who_has_left(tmp_path: Path) -> None:
+    path = crowded(tmp_path)
     simulator = Simulator()
-
-    def wait(*_: object) -> dict[str, object]:
-        begun.set()
-        assert done.wait(10)
-        return {}
-
-    monkeypatch.setattr(simulator, "_asked", wait)
-    other = threading.Thread(target=simulator.ask, args=(tmp_path, 1, {}))
-    other.start()
-    assert begun.wait(10)
+    first = asyncio.create_task(simulator.ask(path, 3, {"max_num_seqs": 2}))
+    await asyncio.sleep(0)
     with pytest.raises(Busy):
-        simulator.ask(tmp_path, 1, {})
-    done.set()
-    other.join()
-    simulator.ask(tmp_path, 1, {})
+        await simulator.ask(path, 3, {"max_num_seqs": 2})
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert (await simulator.ask(path, 3, {"max_num_seqs": 2}))["requests"] == 4
 
 
 def test_settings_come_as_text() -> None:
