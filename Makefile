@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .PHONY: serve demo evaluate test test-fast test-clients soak fuzz bench bench-peer lint format clean lock
+.PHONY: vendor pictures
 .PHONY: setup setup-test setup-light-clients setup-clients setup-browser setup-evaluate setup-bench
 
 serve: setup
@@ -139,6 +140,16 @@ $(BROWSER)/node_modules/.ready: $(BROWSER)/package-lock.json $(BROWSER)/unpack.m
 	$(BIN)/python -c "$(NODE)" $(BROWSER)/unpack.mjs
 	@touch $@
 
+# The pictures of the server's page for the documentation, from a server with the fake model under a planted flood.
+pictures: setup-test setup-browser
+	$(BIN)/python -m tests.browser.pictures $(ARGS)
+
+# For maintainers: what the server's page uses of others, at the versions of its lock; `make lock` takes newer ones.
+VENDOR := src/ekiden/dashboard/vendor
+vendor: setup-test
+	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(VENDOR) --no-audit --no-fund --loglevel=error
+	$(BIN)/python -c "$(NODE)" $(VENDOR)/copy.mjs
+
 # For maintainers, after a change of dependencies; needs uv and npm.
 PINNED = --python-platform x86_64-manylinux_2_28 --python-version 3.11 --no-header --no-annotate --no-emit-index-url --quiet
 COMPILE = uv pip compile pyproject.toml $(PINNED)
@@ -155,3 +166,5 @@ lock:
 	  (cd $(CLIENTS)/programs/$$name && npm update --package-lock-only --no-audit --no-fund) || exit; \
 	done
 	cd $(BROWSER) && npm update --package-lock-only --no-audit --no-fund
+	cd $(VENDOR) && npm update --package-lock-only --no-audit --no-fund
+	$(MAKE) vendor

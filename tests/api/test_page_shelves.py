@@ -15,8 +15,6 @@ from ekiden.config import Config, LedgerConfig, ServerConfig
 from ekiden.dashboard.ports import EvaluationLine, PagePorts
 from ekiden.errors import UserError
 from ekiden.evaluation.report.shelf import Shelf
-from ekiden.evidence.reader import LedgerReader
-from ekiden.ledger.retention import runs_in
 from tests.api.conftest import assert_error
 from tests.api.real_core import RealCore, real_core
 
@@ -28,19 +26,16 @@ class FakeReleases:
     """One release, which waits."""
 
     def __init__(self) -> None:
-        self.approvals: list[tuple[str, str, bool]] = []
+        self.acts: list[tuple[str, str, str, bool]] = []
 
     def listed(self) -> list[dict[str, Any]]:
-        return [{"name": "try-1", "phase": "Paused", "approvals": len(self.approvals)}]
+        return [{"name": "try-1", "phase": "Paused", "acts": len(self.acts)}]
 
-    def check(self, name: str, who: str, *, despite_inconclusive: bool) -> str:
+    def act(self, action: str, name: str, who: str, why: str, *, despite_inconclusive: bool = False) -> dict[str, Any]:
         if name != "try-1":
             raise UserError(f"no release {name!r}")
-        return "try"
-
-    def approve(self, name: str, who: str, why: str, *, despite_inconclusive: bool) -> dict[str, Any]:
-        self.approvals.append((who, why, despite_inconclusive))
-        return self.listed()[0]
+        self.acts.append((action, who, why, despite_inconclusive))
+        return {"name": name, "acts": len(self.acts)}
 
 
 @asynccontextmanager
@@ -123,14 +118,15 @@ async def test_a_file_that_says_nothing_may_do_nothing(tmp_path: Path, head: str
         assert page.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
 
 
-async def test_a_yes_names_the_person_and_is_in_the_ledger(tmp_path: Path):
+async def test_an_act_on_a_release_names_the_person(tmp_path: Path):
     async with shelves(tmp_path, keys=True) as (core, releases, headers):
-        body = {"name": "try-1", "reason": "looks right"}
+        body = {"action": "approve", "name": "try-1", "reason": "looks right"}
         assert_error(await core.http.post("/admin/releases", json=body), 401)
         assert_error(await core.http.post("/admin/releases", json=body, headers=headers["user"]), 403)
         assert_error(await core.http.get("/admin/releases", headers=headers["anna"]), 405)
         for wrong, status in (
-            ({"name": "try-1"}, 400),
+            ({"name": "try-1", "reason": "x"}, 400),
+            ({**body, "action": "start"}, 400),
             ({**body, "reason": ""}, 400),
             ({**body, "sure": True}, 400),
             ({**body, "name": "other"}, 409),
@@ -138,14 +134,15 @@ async def test_a_yes_names_the_person_and_is_in_the_ledger(tmp_path: Path):
             assert_error(await core.http.post("/admin/releases", json=wrong, headers=headers["anna"]), status)
         foreign = headers["anna"] | {"origin": "http://evil.example"}
         assert_error(await core.http.post("/admin/releases", json=body, headers=foreign), 403, code="cross_site")
-        assert releases.approvals == []
-        told = await core.http.post("/admin/releases", json=body, headers=headers["anna"])
-        assert (told.status_code, told.json()["approvals"]) == (200, 1)
-        assert releases.approvals == [("anna", "looks right", False)]
+        assert releases.acts == []
+        for action in ("approve", "promote", "abort"):
+            told = await core.http.post("/admin/releases", json=body | {"action": action}, headers=headers["anna"])
+            assert told.status_code == 200
+        assert [act[:3] for act in releases.acts] == [
+            (action, "anna", "looks right") for action in ("approve", "promote", "abort")
+        ]
+        sure = body | {"despite_inconclusive": True}
+        assert (await core.http.post("/admin/releases", json=sure, headers=headers["anna"])).json()["acts"] == 4
+        assert releases.acts[-1] == ("approve", "anna", "looks right", True)
         listed = await core.http.get(f"{DATA}releases", headers=headers["anna"])
         assert listed.json()["releases"][0]["name"] == "try-1"
-        await core.engine.stop()
-    (path,) = runs_in(tmp_path / "l")
-    with LedgerReader(path) as reader:
-        row = reader.controls_named("release")[0]
-    assert (row.value, row.set_by, row.who, row.why) == ("try: approved", "person", "anna", "looks right")

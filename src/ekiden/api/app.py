@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from ekiden.api import evidence_routes, page_routes, status_routes
-from ekiden.api.admin import AdminRoutes, DrainAction, PolicyAction, RequestAction
+from ekiden.api.admin import AbortAction, AdminRoutes, DrainAction, PolicyAction, RequestAction
 from ekiden.api.asgi import ErrorResponse, Handler
 from ekiden.api.auth import ApiKeyMiddleware
 from ekiden.api.doors import chat, chat_messages, completions, embeddings, messages, responses, scores
@@ -178,14 +178,14 @@ def _routes(doors: Doors, config: Config, guard: Guard | None, page: PagePorts, 
         routes = AdminRoutes(doors, config)
         yield "/admin/pause", "Pause a request", "admin", partial(routes.act, "pause"), RequestAction
         yield "/admin/resume", "Let a paused request go on", "admin", partial(routes.act, "resume"), RequestAction
-        yield "/admin/abort", "End a request", "admin", partial(routes.act, "abort"), RequestAction
+        yield "/admin/abort", "End a request", "admin", partial(routes.act, "abort"), AbortAction
         yield "/admin/drain", "Close the server to new requests, or open it", "admin", routes.drain, DrainAction
         yield "/admin/policy", "Change rules and limits", "admin", routes.set_policy, PolicyAction
         yield "/admin/policy", "Rules in force", "admin", routes.policy, None
         yield "/admin/live", "The engine at a glance", "admin", routes.live, None
         if page.releases is not None:
-            releases = ReleaseRoutes(routes, page.releases)
-            yield "/admin/releases", "Approve a release", "admin", releases.approve, ReleaseAction
+            releases = ReleaseRoutes(doors, page.releases)
+            yield "/admin/releases", "Approve, promote or abort a release", "admin", releases.act, ReleaseAction
     if admin and guard is not None:
         desk = GuardRoutes(doors, People(guard))
         yield "/admin/guard", "What the guard sees and holds in force", "admin", desk.state, None

@@ -49,4 +49,6 @@ def _file(name: str, request: Request) -> Response:
     headers = {"etag": found.etag, "cache-control": "no-cache"}
     if found.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
+    if found.packed:
+        headers["content-encoding"] = "gzip"
     return Response(found.content, media_type=found.media_type, headers=headers)

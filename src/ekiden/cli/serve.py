@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ekiden.config import LedgerConfig, ServerConfig
     from ekiden.dashboard.ports import Evaluations, PagePorts, Releases
+    from ekiden.engine.interface import Engine
     from ekiden.evidence.follow import Follower
     from ekiden.guard.runtime import Guard
     from ekiden.models.load import ModelDescription
@@ -95,9 +96,8 @@ def command(resolved: Resolved) -> None:
         from ekiden.api.app import create_app
 
         nonlocal started
-        app = create_app(
-            engine, model.tokenizer, model.chat_template, config, default_sampling(model), guard, _page_ports(server)
-        )
+        page = _page_ports(server, engine, asyncio.get_running_loop())
+        app = create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model), guard, page)
         started = True
         return app
 
@@ -107,7 +107,7 @@ def command(resolved: Resolved) -> None:
     raise click.exceptions.Exit(status)
 
 
-def _page_ports(settings: "ServerConfig") -> "PagePorts":
+def _page_ports(settings: "ServerConfig", engine: "Engine", loop: asyncio.AbstractEventLoop) -> "PagePorts":
     """Evaluations and releases, whose rooms are imported when the page first asks for them."""
     from ekiden.dashboard.ports import PagePorts
 
@@ -122,7 +122,7 @@ def _page_ports(settings: "ServerConfig") -> "PagePorts":
         from ekiden.release.desk import ReleaseDesk
         from ekiden.release.store import release_folder
 
-        return ReleaseDesk(release_folder(settings.release_dir))
+        return ReleaseDesk(release_folder(settings.release_dir), engine, loop)
 
     return PagePorts(evaluations=evaluations, releases=releases)
 

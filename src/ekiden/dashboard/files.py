@@ -1,4 +1,7 @@
-"""The files of the page, read once from the package: nothing is built, and nothing is fetched from elsewhere."""
+"""The files of the page, read once from the package: nothing is built, and nothing is fetched from elsewhere.
+
+What others wrote lies packed in ``vendor/`` (``make vendor``), and is sent as it lies: every browser unpacks it.
+"""
 
 import hashlib
 from dataclasses import dataclass
@@ -30,11 +33,13 @@ class PageFile:
     content: bytes
     media_type: str
     etag: str
+    packed: bool
+    """By gzip."""
 
 
 @cache
 def page_files() -> dict[str, PageFile]:
-    """Every file of ``page/`` by its path in it, such as ``vendor/uPlot.js``."""
+    """Every file of ``page/`` by its path in it, such as ``vendor/uplot.js``."""
     return dict(_read(files("ekiden.dashboard").joinpath("page"), ""))
 
 
@@ -44,7 +49,8 @@ def _read(folder: Traversable, prefix: str) -> list[tuple[str, PageFile]]:
         name = prefix + entry.name
         if entry.is_dir():
             found += _read(entry, f"{name}/")
-        elif (kind := _TYPES.get(entry.name.rpartition(".")[2])) is not None:
+        elif (kind := _TYPES.get((plain := name.removesuffix(".gz")).rpartition(".")[2])) is not None:
             content = entry.read_bytes()
-            found.append((name, PageFile(content, kind, f'"{hashlib.sha256(content).hexdigest()[:24]}"')))
+            etag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
+            found.append((plain, PageFile(content, kind, etag, packed=plain != name)))
     return found

@@ -39,11 +39,9 @@ class Releases(Protocol):
     def listed(self) -> list[dict[str, Any]]:
         """The states of releases, the one that was last written to first; one that cannot be read says so."""
 
-    def check(self, name: str, who: str, *, despite_inconclusive: bool) -> str:
-        """Raises where this person cannot approve this release now; returns the name of its plan."""
-
-    def approve(self, name: str, who: str, why: str, *, despite_inconclusive: bool) -> dict[str, Any]:
-        """One person's yes; returns the state after it. The server has recorded the act by now."""
+    def act(self, action: str, name: str, who: str, why: str, *, despite_inconclusive: bool = False) -> dict[str, Any]:
+        """A person's ``approve``, ``promote`` or ``abort`` of a release; returns its state after that. The server's
+        ledger records who did it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,7 +172,8 @@ class EngineCore:
             self._totals.count_refusal(refused.request, refused.refusal)
 
     def abort(self, request_id: str, why: str | None = None) -> None:
-        """End a request; an id that is not in the engine (any more) is ignored. ``why``: if nobody asked for it."""
+        """End a request; an id that is not in the engine (any more) is ignored. ``why`` is None where its client
+        went away."""
         self._aborts.append((request_id, why))
 
     def pause(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR, by: str | None = None) -> None:

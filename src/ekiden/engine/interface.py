@@ -184,8 +184,11 @@ class Engine(Protocol):
         False when nothing will come of it, because there is no engine or very many commands wait for it already.
         """
 
-    async def abort(self, request_id: str) -> None:
-        """End a request at the next step boundary; its stream gets a terminal update. Unknown ids are ignored."""
+    async def abort(self, request_id: str, why: str | None = None) -> None:
+        """End a request at the next step boundary; its stream gets a terminal update. Unknown ids are ignored.
+
+        ``why``: who asked for it and why, for the ledger and the client; None where its client went away.
+        """
 
     async def pause(self, request_id: str, by: str | None = None) -> None:
         """Take a request out of the running at the next step boundary, keeping what it has. ``by``: who asked."""

@@ -48,12 +48,14 @@ class CauseShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LifeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to the request, ``at_seconds`` after it arrived."""
+    """Something that happened to the request, ``at_seconds`` after it arrived. ``value`` says of what kind, or how
+    many, as :class:`ekiden.ledger.records.EventKind` has it; ``words`` say it in English."""
 
     at_seconds: float
     turn: int
     event: str
     words: str
+    value: int = 0
 
 
 class CarriedOver(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,7 +248,9 @@ def _life(found: Breakdown) -> list[LifeEvent]:
             words = event_words(event)
             if event.kind is EventKind.ENDED and found.end is not None:
                 words = f"ended: {found.end.reason}, {found.end.blocks} KV blocks given back"
-            life.append(LifeEvent(at_seconds=after, turn=event.turn, event=event.kind.name, words=words))
+            life.append(
+                LifeEvent(at_seconds=after, turn=event.turn, event=event.kind.name, words=words, value=event.value)
+            )
     return life
 
 

@@ -1,51 +1,58 @@
-"""Releases as the server's page shows them, and a person's yes to one."""
+"""What the server's page sees of releases, and what persons do to them there: approve, promote, abort."""
 
+import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from ekiden.engine.interface import Engine
 from ekiden.errors import UserError
+from ekiden.release import acts
+from ekiden.release.own_server import OwnServer
 from ekiden.release.plan import ReleaseError
-from ekiden.release.state import Event
-from ekiden.release.store import ReleaseStore, may_be_approved, shown_state, stores
+from ekiden.release.store import ReleaseStore, shown_state, stores
 
-MOST_RELEASES = 50
+MOST_RELEASES: Final = 50
 
 
+@dataclass(frozen=True, slots=True)
 class ReleaseDesk:
-    """``folder`` need not be there. A release is called by its folder's name."""
+    """Implements :class:`ekiden.dashboard.ports.Releases`. A release is called by its folder's name.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    ``folder`` need not be there. ``loop`` is the engine's event loop.
+    """
+
+    folder: Path
+    engine: Engine
+    loop: asyncio.AbstractEventLoop
 
     def listed(self) -> list[dict[str, Any]]:
         """The one that was last written to first; one whose journal was changed says so."""
-        return [self._shown(store) for store in stores(self._folder)[:MOST_RELEASES]]
+        return [_shown(store) for store in stores(self.folder)[:MOST_RELEASES]]
 
-    def _shown(self, store: ReleaseStore) -> dict[str, Any]:
-        told: dict[str, Any] = {"name": store.folder.name, "readable": True, "why": ""}
-        try:
-            state = store.known()
-        except (UserError, OSError, msgspec.DecodeError) as error:
-            return told | {"readable": False, "why": f"{error}"}
-        return told | shown_state(state) | {"lacking": state.plan.approvals.needed - len(state.approvals)}
+    def act(self, action: str, name: str, who: str, why: str, *, despite_inconclusive: bool = False) -> dict[str, Any]:
+        """Do it in the name of ``who``; returns the release. Raises :class:`ReleaseError`."""
+        store = next((store for store in stores(self.folder) if store.folder.name == name), None)
+        if store is None:
+            raise ReleaseError(f"there is no release {name!r} in {self.folder}")
+        server = OwnServer(self.engine, self.loop, who)
+        match action:
+            case "approve":
+                acts.approve(store, server, why, despite_inconclusive=despite_inconclusive)
+            case "promote":
+                acts.promote(store, server)
+            case _:
+                acts.abort(store, server, why)
+        return _shown(store)
 
-    def check(self, name: str, who: str, *, despite_inconclusive: bool) -> str:
-        """Raises :class:`ReleaseError` where this person cannot approve it now; returns the name of its plan."""
-        state = self._store(name).known()
-        may_be_approved(state, who, despite_inconclusive=despite_inconclusive)
-        return state.plan.name
 
-    def approve(self, name: str, who: str, why: str, *, despite_inconclusive: bool) -> dict[str, Any]:
-        """One person's yes; returns the release after it. Raises :class:`ReleaseError`."""
-        store = self._store(name)
-        may_be_approved(store.known(), who, despite_inconclusive=despite_inconclusive)
-        store.append(Event.APPROVED, who=who, why=why)
-        return self._shown(store)
-
-    def _store(self, name: str) -> ReleaseStore:
-        found = next((store for store in stores(self._folder) if store.folder.name == name), None)
-        if found is None:
-            raise ReleaseError(f"no release {name!r} in {self._folder}")
-        return found
+def _shown(store: ReleaseStore) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": store.folder.name, "readable": True, "why": ""}
+    try:
+        state = store.known()
+    except (UserError, OSError, msgspec.DecodeError) as error:
+        return told | {"readable": False, "why": str(error)}
+    lacking = max(0, state.plan.approvals.needed - len(state.approvals))
+    return told | shown_state(state) | {"pairs": len(state.pairs), "lacking": lacking}
