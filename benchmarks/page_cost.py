@@ -1,28 +1,28 @@
 """Measures what the page costs the engine: the processor time of a frame, and the throughput with ten pages open.
 
     python benchmarks/page_cost.py frames --rows 64 --steps 6000 --folder /tmp/page-bench
-    python benchmarks/page_cost.py server --rounds 6 --seconds 6 --clients 32
+    python benchmarks/page_cost.py server --rounds 12 --seconds 5 --clients 32
 
 ``frames`` records a mixed, overloaded load in virtual time (``ledger_figures.py``), copies it turn by turn as an engine
 would have written it, and makes a frame for every half second of it. The measure is processor time.
 
 ``server`` starts `ekiden serve` with the real model and keeps it busy. Windows with the pages open and without follow
 one another in turns (off, on, on, off, ...), and the server's own counter tells the tokens of each. The pages are read
-in a process of their own, which only takes the bytes: what a browser spends on drawing is spent where it runs.
+in a process of their own, which only takes the bytes: what a browser spends on drawing is spent where it runs. What the
+HTTP process takes of a processor is told too: a machine that is never still hides one hundredth of a throughput.
 """
 
 import argparse
-import asyncio
 import json
-import multiprocessing
+import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.synchronize import Event as Flag
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -141,38 +141,68 @@ def frames_cost(asked: argparse.Namespace) -> dict[str, Any]:
 # --- the real server
 
 
-async def _read(url: str, count: int, over: Flag) -> None:
-    """Open so many streams and take their bytes until it is over."""
-    place = urlsplit(url)
+class Pages:
+    """Open streams in a process that takes their bytes and does nothing else."""
 
-    async def one() -> None:
-        reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=2**20)
-        writer.write(f"GET {STREAM} HTTP/1.1\r\nhost: {place.netloc}\r\naccept: text/event-stream\r\n\r\n".encode())
-        while await reader.read(2**18):
-            pass
-        writer.close()
+    def __init__(self, url: str) -> None:
+        self._url = urlsplit(url)
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and this file
+            [sys.executable, "-S", "-c", _VIEWERS, str(self._url.hostname), str(self._url.port), STREAM],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
-    pages = [asyncio.create_task(one()) for _ in range(count)]
-    await asyncio.to_thread(over.wait)
-    for page in pages:
-        page.cancel()
+    def open(self, count: int) -> None:
+        """Have so many streams open, and each its first frame."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(count, file=self._process.stdin, flush=True)
+        assert self._process.stdout.readline() == f"{count}\n"
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
 
-def _pages(url: str, count: int, over: Flag) -> None:
-    asyncio.run(_read(url, count, over))
+_VIEWERS = """
+import selectors, socket, sys
+host, port, path = sys.argv[1:]
+waiting, streams = selectors.DefaultSelector(), set()
+waiting.register(sys.stdin, selectors.EVENT_READ)
+wanted, begun, told = 0, set(), False
+while True:
+    for key, _ in waiting.select():
+        if key.fileobj is sys.stdin:
+            line = sys.stdin.readline()
+            if not line:
+                sys.exit()
+            wanted, told = int(line), False
+            for stream in streams:
+                waiting.unregister(stream)
+                stream.close()
+            streams, begun = set(), set()
+            for _ in range(wanted):
+                stream = socket.create_connection((host, int(port)))
+                stream.sendall(f"GET {path} HTTP/1.1\\r\\nhost: {host}:{port}\\r\\n\\r\\n".encode())
+                waiting.register(stream, selectors.EVENT_READ)
+                streams.add(stream)
+        elif b"data: " in key.fileobj.recv(2**18):
+            begun.add(key.fileobj)
+    if not told and len(begun) == wanted:
+        told = True
+        print(wanted, flush=True)
+"""
 
 
-@contextmanager
-def open_pages(url: str, count: int) -> Any:
-    context = multiprocessing.get_context("spawn")
-    over = context.Event()
-    process = context.Process(target=_pages, args=(url, count, over))
-    process.start()
-    try:
-        yield
-    finally:
-        over.set()
-        process.join()
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _server_pid() -> int:
+    """The server is this process's child; the engine is the server's."""
+    children = Path(f"/proc/{os.getpid()}/task/{threading.main_thread().native_id}/children").read_text().split()
+    return next(int(pid) for pid in children if b"serve" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 def _tokens(http: httpx.Client) -> float:
@@ -184,6 +214,7 @@ def _keep_busy(url: str, model: str, clients: int, tokens: int, over: threading.
     """Clients that send their next request when the last one is answered."""
 
     def client(number: int) -> None:
+        time.sleep(0.1 * number)  # so that they do not all begin and end together
         with httpx.Client(base_url=url, timeout=120) as http:
             sent = 0
             while not over.is_set():
@@ -203,16 +234,19 @@ def server_cost(asked: argparse.Namespace) -> dict[str, Any]:
         config = replace(Config(), ledger=LedgerConfig(ledger_dir=folder))
         with own_server(config) as url, httpx.Client(base_url=url, timeout=60) as http:
             model = http.get("/v1/models").json()["data"][0]["id"]
-            over = threading.Event()
+            over, pages = threading.Event(), Pages(url)
             threads = _keep_busy(url, model, asked.clients, asked.tokens, over)
             try:
                 time.sleep(asked.warm_up)
-                ratios, rates = _windows(url, http, asked)
+                found = _windows(http, pages, asked)
             finally:
                 over.set()
+                pages.close()
                 for thread in threads:
                     thread.join()
-    low, high = min(ratios), max(ratios)
+    rates, spent = ({on: [each[place] for each in found[on]] for on in (False, True)} for place in (0, 1))
+    ratios = [on / off for off, on in zip(rates[False], rates[True], strict=True)]
+    extra = (median(spent[True]) - median(spent[False])) / cores()
     return {
         "pages": asked.pages,
         "clients": asked.clients,
@@ -220,33 +254,26 @@ def server_cost(asked: argparse.Namespace) -> dict[str, Any]:
         "tokens_per_second_off": median(rates[False]),
         "tokens_per_second_on": median(rates[True]),
         "on_over_off_median": median(ratios),
-        "on_over_off_range": [low, high],
         "on_over_off": ratios,
+        "server_processor_share_off": spent[False],
+        "server_processor_share_on": spent[True],
+        "more_of_the_machine_with_pages": extra,
     }
 
 
-def _windows(url: str, http: httpx.Client, asked: argparse.Namespace) -> tuple[list[float], dict[bool, list[float]]]:
-    rates: dict[bool, list[float]] = {False: [], True: []}
-
-    def window() -> float:
-        before, began = _tokens(http), time.monotonic()
-        time.sleep(asked.seconds)
-        return (_tokens(http) - before) / (time.monotonic() - began)
-
-    ratios = []
+def _windows(http: httpx.Client, pages: Pages, asked: argparse.Namespace) -> dict[bool, list[tuple[float, float]]]:
+    """Of each window without pages and with them: tokens a second, and what the HTTP process took of a processor."""
+    server = _server_pid()
+    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     for pair in range(asked.rounds):
-        found = {}
-        for pages in (False, True) if pair % 2 == 0 else (True, False):
-            if pages:
-                with open_pages(url, asked.pages):
-                    time.sleep(1.5)  # the process of the pages has started, and they have their first frame
-                    found[pages] = window()
-            else:
-                time.sleep(0.5)
-                found[pages] = window()
-            rates[pages].append(found[pages])
-        ratios.append(found[True] / found[False])
-    return ratios, rates
+        for on in (False, True) if pair % 2 == 0 else (True, False):
+            pages.open(asked.pages if on else 0)
+            time.sleep(0.5)
+            before, spent, began = _tokens(http), _processor_seconds(server), time.monotonic()
+            time.sleep(asked.seconds)
+            tokens, took = _tokens(http) - before, time.monotonic() - began
+            found[on].append((tokens / took, (_processor_seconds(server) - spent) / took))
+    return found
 
 
 def main() -> None:
@@ -257,12 +284,12 @@ def main() -> None:
     frames.add_argument("--steps", type=int, default=6_000)
     frames.add_argument("--rows", type=int, default=64)
     server = kinds.add_parser("server")
-    server.add_argument("--rounds", type=int, default=6, help="pairs of a window with pages and one without")
-    server.add_argument("--seconds", type=float, default=6.0, help="of a window")
+    server.add_argument("--rounds", type=int, default=12, help="pairs of a window with pages and one without")
+    server.add_argument("--seconds", type=float, default=5.0, help="of a window")
     server.add_argument("--warm-up", type=float, default=8.0)
     server.add_argument("--pages", type=int, default=10)
     server.add_argument("--clients", type=int, default=32)
-    server.add_argument("--tokens", type=int, default=64)
+    server.add_argument("--tokens", type=int, default=256)
     asked = parser.parse_args()
     print(json.dumps(frames_cost(asked) if asked.kind == "frames" else server_cost(asked), indent=2))
 

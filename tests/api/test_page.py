@@ -1,8 +1,9 @@
 """The page over the real engine core and the fake model: its files, who may read, the stream, and the data."""
 
 import asyncio
+import gzip
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ async def with_keys(tmp_path: Path, **server: Any) -> AsyncIterator[tuple[RealCo
         yield core, headers
 
 
-async def frames(http: httpx.AsyncClient, **headers: str) -> AsyncIterator[tuple[str, Any]]:
+async def frames(http: httpx.AsyncClient, **headers: str) -> AsyncGenerator[tuple[str, Any], None]:
     """The ids and the data of the frames of one stream."""
     async with http.stream("GET", f"{DATA}stream", headers=headers) as response:
         assert response.status_code == 200, await response.aread()
@@ -62,7 +63,7 @@ async def frames(http: httpx.AsyncClient, **headers: str) -> AsyncIterator[tuple
 
 async def until(http: httpx.AsyncClient, wanted: Any, **headers: str) -> tuple[str, Any]:
     """The first frame that is as wanted."""
-    async with asyncio.timeout(20), aclosing(frames(http, **headers)) as found:
+    async with asyncio.timeout(60), aclosing(frames(http, **headers)) as found:
         async for name, frame in found:
             if wanted(frame):
                 return name, frame
@@ -82,7 +83,8 @@ async def test_the_page_and_its_files(memory: Memory):
     assert (again.status_code, again.content) == (304, b"")
     for name, file in page_files().items():
         response = await memory.http.get(f"/dashboard/{name}", headers=LOCAL)
-        assert (response.status_code, response.content) == (200, file.content)
+        content = gzip.decompress(file.content) if file.packed else file.content
+        assert (response.status_code, response.content) == (200, content)
         assert response.headers["content-security-policy"] == PAGE_POLICY
     for name in ("", "nothing.js", "../config.py", "%2e%2e/config.py", "data/nothing", "vendor/../../files.py"):
         response = await memory.http.get(f"/dashboard/{name}", headers=LOCAL)
@@ -143,7 +145,9 @@ async def test_with_keys_data_need_one_of_scope_admin(tmp_path: Path):
             assert_error(await core.http.get(DATA + path), 401, code="invalid_api_key")
             response = await core.http.get(DATA + path, headers=headers["user"])
             assert "need a key of scope 'admin'" in assert_error(response, 403, code="insufficient_scope")
-        told = (await core.http.get(f"{DATA}config", headers=headers["anna"])).json()
+        response = await core.http.get(f"{DATA}config", headers=headers["anna"])
+        assert response.headers["cache-control"] == "no-store"
+        told = response.json()
         assert (told["who"], told["may_act"], told["can_act"], told["has_keys"]) == ("anna", True, True, True)
         foreign = headers["anna"] | {"origin": "http://evil.example"}
         assert_error(await core.http.get(f"{DATA}config", headers=foreign), 403, code="cross_site")
@@ -202,7 +206,7 @@ async def test_a_viewer_that_goes_away_is_forgotten_and_the_reader_ends(tmp_path
         assert (page.viewers, page.frames.watched_by) == (3, 3)
         for each in streams:
             await each.aclose()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while page.viewers or page.frames.watched_by:
                 await asyncio.sleep(0.01)
         await core.clean()
@@ -221,14 +225,14 @@ async def test_the_server_ends_with_pages_open(tmp_path: Path):
         open_page = frames(core.http)
         await anext(open_page)
         core.app.state.doors.generation.flight.draining = True
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             async for _ in open_page:
                 pass
 
 
 async def test_a_stream_ends_so_that_the_key_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(page_stream, "STREAM_SECONDS", 0.2)
-    async with serving(tmp_path) as core, asyncio.timeout(10):
+    async with serving(tmp_path) as core, asyncio.timeout(30):
         assert len([frame async for frame in frames(core.http)]) >= 1
 
 
@@ -250,7 +254,7 @@ async def test_period_requests_and_a_story(tmp_path: Path):
         answers = [await core.complete([1, 2, 3 + n], max_tokens=4 + n, ignore_eos=True) for n in range(3)]
         ids = [answer.headers["x-ekiden-request-id"] for answer in answers]
         run = (await core.http.get(f"{DATA}config")).json()["run_id"]
-        await until(core.http, lambda frame: len(frame["bars"]) == 3)
+        await until(core.http, lambda frame: frame["ended"] == {"length": 3})
         period = (await core.http.get(f"{DATA}period?from=0")).json()
         assert len(period["bars"]) == 3
         assert period["recording"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ekiden.api.asgi import JsonBytes
@@ -46,7 +46,15 @@ _LONGEST: Final = 200
 DEFAULT_LINES: Final = 20
 MOST_LINES: Final = 100
 _PATIENCE: Final = (0.0, 0.15, 0.3)
-"""Seconds to wait before each look for a request in flight: the ledger is up to a fifth of a second behind."""
+"""Seconds to wait before each look for a request: the ledger is up to a fifth of a second behind the engine."""
+
+
+class PageJson(JsonBytes):
+    """What the page was told, which nobody is to keep."""
+
+    def __init__(self, payload: object) -> None:
+        super().__init__(payload)
+        self.headers["cache-control"] = "no-store"
 
 
 class PageData:
@@ -90,7 +98,7 @@ class PageData:
         card, state, path = self._engine.card, self._engine.controls(), self._engine.ledger_path
         guard = self._guard
         objectives = DEFAULT_OBJECTIVES if guard is None else guard.rules.objectives
-        return JsonBytes(
+        return PageJson(
             PageConfig(
                 version=__version__,
                 model=card.model_id,
@@ -114,7 +122,7 @@ class PageData:
 
     async def runs(self, request: Request) -> Response:
         folder = self.folder
-        return JsonBytes({"runs": await self.read(lambda: list_runs(folder))})
+        return PageJson({"runs": await self.read(lambda: list_runs(folder))})
 
     async def period(self, request: Request) -> Response:
         """A part of a run: ``from`` and ``to`` are seconds since it began, by default its last minute."""
@@ -122,7 +130,7 @@ class PageData:
         if since is not None and until is not None and until <= since:
             raise invalid("to", f"to is {until:g} and from is {since:g}; a period ends after it begins.")
         open_it = self._opened(request)
-        return JsonBytes(await self.read(lambda: _with(open_it, lambda reader: period(reader, since, until))))
+        return PageJson(await self.read(lambda: _with(open_it, lambda reader: period(reader, since, until))))
 
     async def requests(self, request: Request) -> Response:
         by = choice(request, "by", BY)
@@ -131,7 +139,7 @@ class PageData:
         if by == "tenant" and tenant is None:
             raise invalid("tenant", "tenant is missing; by=tenant lists the requests of one.")
         open_it = self._opened(request)
-        return JsonBytes(
+        return PageJson(
             await self.read(
                 lambda: _with(
                     open_it, lambda reader: list_requests(reader, since, until, by=by, tenant=tenant, count=count)
@@ -143,17 +151,17 @@ class PageData:
         """Every answer of a call, in the run that is named or the newest that knows it."""
         wanted, run, folder = given(request, "id"), asked(request, "run"), self.folder
         told: list[RequestStory] = []
-        for pause in _PATIENCE:
+        for left, pause in zip(reversed(range(len(_PATIENCE))), _PATIENCE, strict=True):
             await asyncio.sleep(pause)
             try:
                 told = await self.read(lambda: stories(folder, wanted, run))
-                break
             except ApiError:
-                if not self._flight.answers_of(wanted):
+                if not left:
                     raise
-        if not told:
-            raise ApiError(404, f"The request {shown(wanted)} is not in the ledger yet.", code="not_in_ledger")
-        return JsonBytes({"request_id": wanted, "in_flight": self._flight.answers_of(wanted), "stories": told})
+            ended = bool(told) and all(one.explanation.status != "in_flight" for one in told)
+            if ended or (told and self._flight.answers_of(wanted)):
+                break
+        return PageJson({"request_id": wanted, "in_flight": self._flight.answers_of(wanted), "stories": told})
 
     async def what_if(self, request: Request) -> Response:
         """``id`` names the request, ``run`` its run; every other parameter is a setting and its value."""
@@ -164,7 +172,9 @@ class PageData:
             changes = typed(settings)
             path, row = await self.read(lambda: _found(folder, wanted, run))
             async with self._flight.watch(request.receive):
-                return JsonBytes(await self._simulator.ask(path, row, changes))
+                return PageJson(await self._simulator.ask(path, row, changes))
+        except ClientDisconnect:
+            return Response()  # nobody is left to read it
         except ConfigError as error:
             raise invalid(None, f"{error}.") from error
         except Busy as error:
@@ -184,7 +194,7 @@ class PageData:
             with open_named(folder, names[0]) as a, open_named(folder, names[1]) as b:
                 return compare(a, b, start=start, seconds=seconds)
 
-        return JsonBytes(await self.read(work))
+        return PageJson(await self.read(work))
 
     def _opened(self, request: Request) -> Callable[[], LedgerReader]:
         """Opens the run that is named, or the one that is being written."""

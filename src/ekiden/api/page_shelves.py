@@ -18,10 +18,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ekiden.api.asgi import JsonBytes
 from ekiden.api.auth import PAGE_REPORTS
 from ekiden.api.errors import ApiError, not_found
-from ekiden.api.page_data import PageData
+from ekiden.api.page_data import PageData, PageJson
 from ekiden.dashboard.ports import PagePorts
 
 TICKET_SECONDS: Final = 600
@@ -42,7 +41,7 @@ class PageShelves:
             addresses = [{language: self._address(name) for language, name in line.reports.items()} for line in lines]
             return [msgspec.structs.replace(line, reports=own) for line, own in zip(lines, addresses, strict=True)]
 
-        return JsonBytes({"evaluations": await self._data.read(listed)})
+        return PageJson({"evaluations": await self._data.read(listed)})
 
     def _address(self, name: str) -> str:
         address = PAGE_REPORTS + quote(name)
@@ -82,7 +81,7 @@ class PageShelves:
         def listed() -> list[dict[str, Any]]:
             return [] if self._ports.releases is None else self._ports.releases().listed()
 
-        return JsonBytes({"releases": await self._data.read(listed)})
+        return PageJson({"releases": await self._data.read(listed)})
 
 
 def _policy_of(content: bytes) -> str:

@@ -11,7 +11,7 @@ from ekiden.ledger.retention import is_being_written
 from ekiden.state.controls import SetBy
 
 MOST_POINTS: Final = 600
-LEAST_POINT: Final = 50_000
+LEAST_POINT: Final = 200_000
 """Microseconds of the narrowest point."""
 MOST_WAITS: Final = 2_000
 MOST_BARS: Final = 3_000

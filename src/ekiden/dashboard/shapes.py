@@ -120,7 +120,7 @@ class Frame(LiveView, frozen=True, kw_only=True):
     series: list[Point]
     signals: list[Signal]
     guard: dict[str, Any] | None = None
-    """What ``GET /admin/guard`` tells, without what waits for approval; None without a guard."""
+    """What ``GET /admin/guard`` tells; None without a guard."""
     engine: Told
 
 
