@@ -149,6 +149,7 @@ async def served(
         live=True,
         make_guard=make_guard,
         page=page,
+        num_blocks=num_blocks,
         before_step=take_time,
     ) as core:
         if says is not None:

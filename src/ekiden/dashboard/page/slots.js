@@ -176,7 +176,7 @@ export function SlotLegend({ by, tenants, shown = Object.keys(PHASE_COLOURS) }) 
   return html`<div class="keys-of">
     <ul class="legend" aria-label=${t("slots.phases")}>${shown.map((phase) => html`<li key=${phase}>
       <${Swatch} phase=${phase} name=${by === "tenant" ? "other" : PHASE_COLOURS[phase]} /> ${named("phase", phase)}</li>`)}
-      <li><svg class="swatch" width="20" height="12" aria-hidden="true"><path d="M2 0v12M6 3l6 6M6 9l6-6" class="rough" /></svg> ${t("slots.rough")}</li></ul>
+      <li><svg class="pattern" width="20" height="12" aria-hidden="true"><path d="M2 0v12M6 3l6 6M6 9l6-6" class="rough" /></svg> ${t("slots.rough")}</li></ul>
     ${by === "tenant" && html`<ul class="legend" aria-label=${t("slots.tenants")}>${tenants.map((name) => html`<li key=${name}>
       <span class=${classes("dot", tenantColour(name))} aria-hidden="true"></span> <span title=${line(name)}>${brief(name, 20)}</span></li>`)}</ul>`}
   </div>`;
@@ -184,7 +184,7 @@ export function SlotLegend({ by, tenants, shown = Object.keys(PHASE_COLOURS) }) 
 
 function Swatch({ phase, name }) {
   const id = useName("swatch"), stripes = phase === "prefill" || phase === "recompute";
-  return html`<svg class=${classes("swatch", name, phase)} width="20" height="12" aria-hidden="true">
+  return html`<svg class=${classes("pattern", name, phase)} width="20" height="12" aria-hidden="true">
     ${stripes && html`<defs><pattern id=${id} width="5" height="5" patternUnits="userSpaceOnUse"><path d=${phase === "prefill" ? "M0 5L5 0" : "M0 5L5 0M0 0L5 5"} class="stripe" /></pattern></defs>
       <rect width="20" height="12" fill=${`url(#${id})`} /><path d="M0 .5h20M0 11.5h20" class="stripe" />`}
     ${phase === "decode" && html`<rect width="20" height="12" class="full" />`}
