@@ -11,7 +11,7 @@ import { RequestLink } from "./names.js";
 
 /** Pause, resume and end one request. */
 export function RequestActs({ id, paused = false }) {
-  const link = html`<${RequestLink} id=${id} />`;
+  const link = html`<${RequestLink} id=${id} most=${24} />`;
   const send = (action) => (values) => post(`admin/${action}`, { request_id: id, ...(values.reason ? { reason: values.reason } : {}) });
   return html`<${ForActors}>
     ${paused ? html`<${Act} title=${t("act.resume.title")} what=${parts("act.resume.what", { id: link })} send=${send("resume")} told=${() => t("act.resume.told")} />`

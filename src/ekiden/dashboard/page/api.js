@@ -1,7 +1,7 @@
 // Asking the server: the key in a header, and errors in words. What changes something is a POST, always.
 
 import { t } from "./i18n.js";
-import { headers, refused } from "./key.js";
+import { access, headers, refused } from "./key.js";
 
 const DASHBOARD = new URL("./", import.meta.url);
 const ROOT = new URL("../", import.meta.url);
@@ -42,6 +42,7 @@ export const post = (path, body, options = {}) =>
  * own; `quiet`: a refusal of the key is only told, as the page's key may be right for all else. */
 export async function open(address, { quiet = false, ...options } = {}) {
   let answer;
+  const { turn } = access.get();
   try {
     answer = await fetch(new URL(address, ROOT), {
       ...options, headers: { ...headers(), ...options.headers }, cache: "no-store", credentials: "omit", redirect: "error",
@@ -50,7 +51,8 @@ export async function open(address, { quiet = false, ...options } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Fault(t("fault.no_answer"));
   }
-  if (!answer.ok) throw await fault(answer, quiet);
+  // What is said of an earlier key, or of none, is not of the one that was given meanwhile.
+  if (!answer.ok) throw await fault(answer, () => !quiet && access.get().turn === turn);
   return answer;
 }
 
@@ -64,7 +66,7 @@ async function asked(address, options) {
   }
 }
 
-async function fault(answer, quiet) {
+async function fault(answer, tells) {
   let told = {};
   try {
     told = (await answer.json()).error ?? {};
@@ -73,6 +75,6 @@ async function fault(answer, quiet) {
   }
   const message = told.message ?? t(`fault.${answer.status >= 500 ? "server" : "client"}`, { status: answer.status });
   const key = answer.status === 401 || (answer.status === 403 && told.code === "insufficient_scope");
-  if (key && !quiet) refused(answer.status, message);
+  if (key && tells()) refused(answer.status, message);
   return new Fault(message, { status: answer.status, code: told.code ?? null, retryAfter: answer.headers.get("retry-after") });
 }

@@ -6,7 +6,7 @@ import { brief, line, seconds } from "./format.js";
 import { href } from "./router.js";
 
 /** A request's id as a link to what happened to it. `run`: where it is recorded; none for the newest run that has it. */
-export function RequestLink({ id, run, most = 24 }) {
+export function RequestLink({ id, run, most = 16 }) {
   return html`<a class="id" href=${href(["request", id], { run })} title=${line(id)}><bdi>${brief(id, most)}</bdi></a>`;
 }
 

@@ -7,7 +7,8 @@ import { Help } from "./help.js";
 import { t } from "./i18n.js";
 import { count, moment, seconds } from "./format.js";
 import { barsBetween, pointsBetween } from "./model.js";
-import { RequestLink, TenantName } from "./queue.js";
+import { RequestLink } from "./names.js";
+import { TenantName } from "./queue.js";
 import { Table } from "./table.js";
 
 const PATIENCE = 180;

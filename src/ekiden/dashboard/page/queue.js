@@ -4,14 +4,9 @@ import { classes, html } from "./lib.js";
 import { Help } from "./help.js";
 import { named, t } from "./i18n.js";
 import { brief, count, line, seconds } from "./format.js";
-import { href } from "./router.js";
+import { RequestLink } from "./names.js";
 import { tenantColour } from "./tenants.js";
 import { Table } from "./table.js";
-
-/** A link to a request's view. */
-export function RequestLink({ id, run }) {
-  return html`<a href=${href(["request", id], { run })} title=${line(id)} class="short-id">${brief(id, 16)}</a>`;
-}
 
 /** A tenant's name with its colour. */
 export function TenantName({ name }) {

@@ -81,7 +81,7 @@ function Legend() {
 
 function Decisions({ story }) {
   if (!story.decisions.length) return html`<p class="soft">${t("request.no_decisions")}</p>`;
-  const others = (ids) => (ids.length ? ids.map((id) => html`<${RequestLink} key=${id} id=${id} run=${story.run_id} most=${16} /> `) : NONE);
+  const others = (ids) => (ids.length ? ids.map((id) => html`<${RequestLink} key=${id} id=${id} run=${story.run_id} /> `) : NONE);
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${t("request.decisions")}><table>
     <thead><tr><th scope="col">${t("request.turn")}</th><th scope="col">${t("request.at")}</th><th scope="col" class="words">${t("request.stage")}</th><th scope="col" class="words">${t("request.decision")}</th>
       <th scope="col" class="words">${t("request.chosen")}</th><th scope="col" class="words"><${Help} of="passed_over">${t("request.passed_over")}<//></th></tr></thead>

@@ -53,7 +53,7 @@ function Lines({ told }) {
     <thead><tr><th scope="col" class="words">${t("requests.request")}</th><th scope="col" class="words">${t("fact.tenant")}</th><th scope="col">${t("fact.arrived")}</th>
       ${[["queue", "queue_seconds"], ["ttft", "ttft"], ["e2e", "e2e"]].map(([name, help]) => html`<th key=${name} scope="col"><${Help} of=${help}>${t(`fact.${name}`)}<//></th>`)}
       <th scope="col">${t("requests.tokens")}</th><th scope="col">${t("requests.cached")}</th><th scope="col" class="words">${t("requests.end")}</th><th scope="col" class="words"><${Help} of="main_cause">${t("requests.main")}<//></th></tr></thead>
-    <tbody>${told.requests.map((each) => html`<tr key=${each.request_id}><th scope="row" class="words"><${RequestLink} id=${each.request_id} run=${told.run_id} /></th>
+    <tbody>${told.requests.map((each) => html`<tr key=${each.request_id}><th scope="row" class="words"><${RequestLink} id=${each.request_id} run=${told.run_id} most=${24} /></th>
       <td class="words"><${Name} of=${each.tenant} most=${24} /></td><td>${clock(told.started + each.arrived)}</td><td>${seconds(each.queue_seconds)}</td><td>${seconds(each.ttft)}</td><td>${seconds(each.e2e)}</td>
       <td>${count(each.tokens)}</td><td>${count(each.cached)}</td><td class="words">${endWords(each)}</td>
       <td class="words long">${each.main_cause && html`${causeWords(each.main_cause, each.main_words)} <small>${seconds(each.main_seconds)}</small>`}</td></tr>`)}</tbody></table></div>`;

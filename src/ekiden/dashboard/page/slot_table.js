@@ -3,7 +3,8 @@
 import { html, useState } from "./lib.js";
 import { named, t } from "./i18n.js";
 import { count, moment, seconds } from "./format.js";
-import { RequestLink, TenantName } from "./queue.js";
+import { RequestLink } from "./names.js";
+import { TenantName } from "./queue.js";
 import { barWords } from "./slots.js";
 import { Table } from "./table.js";
 
