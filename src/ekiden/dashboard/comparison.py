@@ -3,6 +3,7 @@
 Both are counted from their first arrival on, so that two runs of one load lie upon each other.
 """
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -46,7 +47,9 @@ def compare(a: LedgerReader, b: LedgerReader, *, start: float = 0.0, seconds: fl
         longest = max(side.compared.seconds for side in sides)
         shown = min(longest, DRAWN_SECONDS)
         bars = [_bars(side, shown) for side in sides]
-        pictures = drawn([_picture(side, own, shown) for side, own in zip(sides, bars, strict=True)])
+        tenants = sorted({bar.tenant for own in bars for bar in own})
+        fill = colours(tenants) if len(tenants) > 1 else {}
+        pictures = drawn([_picture(side, own, shown, fill) for side, own in zip(sides, bars, strict=True)])
     first, second = (side.compared for side in sides)
     settings = first.settings | second.settings
     return Comparison(
@@ -62,6 +65,7 @@ def compare(a: LedgerReader, b: LedgerReader, *, start: float = 0.0, seconds: fl
         start=start,
         end=start + shown,
         pictures=pictures,
+        tenants=fill,
         whole=shown == longest and all(side.part.whole for side in sides) and max(map(len, bars)) < MOST_DRAWN,
     )
 
@@ -135,13 +139,11 @@ def _bars(side: _Side, seconds: float) -> list[Bar]:
     return sorted(in_slots, key=lambda bar: (bar.start, bar.slot or 0))[:MOST_DRAWN]
 
 
-def _picture(side: _Side, bars: list[Bar], seconds: float) -> SlotPicture:
-    """Coloured by tenant where there are several, else by request, as the demo does."""
+def _picture(side: _Side, bars: list[Bar], seconds: float, tenants: Mapping[str, str]) -> SlotPicture:
+    """Coloured by tenant where the two runs have several, else by request, as the demo does."""
     begin, most = side.begin / 1e6, min(seconds, side.compared.seconds)
     requests = list(dict.fromkeys(bar.request_id for bar in bars))
-    tenants = list(dict.fromkeys(bar.tenant for bar in bars))
-    names, by_tenant = letters(requests), len(tenants) > 1
-    fill = colours(tenants if by_tenant else requests)
+    names, of_request = letters(requests), colours(requests)
     found = []
     for bar in bars:
         start, end = max(0.0, bar.start - begin), min(most, (begin + most if bar.end is None else bar.end) - begin)
@@ -153,7 +155,7 @@ def _picture(side: _Side, bars: list[Bar], seconds: float) -> SlotPicture:
                 end=max(start, end),
                 name=names[bar.request_id],
                 about=f"{bar.request_id} ({bar.tenant}): {start:.2f} s to {end:.2f} s, {bar.state}",
-                fill=fill[bar.tenant if by_tenant else bar.request_id],
+                fill=tenants.get(bar.tenant) or of_request[bar.request_id],
                 padding_from=None if padding is None else max(0.0, padding - begin),
                 link=address_of(bar.request_id, side.compared.run_id),
             )

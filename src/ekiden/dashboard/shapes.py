@@ -332,4 +332,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     start: float
     end: float
     pictures: list[str]
+    tenants: dict[str, str]
+    """The colours of the bars by tenant, in both pictures; empty where one tenant has all, and each request its own."""
     whole: bool

@@ -288,3 +288,24 @@ def test_settings_come_as_text() -> None:
         typed({"colour": "red"})
     with pytest.raises(ConfigError, match="no setting is changed"):
         typed({})
+
+
+def test_a_tenant_has_one_colour_in_both_drawings(tmp_path: Path) -> None:
+    paths = []
+    for name, tenants in (("one", ("ann", "bob")), ("two", ("bob", "carol", "ann"))):
+        world = Directed(max_num_seqs=2)
+        for index, tenant in enumerate(tenants):
+            world.submit(f"r{index}", output=5, tenant=tenant)
+            world.step()
+        world.run()
+        folder = tmp_path / name
+        folder.mkdir()
+        with world.stored(folder) as reader:
+            paths.append((reader.path, tenants))
+    with LedgerReader(paths[0][0]) as a, LedgerReader(paths[1][0]) as b:
+        found = compare(a, b)
+    assert list(found.tenants) == ["ann", "bob", "carol"]
+    assert len(set(found.tenants.values())) == 3
+    for picture, (_, tenants) in zip(found.pictures, paths, strict=True):
+        bars = [each.get("fill") for each in ElementTree.fromstring(picture).iter() if each.get("rx")]
+        assert bars == [found.tenants[tenant] for tenant in tenants]

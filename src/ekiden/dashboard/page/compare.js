@@ -32,7 +32,7 @@ export function View({ query }) {
 
 function Both({ told }) {
   const { a, b } = told, sides = [a, b];
-  return html`<h2>${t("compare.slots")}</h2>${told.pictures.map((svg, index) => html`<h3>${t(index ? "compare.b" : "compare.a")}: ${line(sides[index].label)}</h3><${Drawing} key=${sides[index].run_id} svg=${svg} label=${`${t("compare.slots")}: ${line(sides[index].run_id)}`} />`)}
+  return html`<h2>${t("compare.slots")}</h2><p>${Object.entries(told.tenants).map(([name, fill]) => html`<span key=${name} class="holder"><svg class="swatch" aria-hidden="true"><rect width="100%" height="100%" fill=${fill} /></svg> <bdi>${line(name)}</bdi></span> `)}</p>${told.pictures.map((svg, index) => html`<h3>${t(index ? "compare.b" : "compare.a")}: ${line(sides[index].label)}</h3><${Drawing} key=${sides[index].run_id} svg=${svg} label=${`${t("compare.slots")}: ${line(sides[index].run_id)}`} />`)}
     ${!told.whole && html`<p class="soft">${t("compare.cut", { seconds: seconds(told.end - told.start) })}</p>`}
     <h2>${t("compare.runs")}</h2><${Table} label=${t("compare.runs")} head=${["", "A", "B"]} rows=${[
       [t("runs.run"), ...sides.map((side) => html`<a href=${href("live", { run: side.run_id })}>${line(side.run_id)}</a>`)],
