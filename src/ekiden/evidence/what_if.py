@@ -126,7 +126,7 @@ class _Load:
         rows = reader.all_requests() if part is None else reader.requests_arrived(*part)
         told = {row: detail for row in rows if not (detail := request_detail_of(row)).by_door}
         numbers = {row.request for row in told}
-        ends = PeriodRows(reader).ends(sorted(numbers))
+        ends = PeriodRows(reader).ends(sorted(numbers), details=True)
         lengths = {end.request: end.output_tokens for end in ends.values() if end.reason in WHOLE}
         read = {row.request for row, detail in told.items() if detail.reading is not None}
         answers = [length for number, length in lengths.items() if number not in read]
