@@ -10,7 +10,7 @@ Rules (docs/decisions/0027 has the figures):
   budget and the KV pool is given to them. They never break the inter-token target;
 - a chance is what was accepted so far of this request's drafts on such grounds, and of all requests' where there is
   little of its own. The grounds of a draft by lookup are how long the text before it agrees, earlier drafts included;
-- drafts in the place of rows with which the backend would fill the step cost nothing;
+- drafts in the place of rows with which the backend would fill the step cost little, or nothing where it always does;
 - a request whose drafts fail has fewer, then none for a while: each guess that was not worth a place forgives a little
   of what is known against it, so that it is tried again, ever more rarely;
 - the first step with drafts has two a row at most, on average; as long as half of them are right each may have twice as
@@ -59,6 +59,8 @@ _LOOK_ROWS: Final = 8
 _CHANGES: Final = 3
 """Changes of size that it costs to have had drafts for some steps: back to the size without them, the rows that are
 computed in vain until then, and what a new size costs once. As many steps share them as drafts usually go on for."""
+_VAIN: Final = 0.5
+"""What a row of padding counts for, as a draft in its place is not free either: it keeps the size from going down."""
 _STAY: Final = 4.0
 _STAY_FADING: Final = 0.7
 _WIDEST: Final = 4096
@@ -99,14 +101,19 @@ class _Offer(NamedTuple):
 @dataclass(slots=True)
 class _Price:
     """What a step costs: seconds without drafts, of one row more, and of another size than the last step's; and the
-    tokens that it gives without drafts. ``free`` rows more take the place of padding, and a draft beyond them makes
-    ``changes`` of size. ``fixed``: it is of another size whatever is done."""
+    tokens that it gives without drafts.
+
+    ``free`` rows more cost nothing. So many as ``padding`` would be computed in vain otherwise, but a draft in their
+    place puts off that they are no longer; one beyond them makes ``changes`` of size. ``fixed``: the step is of another
+    size whatever is done.
+    """
 
     seconds: float
     row: float
     change: float
     tokens: float
     free: int
+    padding: int = 0
     changes: float = 0.0
     fixed: bool = False
 
@@ -117,9 +124,9 @@ class _Price:
 
     def tokens_per_second(self, drafts: int, accepted: float) -> float:
         """With so many drafts, of which so many are right on average."""
-        rows = max(drafts, self.free)
-        changes = self.changes if drafts > self.free else float(self.fixed)
-        return (self.tokens + accepted) / (self.seconds + self.row * rows + self.change * changes)
+        paid, vain = max(0, drafts - self.free), max(0, self.padding - max(drafts, self.free))
+        changes = self.changes if drafts > max(self.padding, self.free) else float(self.fixed)
+        return (self.tokens + accepted) / (self.seconds + self.row * (paid + _VAIN * vain) + self.change * changes)
 
 
 @dataclass(slots=True)
@@ -231,8 +238,9 @@ class Speculation:
         if self._waited >= _PATIENCE:
             return _Price(seconds, row, 0.0, rows, _LOOK_ROWS)
         size, changes = self._size, 1.0 + (0.0 if self._going_on else _CHANGES / self._stay)
-        fixed, free = size.changes(total_tokens), size.padding(total_tokens)
-        return _Price(seconds, row, row * self.tokens_per_change, rows, free, changes, fixed)
+        fixed, padding = size.changes(total_tokens), size.padding(total_tokens)
+        free = max(0, self.least_rows - total_tokens)
+        return _Price(seconds, row, row * self.tokens_per_change, rows, free, padding, changes, fixed)
 
     def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[tuple[int, Ask]]:
         """The rows for which a guess may be worth its while."""
