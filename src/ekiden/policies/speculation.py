@@ -5,12 +5,12 @@ Rules (docs/decisions/0027 has the figures):
   it included, and costs what one more row costs by the step-time model. Prompt chunks in the step are left out of this,
   so that they do not make a draft look cheap;
 - a step of another number of tokens than the last one takes longer, where the backend says so: drafts beyond the size
-  that the backend would keep are charged for two changes;
+  that the backend would keep are charged for that, and for a part of the way back;
 - places go to the likeliest drafts first, whoever's they are, and only what no other sequence can use of the token
   budget and the KV pool is given to them. They never break the inter-token target;
 - a chance is what was accepted so far of this request's drafts on such grounds, and of all requests' where there is
   little of its own. The grounds of a draft by lookup are how long the text before it agrees, earlier drafts included;
-- drafts in the place of rows with which the backend would fill the step cost nothing;
+- drafts in the place of rows with which the backend would fill the step cost little, or nothing where it always does;
 - a request whose drafts fail has fewer, then none for a while: each guess that was not worth a place forgives a little
   of what is known against it, so that it is tried again, ever more rarely;
 - the first step with drafts has two a row at most, on average; as long as half of them are right each may have twice as
@@ -56,8 +56,13 @@ without them: what they save is an estimate, what they cost is not."""
 _LEAST_SECONDS: Final = 1e-6
 _LOOK_ROWS: Final = 8
 """One more row costs an eighth of what so many more cost, and so many are tried to learn that."""
-_CHANGES: Final = 2
-"""Changes of size that drafts beyond the last step's size are charged: to the new size, and back."""
+_CHANGES: Final = 3
+"""Changes of size that it costs to have had drafts for some steps: back to the size without them, the rows that are
+computed in vain until then, and what a new size costs once. As many steps share them as drafts usually go on for."""
+_VAIN: Final = 0.5
+"""What a row of padding counts for, as a draft in its place is not free either: it keeps the size from going down."""
+_STAY: Final = 4.0
+_STAY_FADING: Final = 0.7
 _WIDEST: Final = 4096
 _PATIENCE: Final = 64
 """Steps with guesses and without drafts after which some are tried."""
@@ -96,14 +101,20 @@ class _Offer(NamedTuple):
 @dataclass(slots=True)
 class _Price:
     """What a step costs: seconds without drafts, of one row more, and of another size than the last step's; and the
-    tokens that it gives without drafts. ``free`` rows more take the place of padding. ``fixed``: it is of another size
-    whatever is done."""
+    tokens that it gives without drafts.
+
+    ``free`` rows more cost nothing. So many as ``padding`` would be computed in vain otherwise, but a draft in their
+    place puts off that they are no longer; one beyond them makes ``changes`` of size. ``fixed``: the step is of another
+    size whatever is done.
+    """
 
     seconds: float
     row: float
     change: float
     tokens: float
     free: int
+    padding: int = 0
+    changes: float = 0.0
     fixed: bool = False
 
     @property
@@ -113,9 +124,9 @@ class _Price:
 
     def tokens_per_second(self, drafts: int, accepted: float) -> float:
         """With so many drafts, of which so many are right on average."""
-        rows = max(drafts, self.free)
-        changes = (_CHANGES if drafts > self.free else int(self.fixed)) if self.change else 0
-        return (self.tokens + accepted) / (self.seconds + self.row * rows + self.change * changes)
+        paid, vain = max(0, drafts - self.free), max(0, self.padding - max(drafts, self.free))
+        changes = self.changes if drafts > max(self.padding, self.free) else float(self.fixed)
+        return (self.tokens + accepted) / (self.seconds + self.row * (paid + _VAIN * vain) + self.change * changes)
 
 
 @dataclass(slots=True)
@@ -165,6 +176,10 @@ class Speculation:
     _last_drafts: int = 0
     _last_right: int = 0
     _size: _Size = field(init=False)
+    _going_on: int = 0
+    """Steps of a larger size for drafts, one after another, up to now."""
+    _stay: float = _STAY
+    """How many they have been usually."""
     _paces: deque[float] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
 
     def __post_init__(self) -> None:
@@ -190,7 +205,7 @@ class Speculation:
         asks = list(self._asks(outcome, most, price, micros))
         if not asks:
             self._waited += bool(outcome.num_no_drafts)
-            self._size.compute(total_tokens)
+            self._count_step(total_tokens, 0)
             return []
         self.drafter.prepare([ask for _, ask in asks])
         offers = [offer for asked in asks if (offer := self._offer(outcome, asked, price)) is not None]
@@ -222,8 +237,10 @@ class Speculation:
         row = max(0.0, self.step_time.predict(more).p50 - seconds) / _LOOK_ROWS
         if self._waited >= _PATIENCE:
             return _Price(seconds, row, 0.0, rows, _LOOK_ROWS)
-        size, change = self._size, row * self.tokens_per_change
-        return _Price(seconds, row, change, rows, size.padding(total_tokens), size.changes(total_tokens))
+        size, changes = self._size, 1.0 + (0.0 if self._going_on else _CHANGES / self._stay)
+        fixed, padding = size.changes(total_tokens), size.padding(total_tokens)
+        free = max(0, self.least_rows - total_tokens)
+        return _Price(seconds, row, row * self.tokens_per_change, rows, free, padding, changes, fixed)
 
     def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[tuple[int, Ask]]:
         """The rows for which a guess may be worth its while."""
@@ -319,8 +336,17 @@ class Speculation:
         for offer, count in zip(offers, counts, strict=True):
             if not count:
                 _note(outcome, outcome.sequences[offer.row], reason)
-        self._size.compute(total_tokens + best)
+        self._count_step(total_tokens, best)
         return counts
+
+    def _count_step(self, total_tokens: int, drafts: int) -> None:
+        """The step has so many tokens, and so many drafts beside them."""
+        self._size.compute(total_tokens + drafts)
+        if total_tokens + drafts > max(total_tokens, self.least_rows):
+            self._going_on += 1
+        elif self._going_on:
+            self._stay = max(1.0, self._stay * _STAY_FADING + self._going_on * (1.0 - _STAY_FADING))
+            self._going_on = 0
 
     def _keeps_target(self, load: StepLoad, drafting_micros: int) -> bool:
         target = self.controls.now.target_seconds
