@@ -46,7 +46,8 @@ def compare(a: LedgerReader, b: LedgerReader, *, start: float = 0.0, seconds: fl
         longest = max(side.compared.seconds for side in sides)
         shown = min(longest, DRAWN_SECONDS)
         bars = [_bars(side, shown) for side in sides]
-        pictures = drawn([_picture(side, own, shown) for side, own in zip(sides, bars, strict=True)])
+        tenants = sorted({bar.tenant for own in bars for bar in own})
+        pictures = drawn([_picture(side, own, shown, tenants) for side, own in zip(sides, bars, strict=True)])
     first, second = (side.compared for side in sides)
     settings = first.settings | second.settings
     return Comparison(
@@ -135,11 +136,10 @@ def _bars(side: _Side, seconds: float) -> list[Bar]:
     return sorted(in_slots, key=lambda bar: (bar.start, bar.slot or 0))[:MOST_DRAWN]
 
 
-def _picture(side: _Side, bars: list[Bar], seconds: float) -> SlotPicture:
-    """Coloured by tenant where there are several, else by request, as the demo does."""
+def _picture(side: _Side, bars: list[Bar], seconds: float, tenants: list[str]) -> SlotPicture:
+    """Coloured by tenant where there are several, as in the other picture, else by request, as the demo does."""
     begin, most = side.begin / 1e6, min(seconds, side.compared.seconds)
     requests = list(dict.fromkeys(bar.request_id for bar in bars))
-    tenants = list(dict.fromkeys(bar.tenant for bar in bars))
     names, by_tenant = letters(requests), len(tenants) > 1
     fill = colours(tenants if by_tenant else requests)
     found = []
