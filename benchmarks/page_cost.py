@@ -221,9 +221,13 @@ def _keep_busy(url: str, model: str, clients: int, tokens: int, over: threading.
                 prompt = [1 + (number * 7919 + sent * 104729 + place) % 4000 for place in range(48)]
                 sent += 1
                 body = {"model": model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
-                http.post("/v1/completions", json=body).raise_for_status()
+                try:
+                    http.post("/v1/completions", json=body).raise_for_status()
+                except httpx.HTTPError:
+                    if not over.is_set():
+                        raise
 
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    threads = [threading.Thread(target=client, args=(number,), daemon=True) for number in range(clients)]
     for thread in threads:
         thread.start()
     return threads
@@ -242,8 +246,8 @@ def server_cost(asked: argparse.Namespace) -> dict[str, Any]:
             finally:
                 over.set()
                 pages.close()
-                for thread in threads:
-                    thread.join()
+            for thread in threads:
+                thread.join(30)
     rates, spent = ({on: [each[place] for each in found[on]] for on in (False, True)} for place in (0, 1))
     ratios = [on / off for off, on in zip(rates[False], rates[True], strict=True)]
     extra = (median(spent[True]) - median(spent[False])) / cores()

@@ -1,8 +1,9 @@
 """The page over the real engine core and the fake model: its files, who may read, the stream, and the data."""
 
 import asyncio
+import gzip
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ async def with_keys(tmp_path: Path, **server: Any) -> AsyncIterator[tuple[RealCo
         yield core, headers
 
 
-async def frames(http: httpx.AsyncClient, **headers: str) -> AsyncIterator[tuple[str, Any]]:
+async def frames(http: httpx.AsyncClient, **headers: str) -> AsyncGenerator[tuple[str, Any], None]:
     """The ids and the data of the frames of one stream."""
     async with http.stream("GET", f"{DATA}stream", headers=headers) as response:
         assert response.status_code == 200, await response.aread()
@@ -82,7 +83,8 @@ async def test_the_page_and_its_files(memory: Memory):
     assert (again.status_code, again.content) == (304, b"")
     for name, file in page_files().items():
         response = await memory.http.get(f"/dashboard/{name}", headers=LOCAL)
-        assert (response.status_code, response.content) == (200, file.content)
+        content = gzip.decompress(file.content) if file.packed else file.content
+        assert (response.status_code, response.content) == (200, content)
         assert response.headers["content-security-policy"] == PAGE_POLICY
     for name in ("", "nothing.js", "../config.py", "%2e%2e/config.py", "data/nothing", "vendor/../../files.py"):
         response = await memory.http.get(f"/dashboard/{name}", headers=LOCAL)

@@ -170,6 +170,9 @@ class Frames:
 
     def _run(self, over: threading.Event) -> None:
         with self._looking:
+            if not over.is_set():
+                self.look()  # it reads the last minutes, and is no measure of the others
+                over.wait(LEAST_PAUSE)
             while not over.is_set():
                 self.look()
                 over.wait(self.pause_seconds)

@@ -24,7 +24,7 @@ MOST_SECONDS: Final = 20.0
 BEFORE_SECONDS: Final = 180.0
 """What arrived so long before the request is served again with it."""
 MOST_REQUESTS: Final = 3_000
-_MODULE: Final = "ekiden.dashboard.what_if"
+_MODULE: Final = __name__
 _TYPES: Final[dict[str, Any]] = {**get_type_hints(SchedulerConfig), "num_blocks": int}
 
 

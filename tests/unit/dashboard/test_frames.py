@@ -15,6 +15,7 @@ from ekiden.dashboard import watched as watched_module
 from ekiden.dashboard.frames import LEAST_PAUSE, MOST_PAUSE, Frames
 from ekiden.dashboard.period import period
 from ekiden.engine.interface import Health
+from ekiden.evidence.harm import readings
 from ekiden.evidence.reader import LedgerReader
 from tests.unit.dashboard.growing import Browser, Clock, Growing, TellingEngine, frames_of
 from tests.unit.evidence.directed import Directed
@@ -91,7 +92,7 @@ def test_ten_pages_cost_one_reader(growing: Growing, monkeypatch: pytest.MonkeyP
     connect = sqlite3.connect
 
     def traced(*arguments: Any, **named: Any) -> sqlite3.Connection:
-        connection = connect(*arguments, **named)
+        connection: sqlite3.Connection = connect(*arguments, **named)
         connection.set_trace_callback(statements.append)
         return connection
 
@@ -302,8 +303,12 @@ def test_looks_that_cost_more_come_less_often(growing: Growing, monkeypatch: pyt
 
 def test_signals_come_from_the_guard_or_are_read_now_and_then(growing: Growing, monkeypatch) -> None:
     reads: list[float] = []
-    real = frames_module.readings
-    monkeypatch.setattr(frames_module, "readings", lambda reader, **how: reads.append(how["at"]) or real(reader, **how))
+
+    def counted(reader: LedgerReader, *, at: float, **how: Any) -> Any:
+        reads.append(at)
+        return readings(reader, at=at, **how)
+
+    monkeypatch.setattr(frames_module, "readings", counted)
     frames, _, clock = watching(growing)
     browser = Browser(frames)
     advance(growing, clock, 60)

@@ -68,7 +68,7 @@ def without_padding(held: dict[int, tuple[str, str]]) -> dict[int, tuple[str, st
 
 def holders(bars: list[Bar], at: int) -> dict[int, tuple[str, str]]:
     """Who holds which slot right after a time, and in which phase."""
-    found = {}
+    found: dict[int, tuple[str, str]] = {}
     for bar in bars:
         for phase, begin, end in bar.segments:
             if bar.slot is not None and round(begin * 1e6) <= at and (end is None or at < round(end * 1e6)):
