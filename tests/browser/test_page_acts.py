@@ -91,6 +91,7 @@ async def test_a_control_is_changed_with_a_reason_and_an_end(open_live: Open, se
     await expect(dialog.locator(".bad")).to_contain_text("max_num_seqs is 'none'")
     await page.keyboard.press("Escape")
     assert server.core.engine.controls().controls.max_num_seqs == 3
+    assert await act(page, "Change: max_num_seqs", value="4", reason="done") == "max_num_seqs is 4 now."
 
 
 async def test_the_door_is_closed_and_opened(open_live: Open, server: Served):

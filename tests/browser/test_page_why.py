@@ -35,6 +35,12 @@ def admin(server: Served) -> dict[str, str]:
     return {"authorization": f"Bearer {server.keys['admin']}"}
 
 
+def run_of(server: Served) -> str:
+    path = server.core.engine.ledger_path
+    assert path is not None
+    return path.stem
+
+
 async def settled(page: Page) -> None:
     """Waits until the view has what it asked for."""
     await expect(page.locator("h1")).to_be_visible()
@@ -95,11 +101,13 @@ async def test_two_runs_are_compared(open_live: Open, tmp_path: Path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     async with served(tmp_path / "a", ledger=tmp_path / "ledger", order="fair") as first:
-        first_id = (await first.send("ann", tokens=5)).headers["x-ekiden-request-id"]
+        first_id, first_run = (await first.send("ann", tokens=5)).headers["x-ekiden-request-id"], run_of(first)
     async with served(tmp_path / "b", ledger=tmp_path / "ledger", order="fcfs") as second:
         await asyncio.gather(*(second.send("ann", tokens=20) for _ in range(6)))
         opened = await open_live(second, "#/compare")
         page = opened.page
+        await page.get_by_label("Run A").select_option(first_run)
+        await page.get_by_label("Run B").select_option(run_of(second))
         await page.get_by_role("button", name="Compare", exact=True).click()
         await expect(page.locator(".slots svg")).to_have_count(2, timeout=15_000)
         await expect(page.locator("table").first).to_contain_text("scheduling_policy")

@@ -31,7 +31,8 @@ export function ActDialog() {
 function Asked({ act, close }) {
   const who = useStore(config)?.who, form = useRef(), [state, setState] = useState({});
   const [sure, setSure] = useState(false);
-  useEffect(() => form.current.querySelector("input, select, textarea, button")?.focus(), []);
+  // To the first field, there again when something was wrong with it, and to the way out in the end.
+  useEffect(() => state.busy || form.current.querySelector(state.done ? ".buttons button:last-child" : "input, select, textarea, button").focus(), [state]);
   const submit = async (event) => {
     event.preventDefault();
     if (state.busy || state.done) return;
