@@ -65,6 +65,7 @@ def make_runner(
         num_blocks=num_blocks,
         block_size=BLOCK,
         max_model_len=CONTEXT,
+        max_drafts=4,
         sampler=Sampler(
             eos_token_ids=tokenizer.eos_token_ids, ids_without_token=tokenizer.ids_without_token(vocab_size)
         ),

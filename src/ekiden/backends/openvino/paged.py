@@ -138,12 +138,12 @@ def _sums_channel_groups(node: Node) -> bool:
     if node.get_type_name() == "ReduceSum":
         axis = node.input_value(1).get_node()
         parted = node.input_value(0).get_node()
-        return parted.get_type_name() == "Reshape" and axis.get_vector().tolist() == [_TOKENS_RANK]
+        return parted.get_type_name() == "Reshape" and list(axis.get_vector()) == [_TOKENS_RANK]
     if node.get_type_name() != "Reshape" or not node.get_attributes()["special_zero"]:
         return False
     shape = node.input_value(1).get_node()
     # A zero keeps the size at its place: tokens and the batch of 1 stay as they are.
-    return shape.get_type_name() == "Constant" and shape.get_vector().tolist()[:-1] == [0, 0, -1]
+    return shape.get_type_name() == "Constant" and list(shape.get_vector())[:-1] == [0, 0, -1]
 
 
 def _source_name(value: Output) -> str:
