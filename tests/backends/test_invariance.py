@@ -1,13 +1,24 @@
-"""The default model and settings: a row's logits are the same bits whatever runs beside it and however it is cut."""
+"""The default model in each int8 format: a row has the same bits whatever runs beside it and however it is cut."""
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from ekiden.backends.openvino.runner import OpenVINORunner
+from ekiden.models.resolve import ModelFiles
 from ekiden.state.sequence import Sequence
-from tests.backends.driving import Logits, sequence, step
+from tests.backends.driving import Logits, load, sequence, step
 
 LENGTHS = (2, 3, 31, 32, 33, 64, 65, 97, 130, 161)
 BLOCKS = 8
+
+
+@pytest.fixture(scope="module", params=["int8", "int8-rotated", "int8-static"])
+def runner(request: pytest.FixtureRequest, smollm2_files: ModelFiles) -> Iterator[OpenVINORunner]:
+    loaded = load(smollm2_files, weights=request.param, expand_weights="never")
+    yield loaded
+    loaded.close()
 
 
 @pytest.fixture(scope="module")

@@ -59,6 +59,23 @@ def test_info_tells_the_engine_and_the_lineage(reference_dir: Path, tmp_path: Pa
     }
 
 
+def test_the_lineage_has_what_a_format_decides_and_why_it_was_chosen(reference_dir: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(machine, "lacks_integer_dot_products", lambda: False)
+    found = {
+        weights: load_folder(reference_dir / "llama", tmp_path, weights=weights, kv_cache_size="8MiB").info.details
+        for weights in ("auto", "int8-static")
+    }
+    told = ("weights", "weights_reason", "rotation_seed", "static_range", "activation_group")
+    assert [found["auto"].get(each) for each in told] == [
+        "int8-rotated",
+        "auto: this processor is not known to lack integer dot products",
+        "0",
+        None,
+        "32",
+    ]
+    assert [found["int8-static"].get(each) for each in told] == ["int8-static", "set", "0", "4", "32"]
+
+
 @pytest.mark.parametrize("device", ["CPU", "GPU.1"])
 def test_the_device_reaches_openvino_and_threads_are_the_cpus_only(
     device: str, reference_dir: Path, tmp_path: Path, monkeypatch

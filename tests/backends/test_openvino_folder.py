@@ -12,6 +12,7 @@ from openvino.op.util import Variable, VariableInfo
 from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.paged import to_paged
 from ekiden.backends.openvino.weights.table import FORMATS
+from ekiden.config import ConfigError
 from ekiden.models.errors import ModelError
 from ekiden.models.load import describe, open_checkpoint
 from ekiden.models.resolve import files_in_folder
@@ -61,6 +62,13 @@ BEHIND_THE_LAST_ATTENTION = ["Add", "MatMul"]
 
 BEFORE_THE_HEAD = ["Gather", "Result"]
 """The rows that the head computes, and the states that are given out."""
+
+
+def test_a_format_cannot_be_chosen_for_a_graph_that_is_given(reference_dir, tmp_path):
+    reference = reference_dir / "llama"
+    folder = export(reference, tmp_path / "llama", stateful(reference, tmp_path))
+    with pytest.raises(ConfigError, match=r"weights is int8-rotated, but llama is an OpenVINO folder.*leave --weights"):
+        load_folder(folder, tmp_path, weights="int8-rotated")
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])

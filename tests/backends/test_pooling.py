@@ -52,6 +52,24 @@ def test_the_states_are_those_that_the_head_reads(name: str, reference_dir: Path
     assert np.abs(head @ np.frombuffer(mean, np.float32) - expected.mean(axis=0)).max() <= 1e-3
 
 
+@pytest.mark.parametrize("weights", ["int8-rotated", "int8-static"])
+@pytest.mark.parametrize("name", ["llama", "llama-tied"])
+def test_states_of_a_rotated_model_are_turned_back(
+    name: str, weights: str, reference_dir: Path, tmp_path: Path
+) -> None:
+    """At the first start, which builds the graph, and at the next, which reads it; the tolerance is that of int8."""
+    vectors = np.load(reference_dir / name / "logits.npz")
+    tokens, expected = vectors["input_ids"].tolist(), vectors["logits"][-1]
+    checkpoint = open_checkpoint(files_in_folder(reference_dir / name, name, tmp_path))
+    head = checkpoint.tensor("model.embed_tokens.weight" if name == "llama-tied" else "lm_head.weight")
+    found = []
+    for _ in range(2):
+        runner = load_folder(reference_dir / name, tmp_path, weights=weights, kv_cache_size="8MiB")
+        found.append(summed(runner, read(tokens, 0, Pooling.LAST), [len(tokens)]))
+    assert found[0] == found[1]
+    assert np.abs(head @ np.frombuffer(found[0]) - expected).max() <= 0.25 * expected.std()
+
+
 @pytest.mark.parametrize("pooling", Pooling)
 def test_the_same_bits_in_chunks_and_beside_others(runner: OpenVINORunner, prompt: list[int], pooling: Pooling) -> None:
     whole = summed(runner, read(prompt, 0, pooling), [LENGTH])

@@ -24,7 +24,7 @@ from openvino import Node, Type
 from openvino import opset13 as op
 
 from ekiden.backends.openvino.weights.format import FloatArray, Reader, WeightFormat
-from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP, quantise_per_channel
+from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP, int8_matrix, quantise_per_channel
 from ekiden.backends.openvino.weights.rotation import SEED, Rotation, rotated
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
 from ekiden.models.architectures.weights import FINAL_NORM
@@ -85,8 +85,7 @@ class StaticInt8(RotatedInt8):
     def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
         weight = checkpoint.tensor(name)
         if name.removesuffix(".weight").endswith(_READ_BY_STATIC_PRODUCTS):
-            values, scale = quantise_per_channel(weight)
-            return op.multiply(op.convert(op.constant(values), Type.f32), op.constant(scale.astype(np.float32)))
+            return int8_matrix(weight)
         return _compressed(weight)
 
     def activation(self, x: Node, reader: Reader) -> Node:

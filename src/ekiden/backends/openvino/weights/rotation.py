@@ -62,12 +62,13 @@ class Rotation:
 
     def back(self, x: FloatArray) -> FloatArray:
         """Undo :meth:`rows`. A row's result has the same bits whatever rows are beside it."""
-        part = x.reshape(-1, self.width)
+        part: FloatArray = x.reshape(-1, self.width)
         for factor in reversed(self._factors):
             size = len(factor)
             product = part.reshape(-1, size, self.width // size).swapaxes(1, 2) @ factor.T
             part = np.ascontiguousarray(product).reshape(-1, self.width)
-        return (part * self._signs).reshape(x.shape)
+        restored: FloatArray = part * self._signs
+        return restored.reshape(x.shape)
 
     def columns(self, x: FloatArray) -> FloatArray:
         """The transposed matrix times ``x [width, n]``: what is written then comes out rotated."""
@@ -151,12 +152,13 @@ def _prime_factors(number: int) -> list[int]:
 
 def _factor(size: int) -> FloatArray:
     """A Hadamard matrix for a power of two, else the orthonormal cosine transform DCT-II."""
+    matrix: npt.NDArray[np.float64] = np.ones((1, 1))
     if size & (size - 1) == 0:
-        matrix = np.ones((1, 1))
         while len(matrix) < size:
             matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-        return (matrix / np.sqrt(size)).astype(np.float32)
-    place = np.arange(size)
-    matrix = np.sqrt(2 / size) * np.cos(np.pi * (place[:, None] + 0.5) * place / size)
-    matrix[:, 0] = np.sqrt(1 / size)
+        matrix = matrix / np.sqrt(size)
+    else:
+        place = np.arange(size)
+        matrix = np.sqrt(2 / size) * np.cos(np.pi * (place[:, None] + 0.5) * place / size)
+        matrix[:, 0] = np.sqrt(1 / size)
     return matrix.astype(np.float32)

@@ -34,8 +34,8 @@ class Choice:
 def choose_format(config: ModelConfig, spec: ModelSpec) -> Choice:
     """The format that the weights of the model ``spec`` are computed in.
 
-    ``auto`` is a rule and not a measurement, so that every start on a machine gives the same tokens: rotated int8,
-    which computes at least as fast as int8 wherever integers are multiplied (docs/decisions/0025); int8 elsewhere.
+    ``auto`` is a rule and not a measurement, so that every start on a machine gives the same tokens: rotated int8
+    where integers are multiplied (docs/decisions/0025), int8 elsewhere.
     """
     asked, expand = config.weights, config.expand_weights
     no_integers = machine.lacks_integer_dot_products()
