@@ -1,6 +1,5 @@
-"""Four-bit weights: a file's blocks keep their values, groups are close, and rows do not depend on their neighbours."""
+"""Four-bit weights: a file's blocks keep their values, and groups are close."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from openvino import opset13 as op
 
 from ekiden.backends.openvino import loader
 from ekiden.backends.openvino.graph import build_model
-from ekiden.backends.openvino.runner import OpenVINORunner
 from ekiden.backends.openvino.weights.groups import LEVELS, quantise_groups
 from ekiden.backends.openvino.weights.int4 import Int4, group_remainders
 from ekiden.models.architectures.spec import Checkpoint
@@ -21,44 +19,11 @@ from ekiden.models.errors import ModelError
 from ekiden.models.gguf import GGUFCheckpoint
 from ekiden.models.load import open_checkpoint
 from ekiden.models.resolve import ModelFiles, files_in_folder
-from tests.backends.driving import load, load_folder, sequence, step
-from tests.backends.test_invariance import (
-    alone,
-    prompts,
-    test_after_swapping_out_and_back_elsewhere,
-    test_among_many_other_decodes,
-    test_decodes_beside_prefills,
-    test_in_another_order,
-    test_in_chunks_of_whole_blocks,
-    test_the_self_test_passed_on_this_machine,
-    test_together_as_alone,
-)
+from tests.backends.driving import load_folder, sequence, step
 from tests.unit.models.gguf_files import write_gguf
-
-# The tests of decision 1 hold for this format too: pytest collects them here again, with the runner below.
-__all__ = [
-    "alone",
-    "prompts",
-    "test_after_swapping_out_and_back_elsewhere",
-    "test_among_many_other_decodes",
-    "test_decodes_beside_prefills",
-    "test_in_another_order",
-    "test_in_chunks_of_whole_blocks",
-    "test_the_self_test_passed_on_this_machine",
-    "test_together_as_alone",
-]
 
 QUERY, DOWN = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight"
 TYPES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-
-
-@pytest.fixture(scope="module")
-def runner(smollm2_files: ModelFiles) -> Iterator[OpenVINORunner]:
-    """In place of the session's: the default model, whose file has blocks of Q4_1."""
-    loaded = load(smollm2_files, weights="int4")
-    assert loaded.info.details["weights"] == "int4"
-    yield loaded
-    loaded.close()
 
 
 def gguf_of(path: Path, **kinds: GGMLQuantizationType) -> GGUFCheckpoint:
@@ -137,7 +102,8 @@ def test_logits_are_those_of_the_weights_in_the_graph(
     """Against float32 of the same four-bit weights, what is left is what int8 is allowed as well: its activations."""
     tokens = np.load(reference_dir / family / "logits.npz")["input_ids"].tolist()
     given = load_folder(reference_dir / family, tmp_path / "int4", weights="int4", kv_cache_size="8MiB")
-    assert given.info.details["self_test"] == "passed"
+    told = ("weights", "weight_group", "self_test")
+    assert [given.info.details[each] for each in told] == ["int4", "32", "passed"]
     logits = step(given, [(sequence(tokens, [0, 1]), len(tokens))])[0]
 
     def dequantised(files: ModelFiles) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""The default model in each int8 format: a row has the same bits whatever runs beside it and however it is cut."""
+"""The default model in each integer format: a row has the same bits whatever runs beside it and however it is cut."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ LENGTHS = (2, 3, 31, 32, 33, 64, 65, 97, 130, 161)
 BLOCKS = 8
 
 
-@pytest.fixture(scope="module", params=["int8", "int8-rotated", "int8-static"])
+@pytest.fixture(scope="module", params=["int8", "int8-rotated", "int8-static", "int4"])
 def runner(request: pytest.FixtureRequest, smollm2_files: ModelFiles) -> Iterator[OpenVINORunner]:
     loaded = load(smollm2_files, weights=request.param, expand_weights="never")
     yield loaded

@@ -60,9 +60,10 @@ def test_perplexity_of_the_default_configuration_is_that_of_float32(
     print(f"perplexity {found:.3f} against {reference['perplexity']['fp32']:.3f} in float32")
 
 
-def test_constant_ranges_cost_no_perplexity(reference: dict[str, Any]) -> None:
+@pytest.mark.parametrize("weights", ["int8-static", "int4"])
+def test_constant_ranges_and_a_files_own_four_bits_cost_no_perplexity(weights: str, reference: dict[str, Any]) -> None:
     """Within 0.5% of float32, from which int8 is 0.9% away."""
-    config = Config(model=ModelConfig(weights="int8-static"), cache=CacheConfig(kv_cache_size="256MiB"))
+    config = Config(model=ModelConfig(weights=weights), cache=CacheConfig(kv_cache_size="256MiB"))
     loaded = load_model(config)
     assert perplexity(loaded, reference["passages"]) == pytest.approx(reference["perplexity"]["fp32"], rel=0.005)
     loaded.runner.close()

@@ -13,7 +13,8 @@ Each matrix of the layers becomes what loses least:
 Why, and what else was tried: docs/decisions/0026.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,7 @@ class Int4(WeightFormat):
     name: str = "int4"
     dynamic_group: int = GROUP
     fuses_activation: bool = True
+    details: Mapping[str, str] = field(default_factory=lambda: {"weight_group": str(GROUP)})
 
     def prepare(self, spec: ModelSpec, checkpoint: Checkpoint) -> tuple[ModelSpec, Checkpoint]:
         """Raises :class:`ModelError` for a width that is not a multiple of the group."""
