@@ -1,6 +1,5 @@
 """Four-bit weights: a file's blocks keep their values, and groups are close."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,11 @@ from openvino import opset13 as op
 from ekiden.backends.openvino import loader
 from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.weights.groups import LEVELS, quantise_groups
-from ekiden.backends.openvino.weights.int4 import Int4, group_remainders
+from ekiden.backends.openvino.weights.int4 import InGroups, Int4, group_remainders
 from ekiden.models.architectures.spec import Checkpoint
 from ekiden.models.errors import ModelError
 from ekiden.models.gguf import GGUFCheckpoint
-from ekiden.models.load import open_checkpoint
+from ekiden.models.load import describe, open_checkpoint
 from ekiden.models.resolve import ModelFiles, files_in_folder
 from tests.backends.driving import load_folder, sequence, step
 from tests.unit.models.gguf_files import write_gguf
@@ -70,7 +69,7 @@ def test_each_tensor_of_a_mixed_file_keeps_its_own_precision(tmp_path: Path):
 
 def test_weights_without_blocks_become_groups(reference_dir: Path, tmp_path: Path):
     files = files_in_folder(reference_dir / "llama", "llama", tmp_path)
-    checkpoint = open_checkpoint(files)
+    _, checkpoint = Int4().prepare(describe(files).spec, open_checkpoint(files))
     found = quantise_groups(checkpoint.tensor(QUERY), 32)
     assert np.array_equal(multiplied(checkpoint, QUERY), found.weights())
 
@@ -102,7 +101,7 @@ def test_logits_are_those_of_the_weights_in_the_graph(
     """Against float32 of the same four-bit weights, what is left is what int8 is allowed as well: its activations."""
     tokens = np.load(reference_dir / family / "logits.npz")["input_ids"].tolist()
     given = load_folder(reference_dir / family, tmp_path / "int4", weights="int4", kv_cache_size="8MiB")
-    told = ("weights", "weight_group", "self_test")
+    told = ("weights", "activation_group", "self_test")
     assert [given.info.details[each] for each in told] == ["int4", "32", "passed"]
     logits = step(given, [(sequence(tokens, [0, 1]), len(tokens))])[0]
 
@@ -124,6 +123,15 @@ def test_logits_are_those_of_the_weights_in_the_graph(
 
 def test_a_width_that_is_not_whole_groups_is_refused_with_the_way_out(tmp_path: Path):
     checkpoint = gguf_of(tmp_path)
-    spec = replace(checkpoint.spec, intermediate_size=100)
+    checkpoint.shapes[DOWN] = (64, 100)
     with pytest.raises(ModelError, match=r"mlp\.down_proj\.weight is 100 wide.*choose --weights int8"):
-        Int4().prepare(spec, checkpoint)
+        Int4().prepare(checkpoint.spec, checkpoint)
+
+
+@pytest.mark.parametrize(("widths", "group"), [((2048, 8192), 128), ((576, 1536), 64), ((64, 96), 32)])
+def test_made_groups_are_the_largest_that_divide_every_width(widths: tuple[int, int], group: int):
+    class Shapes:
+        shapes = {f"{number}_proj.weight": (8, width) for number, width in enumerate(widths)}
+        tensor = None
+
+    assert InGroups(Shapes()).group == group

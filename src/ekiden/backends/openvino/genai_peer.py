@@ -47,8 +47,9 @@ class GenAIPeer(AbstractContextManager["GenAIPeer"]):
         weights, group = FORMATS.get(config.model.weights, INT8), DYNAMIC_QUANTISATION_GROUP
         if tuned and spec is not None:
             weights = choose_format(config.model, spec).format
-            group = weights.group(spec)
         graph = _graph(description, weights)
+        if tuned and spec is not None:
+            group = weights.group(spec, ov.Core().read_model(graph))
         folder = Path(self._folder.name)
         (folder / "openvino_model.xml").symlink_to(graph)
         (folder / "openvino_model.bin").symlink_to(graph.with_suffix(".bin"))

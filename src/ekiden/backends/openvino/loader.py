@@ -51,7 +51,11 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     entry = conversion_entry(files.cache_dir, description.digests, format_name)
     graph = _paged_graph(core, description, weights, entry)
     restore = None if weights is None else weights.states(graph)
-    compiled = _compile(core, description, graph, config, weights, threads)
+    group = DYNAMIC_QUANTISATION_GROUP
+    if weights is not None and description.spec is not None:
+        group = weights.group(description.spec, graph)
+        told |= {"activation_group": str(group)} if group else {}
+    compiled = _compile(core, description, graph, config, group, threads)
     pool = allocate(
         read_layouts(compiled),
         kv_cache_bytes=parse_size("kv_cache_size", config.cache.kv_cache_size),
@@ -134,12 +138,10 @@ def _weights(config: Config, description: ModelDescription) -> tuple[WeightForma
         return None, {"weights": AS_EXPORTED}
     choice = choose_format(config.model, spec)
     log.info("weights are computed as %s (%s)", choice.format.name, choice.reason)
-    group = {"activation_group": str(size)} if (size := choice.format.group(spec)) else {}
     return choice.format, {
         "weights": choice.format.name,
         "weights_reason": choice.reason,
         **choice.format.details,
-        **group,
     }
 
 
@@ -161,14 +163,12 @@ def _compile(
     description: ModelDescription,
     graph: ov.Model,
     config: Config,
-    weights: WeightFormat | None,
+    activation_group: int,
     threads: int,
 ) -> ov.CompiledModel:
-    spec = description.spec
-    group = DYNAMIC_QUANTISATION_GROUP if weights is None or spec is None else weights.group(spec)
     properties = {
         "KV_CACHE_PRECISION": config.cache.kv_dtype,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(group),
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(activation_group),
         "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": "1",

@@ -51,8 +51,8 @@ class WeightFormat:
     fuses_activation: bool = False
     details: Mapping[str, str] = field(default_factory=dict)
 
-    def group(self, spec: ModelSpec) -> int:
-        """How many channels of an activation share a scale in a graph of ``spec``: :attr:`dynamic_group`."""
+    def group(self, spec: ModelSpec, model: ov.Model) -> int:
+        """How many channels of an activation share a scale in ``model``, a graph of ``spec``: :attr:`dynamic_group`."""
         return self.dynamic_group
 
     def prepare(self, spec: ModelSpec, checkpoint: Checkpoint) -> tuple[ModelSpec, Checkpoint]:
@@ -78,7 +78,7 @@ class WeightFormat:
         return x
 
     def annotate(self, model: ov.Model, checkpoint: Checkpoint) -> None:
-        """Note in a graph just built what :meth:`states` needs of the given checkpoint."""
+        """Note in a graph just built what :meth:`states` and :meth:`group` need of the given checkpoint."""
 
     def states(self, model: ov.Model) -> Callable[[FloatArray], FloatArray] | None:
         """What turns the states ``[n, hidden]`` that the head of ``model`` reads into the given model's; None: nothing.

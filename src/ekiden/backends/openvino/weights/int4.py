@@ -1,20 +1,20 @@
-"""Four-bit weights in groups of 32 (``int4``), for one or few streams and for models that memory binds.
+"""Four-bit weights in groups (``int4``): half of int8's memory.
 
 Each matrix of the layers becomes what loses least:
 
-1. what a GGUF file stores in four bits (Q4_0, Q4_1, Q4_K) keeps its values, without another rounding. A weight there is
-   ``value * scale + minimum``. The plugin's integer kernels take whole zero points only, so it becomes
-   ``(value - 8) * scale`` and a remainder for each group, which is multiplied by the group's sum of activations in a
-   small product of its own. Where all remainders are 0, as in Q4_0, that product is left out;
+1. what a GGUF file stores in four bits (Q4_0, Q4_1, Q4_K) keeps its values and its groups of 32, without another
+   rounding. A weight there is ``value * scale + minimum``. The plugin's integer kernels take whole zero points only, so
+   it becomes ``(value - 8) * scale`` and a remainder for each group, which is multiplied by the group's sum of
+   activations in a small product of its own. Where all remainders are 0, as in Q4_0, that product is left out;
 2. what such a file stores in more than four bits, because it matters more, becomes int8 for each channel, as do
    embedding and head;
-3. weights of a file without four bits become groups with whole zero points, which are searched (``groups.py``).
+3. weights of a file without four bits become groups with whole zero points, which are searched (``groups.py``). They
+   are as large as fits, up to 128, because each group costs the kernels time.
 
 Why, and what else was tried: docs/decisions/0026.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from ekiden.backends.openvino.weights.format import FloatArray, WeightFormat
 from ekiden.backends.openvino.weights.groups import quantise_groups
 from ekiden.backends.openvino.weights.int8 import int8_matrix
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
-from ekiden.models.architectures.weights import EMBEDDING, HEAD, expected_shapes
+from ekiden.models.architectures.weights import EMBEDDING, HEAD
 from ekiden.models.blocks import GROUP, Blocks, StoresBlocks
 from ekiden.models.errors import ModelError
 
@@ -34,27 +34,36 @@ _MIDDLE = 8
 """What is subtracted from values of 0 to 15 to make them signed."""
 
 
+_SIZES = (128, 64, GROUP)
+"""Sizes of the groups that are made, the best first."""
+_GROUP_NOTE = ["ekiden", "weight_group"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int4(WeightFormat):
-    """``int4``. Activations are quantised in groups no larger than those of the weights: else the kernels are slow."""
+    """``int4``."""
 
     name: str = "int4"
-    dynamic_group: int = GROUP
     fuses_activation: bool = True
-    details: Mapping[str, str] = field(default_factory=lambda: {"weight_group": str(GROUP)})
+
+    def group(self, spec: ModelSpec, model: ov.Model) -> int:
+        """That of the weights: the kernels are slow where more activations share a scale than weights do."""
+        return int(model.get_rt_info(_GROUP_NOTE).astype(str))
 
     def prepare(self, spec: ModelSpec, checkpoint: Checkpoint) -> tuple[ModelSpec, Checkpoint]:
-        """Raises :class:`ModelError` for a width that is not a multiple of the group."""
-        for name, shape in _layer_matrices(spec):
-            if shape[-1] % GROUP:
+        """Raises :class:`ModelError` for a width that is not a multiple of the smallest group."""
+        for name in _matrices(checkpoint):
+            if (width := checkpoint.shapes[name][-1]) % GROUP:
                 raise ModelError(
-                    f"weights is int4, whose groups are {GROUP} wide, but {name} is {shape[-1]} wide, which is not a "
+                    f"weights is int4, whose groups are {GROUP} wide, but {name} is {width} wide, which is not a "
                     "multiple of that; choose --weights int8"
                 )
-        stored = isinstance(checkpoint, StoresBlocks) and any(
-            checkpoint.blocks(name) is not None for name, _ in _layer_matrices(spec)
-        )
-        return spec, checkpoint if stored else _WithoutBlocks(checkpoint)
+        return spec, checkpoint if _has_blocks(checkpoint) else InGroups(checkpoint)
+
+    def annotate(self, model: ov.Model, checkpoint: Checkpoint) -> None:
+        """Note the size of the groups; the graph is all that a later start reads."""
+        size = GROUP if _has_blocks(checkpoint) else InGroups(checkpoint).group
+        model.set_rt_info(str(size), _GROUP_NOTE)
 
     def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
         if name in (EMBEDDING, HEAD):
@@ -71,11 +80,13 @@ class Int4(WeightFormat):
         return op.add(product, op.matmul(sums, op.constant(remainders), False, True))
 
 
-class _WithoutBlocks:
-    """A checkpoint without four-bit matrices, whatever it could tell of them."""
+class InGroups:
+    """A checkpoint whose matrices are to become groups of one size, :attr:`group`: the largest that divides all."""
 
     def __init__(self, inner: Checkpoint) -> None:
         self.shapes, self.tensor = inner.shapes, inner.tensor
+        widths = {inner.shapes[name][-1] for name in _matrices(inner)}
+        self.group = next(size for size in _SIZES if not any(width % size for width in widths))
 
 
 def group_remainders(blocks: Blocks) -> FloatArray | None:
@@ -86,18 +97,25 @@ def group_remainders(blocks: Blocks) -> FloatArray | None:
 
 def _layer_matrix(checkpoint: Checkpoint, name: str) -> tuple[Node, FloatArray | None]:
     """A layer's matrix in the form it is given above, and the remainders of its groups if it has any."""
-    if not isinstance(checkpoint, StoresBlocks):
-        found = quantise_groups(checkpoint.tensor(name), GROUP)
+    if isinstance(checkpoint, InGroups):
+        found = quantise_groups(checkpoint.tensor(name), checkpoint.group)
         centred = op.subtract(_four_bits(found.values, Type.u4), _four_bits(found.zeros, Type.u4))
         return _scaled(centred, found.scales.astype(np.float32)), None
-    blocks = checkpoint.blocks(name)
+    blocks = checkpoint.blocks(name) if isinstance(checkpoint, StoresBlocks) else None
     if blocks is None:
         return int8_matrix(checkpoint.tensor(name)), None
     return _scaled(_four_bits(blocks.values ^ _MIDDLE, Type.i4), blocks.scales), group_remainders(blocks)
 
 
-def _layer_matrices(spec: ModelSpec) -> list[tuple[str, tuple[int, ...]]]:
-    return [(name, shape) for name, shape in expected_shapes(spec) if len(shape) == 2 and name not in (EMBEDDING, HEAD)]
+def _matrices(checkpoint: Checkpoint) -> list[str]:
+    """The names of the layers' matrices."""
+    return [name for name in checkpoint.shapes if name.endswith("_proj.weight")]
+
+
+def _has_blocks(checkpoint: Checkpoint) -> bool:
+    return isinstance(checkpoint, StoresBlocks) and any(
+        checkpoint.blocks(name) is not None for name in _matrices(checkpoint)
+    )
 
 
 def _four_bits(values: npt.NDArray[np.uint8], kind: Type) -> Node:

@@ -47,7 +47,7 @@ class RotatedInt8(WeightFormat):
     fuses_activation: bool = True
     details: Mapping[str, str] = field(default_factory=lambda: {"rotation_seed": str(SEED)})
 
-    def group(self, spec: ModelSpec) -> int:
+    def group(self, spec: ModelSpec, model: ov.Model) -> int:
         """The largest group that divides every product's input, since others are computed slowly.
 
         Up to 256 channels, in steps of 32; where there is none, the group of ``int8``.
