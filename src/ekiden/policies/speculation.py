@@ -30,6 +30,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.policies.draft_price import MARGIN, StepPrice, StepSize
 from ekiden.state.containment import contained
 from ekiden.state.controls import ControlsInForce
 from ekiden.state.drafting import BY_GRAMMAR, BY_MODEL, NO_GUESS, Ask, Drafter, Drafting, Guess, NoDrafts
@@ -49,18 +50,14 @@ _FADING: Final = 0.995
 _OWN_TRUST: Final = 2.0
 _TRUST: Final = 8.0
 """Drafts that what is known without them counts for."""
-_MARGIN: Final = 1.2
 _GAIN: Final = 1.03
-"""A draft must be likelier than the break-even by the first factor, and all together must make the second of a step
-without them: what they save is an estimate, what they cost is not."""
+"""Drafts must make this of a step without them: what they save is an estimate, what they cost is not."""
 _LEAST_SECONDS: Final = 1e-6
 _LOOK_ROWS: Final = 8
 """One more row costs an eighth of what so many more cost, and so many are tried to learn that."""
 _CHANGES: Final = 3
 """Changes of size that it costs to have had drafts for some steps: back to the size without them, the rows that are
 computed in vain until then, and what a new size costs once. As many steps share them as drafts usually go on for."""
-_VAIN: Final = 0.5
-"""What a row of padding counts for, as a draft in its place is not free either: it keeps the size from going down."""
 _STAY: Final = 4.0
 _STAY_FADING: Final = 0.7
 _WIDEST: Final = 4096
@@ -98,64 +95,6 @@ class _Offer(NamedTuple):
     chances: list[float]
 
 
-@dataclass(slots=True)
-class _Price:
-    """What a step costs: seconds without drafts, of one row more, and of another size than the last step's; and the
-    tokens that it gives without drafts.
-
-    ``free`` rows more cost nothing. So many as ``padding`` would be computed in vain otherwise, but a draft in their
-    place puts off that they are no longer; one beyond them makes ``changes`` of size. ``fixed``: the step is of another
-    size whatever is done.
-    """
-
-    seconds: float
-    row: float
-    change: float
-    tokens: float
-    free: int
-    padding: int = 0
-    changes: float = 0.0
-    fixed: bool = False
-
-    @property
-    def break_even(self) -> float:
-        """The chance from which on a draft that is not free is worth its place."""
-        return _MARGIN * self.row * self.tokens / self.seconds
-
-    def tokens_per_second(self, drafts: int, accepted: float) -> float:
-        """With so many drafts, of which so many are right on average."""
-        paid, vain = max(0, drafts - self.free), max(0, self.padding - max(drafts, self.free))
-        changes = self.changes if drafts > max(self.padding, self.free) else float(self.fixed)
-        return (self.tokens + accepted) / (self.seconds + self.row * (paid + _VAIN * vain) + self.change * changes)
-
-
-@dataclass(slots=True)
-class _Size:
-    """The number of tokens that the backend computes in a step, with its padding: see
-    :attr:`RunnerInfo.tokens_per_change`, and docs/decisions/0028 for the rule."""
-
-    worth: int
-    least: int
-    last: int = 0
-    spent: int = 0
-
-    def padding(self, tokens: int) -> int:
-        """Rows that are added to a step of so many tokens."""
-        missing = self.last - tokens
-        kept = 0 <= missing <= self.worth - self.spent
-        return missing if kept else max(0, self.least - tokens)
-
-    def changes(self, tokens: int) -> bool:
-        return max(tokens + self.padding(tokens), self.least) != self.last
-
-    def compute(self, tokens: int) -> None:
-        """The step has so many tokens."""
-        if self.changes(tokens):
-            self.last, self.spent = max(tokens, self.least), 0
-        else:
-            self.spent += self.last - max(tokens, self.least)
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Speculation:
     """``max_drafts``, ``tokens_per_change`` and ``least_rows``: see :class:`~ekiden.state.runner.RunnerInfo`."""
@@ -175,7 +114,7 @@ class Speculation:
     """The most drafts in a step."""
     _last_drafts: int = 0
     _last_right: int = 0
-    _size: _Size = field(init=False)
+    _size: StepSize = field(init=False)
     _going_on: int = 0
     """Steps of a larger size for drafts, one after another, up to now."""
     _stay: float = _STAY
@@ -183,7 +122,7 @@ class Speculation:
     _paces: deque[float] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
 
     def __post_init__(self) -> None:
-        self._size = _Size(self.tokens_per_change, self.least_rows)
+        self._size = StepSize(self.tokens_per_change, self.least_rows)
 
     @property
     def tokens_per_row(self) -> float:
@@ -230,22 +169,22 @@ class Speculation:
         self._window = min(max(_LOOK_ROWS, 2 * rows, window), _WIDEST)
         self._last_drafts = self._last_right = 0
 
-    def _price(self, load: StepLoad, total_tokens: int) -> _Price:
+    def _price(self, load: StepLoad, total_tokens: int) -> StepPrice:
         rows, context = load.decode_rows, load.decode_context
         seconds = max(_LEAST_SECONDS, self.step_time.predict(StepLoad(rows, context)).p50)
         more = StepLoad(rows + _LOOK_ROWS, context + context * _LOOK_ROWS // rows)
         row = max(0.0, self.step_time.predict(more).p50 - seconds) / _LOOK_ROWS
         if self._waited >= _PATIENCE:
-            return _Price(seconds, row, 0.0, rows, _LOOK_ROWS)
+            return StepPrice(seconds, row, 0.0, rows, _LOOK_ROWS)
         size, changes = self._size, 1.0 + (0.0 if self._going_on else _CHANGES / self._stay)
         fixed, padding = size.changes(total_tokens), size.padding(total_tokens)
         free = max(0, self.least_rows - total_tokens)
-        return _Price(seconds, row, row * self.tokens_per_change, rows, free, padding, changes, fixed)
+        return StepPrice(seconds, row, row * self.tokens_per_change, rows, free, padding, changes, fixed)
 
-    def _asks(self, outcome: FormationOutcome, most: int, price: _Price, micros: int) -> Iterator[tuple[int, Ask]]:
+    def _asks(self, outcome: FormationOutcome, most: int, price: StepPrice, micros: int) -> Iterator[tuple[int, Ask]]:
         """The rows for which a guess may be worth its while."""
         break_even = price.break_even
-        with_model = _MARGIN * (price.row + micros / 1e6) * price.tokens / price.seconds
+        with_model = MARGIN * (price.row + micros / 1e6) * price.tokens / price.seconds
         for index, (sequence, row) in enumerate(zip(outcome.sequences, outcome.plan.rows, strict=True)):
             if row.prefill or row.sampling is None or sequence.padding:
                 continue
@@ -263,7 +202,7 @@ class Speculation:
             drafts = _run_length(self._chance(drafting, _MODEL), with_model, limit)
             yield index, Ask(sequence.request_id, tokens, limit, drafts, sequence.plain_sampling)
 
-    def _offer(self, outcome: FormationOutcome, asked: tuple[int, Ask], price: _Price) -> _Offer | None:
+    def _offer(self, outcome: FormationOutcome, asked: tuple[int, Ask], price: StepPrice) -> _Offer | None:
         index, ask = asked
         sequence = outcome.sequences[index]
         drafting, rules = sequence.drafting, sequence.rules
@@ -292,7 +231,7 @@ class Speculation:
         drafting.match = guess.match
         return _Offer(index, tuple(guess.tokens[:allowed]), masks, chances[:allowed])
 
-    def _chances(self, drafting: Drafting, guess: Guess, price: _Price) -> list[float]:
+    def _chances(self, drafting: Drafting, guess: Guess, price: StepPrice) -> list[float]:
         """For each draft, the chance that it and all before it are right, as long as that is worth a place."""
         found: list[float] = []
         chance, break_even = 1.0, price.break_even
@@ -304,7 +243,7 @@ class Speculation:
         return found
 
     def _share_out(
-        self, outcome: FormationOutcome, offers: list[_Offer], total_tokens: int, price: _Price
+        self, outcome: FormationOutcome, offers: list[_Offer], total_tokens: int, price: StepPrice
     ) -> list[int]:
         """How many of its drafts each offer gets, the likeliest first: so many in all that the step gives most tokens a
         second."""

@@ -15,7 +15,8 @@ from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
 from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.simulated import EngineSpeed, SimulatedRunner
 from ekiden.engine.step_time import StepCost
-from ekiden.policies.speculation import GROUNDS, _Size, ground_of
+from ekiden.policies.draft_price import StepSize
+from ekiden.policies.speculation import GROUNDS, ground_of
 from ekiden.state.controls import ControlChange, SetBy
 from ekiden.state.drafting import BY_GRAMMAR, BY_MODEL, NO_GUESS, Ask, Drafter, Guess, NoDrafts
 from ekiden.state.policy import StepLoad, StepTimePredictor, TimeRange
@@ -258,7 +259,7 @@ def test_a_change_of_size_is_not_made_for_little() -> None:
 
 
 def test_drafts_take_the_place_of_padding() -> None:
-    size = _Size(worth=16, least=2)
+    size = StepSize(worth=16, least=2)
     size.compute(1)
     assert (size.last, size.padding(1), size.padding(2), size.changes(3)) == (2, 1, 0, True)
     size.compute(9)
