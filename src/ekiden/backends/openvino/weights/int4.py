@@ -65,12 +65,14 @@ class Int4(WeightFormat):
         size = GROUP if _has_blocks(checkpoint) else InGroups(checkpoint).group
         model.set_rt_info(str(size), _GROUP_NOTE)
 
-    def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
+    def matrix(self, checkpoint: Checkpoint, *names: str) -> Node:
+        (name,) = names
         if name in (EMBEDDING, HEAD):
             return int8_matrix(checkpoint.tensor(name))
         return _layer_matrix(checkpoint, name)[0]
 
-    def product(self, x: Node, checkpoint: Checkpoint, name: str) -> Node:
+    def product(self, x: Node, checkpoint: Checkpoint, *names: str) -> Node:
+        (name,) = names
         matrix, remainders = _layer_matrix(checkpoint, name)
         product = op.matmul(x, matrix, False, True)
         if remainders is None:
