@@ -11,6 +11,7 @@ from openvino import opset13 as op
 
 from ekiden.backends.openvino import loader
 from ekiden.backends.openvino.graph import build_model
+from ekiden.backends.openvino.weights.format import FloatArray
 from ekiden.backends.openvino.weights.groups import LEVELS, quantise_groups
 from ekiden.backends.openvino.weights.int4 import InGroups, Int4, group_remainders
 from ekiden.models.architectures.spec import Checkpoint
@@ -31,14 +32,15 @@ def gguf_of(path: Path, **kinds: GGMLQuantizationType) -> GGUFCheckpoint:
     return GGUFCheckpoint(write_gguf(path / "model.gguf", types=types))
 
 
-def multiplied(checkpoint: Checkpoint, name: str) -> np.ndarray:
+def multiplied(checkpoint: Checkpoint, name: str) -> FloatArray:
     """What the product multiplies by, ``[out, in]``: each row of an identity matrix picks one column, and adds 0."""
     width = checkpoint.shapes[name][1]
     x = op.parameter([1, width, width], Type.f32)
     model = ov.Model([Int4().product(x, checkpoint, name)], [x])
     exact = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0", "INFERENCE_PRECISION_HINT": "f32"}
     found = ov.Core().compile_model(model, "CPU", exact)([np.eye(width, dtype=np.float32)[None]])[0]
-    return found[0].T
+    weights: FloatArray = found[0].T
+    return weights
 
 
 @pytest.mark.parametrize("kind", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1])
@@ -69,7 +71,9 @@ def test_each_tensor_of_a_mixed_file_keeps_its_own_precision(tmp_path: Path):
 
 def test_weights_without_blocks_become_groups(reference_dir: Path, tmp_path: Path):
     files = files_in_folder(reference_dir / "llama", "llama", tmp_path)
-    _, checkpoint = Int4().prepare(describe(files).spec, open_checkpoint(files))
+    spec = describe(files).spec
+    assert spec is not None
+    _, checkpoint = Int4().prepare(spec, open_checkpoint(files))
     found = quantise_groups(checkpoint.tensor(QUERY), 32)
     assert np.array_equal(multiplied(checkpoint, QUERY), found.weights())
 
@@ -109,7 +113,7 @@ def test_logits_are_those_of_the_weights_in_the_graph(
         checkpoint = open_checkpoint(files)
         read = checkpoint.tensor
 
-        def tensor(name: str) -> np.ndarray:
+        def tensor(name: str) -> FloatArray:
             return quantise_groups(read(name), 32).weights() if name.endswith("_proj.weight") else read(name)
 
         monkeypatch.setattr(checkpoint, "tensor", tensor)
@@ -132,6 +136,8 @@ def test_a_width_that_is_not_whole_groups_is_refused_with_the_way_out(tmp_path: 
 def test_made_groups_are_the_largest_that_divide_every_width(widths: tuple[int, int], group: int):
     class Shapes:
         shapes = {f"{number}_proj.weight": (8, width) for number, width in enumerate(widths)}
-        tensor = None
+
+        def tensor(self, name: str) -> FloatArray:
+            raise AssertionError(f"{name} is read")
 
     assert InGroups(Shapes()).group == group
