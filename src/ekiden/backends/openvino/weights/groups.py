@@ -55,7 +55,11 @@ def _search(weight: FloatArray, group: int) -> Groups:
             best, least = found, errors
             continue
         better = errors < least
-        best = Groups(*(np.where(better, new, old) for new, old in zip(found, best, strict=True)))
+        best = Groups(
+            values=np.where(better, found.values, best.values),
+            zeros=np.where(better, found.zeros, best.zeros),
+            scales=np.where(better, found.scales, best.scales),
+        )
         least = np.where(better, errors, least)
     assert best is not None
     return best

@@ -30,7 +30,7 @@ from ekiden.models.architectures.weights import EMBEDDING, HEAD
 from ekiden.models.blocks import GROUP, Blocks, StoresBlocks
 from ekiden.models.errors import ModelError
 
-_MIDDLE = 8
+_MIDDLE = np.uint8(8)
 """What is subtracted from values of 0 to 15 to make them signed."""
 
 
