@@ -48,11 +48,7 @@ def test_every_simulated_world_replays_identically(worlds: list[RecordedSimulati
         assert result.turns == len(world.kept.turns)
         turns += result.turns
     assert turns > 9_000
-<<<<<<< HEAD
     assert longer > 500, "what passes of a new size took is no part of what the predictions learn"
-=======
-    assert longer, "what passes of a new size took is no part of what the predictions learn"
->>>>>>> 7c77c395220bdb4f9d5e24ca2ac2f59a0d82f94e
 
 
 def test_the_worlds_hold_every_kind_of_event_and_end(worlds: list[RecordedSimulation]) -> None:
