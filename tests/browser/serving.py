@@ -115,7 +115,7 @@ async def served(
             out.write(f'[[keys]]\nname = "{name}"\nhash = "{digest}"\nscopes = {list(scopes)}\n')
     config = Config(
         server=ServerConfig(api_keys_file=str(file) if keys else None, tenant_header="x-tenant"),
-        scheduler=SchedulerConfig(max_num_seqs=slots, scheduling_policy=order),
+        scheduler=SchedulerConfig(max_num_seqs=slots, scheduling_policy=order, num_speculative_tokens=0),
         limits=LimitsConfig(max_num_queued_reqs=200),
         ledger=LedgerConfig(ledger=record, ledger_dir=str(ledger or folder / "ledger")),
     )

@@ -6,7 +6,7 @@ from ekiden.build.engines import build_llm
 from ekiden.config import CacheConfig, Config, SchedulerConfig
 from ekiden.engine.llm import LLM
 from ekiden.engine.parts import EngineParts
-from ekiden.state.request import Request, RequestUpdate
+from ekiden.state.request import Request, RequestUpdate, TokenLogprobs
 from ekiden.state.sampling_params import SamplingParams
 
 BLOCK = 32
@@ -34,6 +34,10 @@ def run(llm: LLM, arrivals: list[tuple[int, str, tuple[int, ...], SamplingParams
 
 def tokens(updates: list[RequestUpdate]) -> list[int]:
     return [token for update in updates for token in update.token_ids]
+
+
+def logprobs(updates: list[RequestUpdate]) -> list[TokenLogprobs]:
+    return [told for update in updates for told in update.logprobs or ()]
 
 
 @pytest.mark.parametrize("penalty", [{"frequency_penalty": 1.5}, {"repetition_penalty": 1.8}])
@@ -73,7 +77,7 @@ def test_pb_05_a_prompt_that_the_cache_covers_whole_answers_the_same(parts: Engi
         first = seen[0]
         for updates in seen:
             assert tokens(updates) == tokens(first)
-            assert [u.logprobs for u in updates if u.logprobs] == [u.logprobs for u in first if u.logprobs]
+            assert logprobs(updates) == logprobs(first)
             finish = updates[-1].finish
             assert finish is not None
             assert finish.num_prompt_tokens == length

@@ -208,7 +208,9 @@ def test_preemption_leaves_a_grammar_where_it_was(
     prompts = chat_prompts[:LONG]
     blocks = sum(-(-len(prompt) // 32) for prompt in prompts) + LONG - 1  # just enough to admit them all
     pool = SmallPool(parts.runner, num_blocks=blocks, num_swap_blocks=swap_blocks)
-    llm = build_llm(replace(parts, runner=pool), Config(scheduler=SchedulerConfig(max_num_seqs=LONG)))
+    # Drafts, whose number follows from measured times, would decide who is preempted.
+    scheduler = SchedulerConfig(max_num_seqs=LONG, num_speculative_tokens=0)
+    llm = build_llm(replace(parts, runner=pool), Config(scheduler=scheduler))
     completions = llm.generate(prompts, [sampling(i) for i in range(LONG)])
     assert [each.token_ids for each in completions] == alone[:LONG]
     preempted = [index for index, each in enumerate(completions) if each.finish and each.finish.num_preemptions]
