@@ -79,21 +79,22 @@ def test_weights_without_blocks_become_groups(reference_dir: Path, tmp_path: Pat
 
 
 def test_a_searched_group_is_no_worse_than_a_rounded_one():
+    """By squared errors in proportion to the weights' sizes."""
     weight = np.random.default_rng(0).standard_t(4, (64, 256)).astype(np.float32)
     weight[:2, :32] = 0
     weight[2:4, :32] = np.abs(weight[2:4, :32])
     found = quantise_groups(weight, 32)
-    errors = np.square(found.weights() - weight).reshape(64, 8, 32).sum(-1)
-
     groups = weight.reshape(64, 8, 32)
+    sizes = np.abs(groups)
+    errors = (sizes * np.square(found.weights().reshape(groups.shape) - groups)).sum(-1)
     low, high = np.minimum(groups.min(-1, keepdims=True), 0), np.maximum(groups.max(-1, keepdims=True), 0)
     step = (high - low) / LEVELS
     step[step == 0] = 1
     zero = np.rint(-low / step)
     rounded = (np.clip(np.rint(groups / step) + zero, 0, LEVELS) - zero) * step
-    plain = np.square(rounded - groups).sum(-1)
+    plain = (sizes * np.square(rounded - groups)).sum(-1)
     # The scale's rounding to float16 moves a weight by up to 2**-11 of itself.
-    assert (errors <= plain + (2.0**-10 * np.abs(groups)).max(-1) ** 2 * 32).all()
+    assert (errors <= plain + 32 * sizes.max(-1) * (2.0**-10 * sizes.max(-1)) ** 2).all()
     assert errors.sum() < 0.96 * plain.sum()
     assert not errors[:2, 0].any()
 

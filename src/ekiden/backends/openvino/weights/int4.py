@@ -104,7 +104,7 @@ def _layer_matrix(checkpoint: Checkpoint, name: str) -> tuple[Node, FloatArray |
     blocks = checkpoint.blocks(name) if isinstance(checkpoint, StoresBlocks) else None
     if blocks is None:
         return int8_matrix(checkpoint.tensor(name)), None
-    return _scaled(_four_bits(blocks.values ^ _MIDDLE, Type.i4), blocks.scales), group_remainders(blocks)
+    return _scaled(_four_bits(blocks.values ^ np.uint8(_MIDDLE), Type.i4), blocks.scales), group_remainders(blocks)
 
 
 def _matrices(checkpoint: Checkpoint) -> list[str]:
