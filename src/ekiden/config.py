@@ -181,6 +181,9 @@ class SchedulerConfig(_Section):
         0.1, "under `fair`: what a prompt token found in the prefix cache costs", least=0
     )
     fair_output_weight: float = setting(2.0, "under `fair`: what an output token costs", over=0)
+    num_speculative_tokens: int = setting(
+        16, "most tokens guessed ahead for an answer in one step; fewer where they would not pay; 0: none", least=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,9 +210,34 @@ class EngineConfig(_Section):
     determinism: str = setting(
         "strict", "strict: same request, same tokens, whatever runs beside it", choices=("strict", "relaxed")
     )
+    speculation: str = setting(
+        "auto",
+        "guess the next tokens and check them in one step, which changes no token: ngram looks for what followed the "
+        "same tokens earlier in prompt and answer; draft-model asks --draft-model; auto is both, and what a grammar "
+        "leaves no choice about",
+        choices=("auto", "none", "ngram", "draft-model"),
+    )
+    draft_model: str | None = setting(
+        None, "a smaller model with the same tokenizer that guesses the next tokens: named as MODEL is"
+    )
+    draft_kv_cache_size: str = setting("256MiB", "memory of the draft model's own KV pool", size=True)
     threads: int | None = setting(None, "threads of the model; default: all cores this process may use")
     backend: str = setting("openvino", "what computes: openvino, or fake (no weights: tokens are hashes, for tests)")
     device: str = setting("CPU", "where the backend computes, as it names its devices; only the CPU is tested")
+
+    def __post_init__(self) -> None:
+        _Section.__post_init__(self)
+        if self.draft_model is None:
+            _check(
+                self.speculation != "draft-model",
+                "speculation is draft-model and no draft model is given: --draft-model",
+            )
+        else:
+            _check(
+                self.speculation in ("auto", "draft-model"),
+                f"draft_model is {self.draft_model!r} and speculation {self.speculation}, which does not use it; leave "
+                "--draft-model out, or say --speculation auto",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +268,10 @@ class ServerConfig(_Section):
         15.0, "seconds of silence after which a stream gets a comment line, or a ping", over=0
     )
     shutdown_timeout: float = setting(30.0, "seconds that running requests get to finish at shutdown")
+    evaluations_dir: str = setting("evaluation-out", "folder of evaluations whose reports the page lists")
+    release_dir: str | None = setting(
+        None, "folder of releases that the page lists; default: where `ekiden release` keeps them"
+    )
     log_level: str = setting("info", "debug, info, warning or error", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from ekiden.api.server import make_server
 from ekiden.backends.fake import FakeRunner
 from ekiden.build.engines import build_engine
 from ekiden.config import Config
+from ekiden.dashboard.ports import PagePorts
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.interface import ModelCard
 from ekiden.engine.parts import BuiltEngine, EngineParts
@@ -64,6 +65,7 @@ def make_runner(
         num_blocks=num_blocks,
         block_size=BLOCK,
         max_model_len=CONTEXT,
+        max_drafts=4,
         sampler=Sampler(
             eos_token_ids=tokenizer.eos_token_ids, ids_without_token=tokenizer.ids_without_token(vocab_size)
         ),
@@ -93,6 +95,7 @@ async def real_core(
     record: bool = False,
     vocab_size: int = VOCAB_SIZE,
     make_guard: Callable[[AsyncEngine], Guard] | None = None,
+    page: PagePorts | None = None,
 ) -> AsyncIterator[RealCore]:
     """``live`` starts a real server; otherwise the client talks to the application in memory.
 
@@ -106,7 +109,12 @@ async def real_core(
     async with AsyncEngine(built) as engine:
         assert parts.tokenizer is not None
         app = create_app(
-            engine, parts.tokenizer, ChatTemplate(TEMPLATE), config, guard=make_guard and make_guard(engine)
+            engine,
+            parts.tokenizer,
+            ChatTemplate(TEMPLATE),
+            config,
+            guard=make_guard and make_guard(engine),
+            page=page,
         )
         if not live:
             async with memory_client(app) as http:

@@ -121,7 +121,7 @@ class ScriptedEngine:
         self.requests.append(request)
         return ScriptedStream(self, request)
 
-    async def abort(self, request_id: str) -> None:
+    async def abort(self, request_id: str, why: str | None = None) -> None:
         self.note_abort(request_id)
 
     async def pause(self, request_id: str, by: str | None = None) -> None:

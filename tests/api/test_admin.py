@@ -129,8 +129,22 @@ async def test_abort_ends_all_answers_of_a_call(desk: Desk, caplog):
     assert answer["answers"] == [f"{call_id}-{index}" for index in range(3)]
     assert f"admin ops aborted request {call_id}" in caplog.text
     desk.gate.open.set()
-    assert_error(await call, 503, code="aborted")
+    assert assert_error(await call, 503, code="aborted") == "Ended by ops."
     await desk.core.clean()
+
+
+async def test_an_abort_says_who_and_why(desk: Desk):
+    call = asyncio.create_task(desk.core.complete("hi", max_tokens=50, ignore_eos=True))
+    await desk.do("abort", request_id=await desk.call_id(), reason="it blocks the others")
+    desk.gate.open.set()
+    assert assert_error(await call, 503, code="aborted") == "Ended by ops: it blocks the others."
+
+
+async def test_a_drain_is_recorded_with_its_reason(desk: Desk):
+    desk.gate.open.set()
+    await desk.do("drain", reason="maintenance")
+    told = (await desk.core.http.get("/admin/policy", headers=desk.admin)).json()["controls"]["draining"]
+    assert (told["value"], told["who"], told["why"]) == (True, "ops", "maintenance")
 
 
 async def test_one_answer_of_several_is_named_by_its_own_id(desk: Desk):

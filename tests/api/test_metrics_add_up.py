@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ekiden.config import CacheConfig, Config, LedgerConfig, LimitsConfig, SchedulerConfig, ServerConfig
 from ekiden.engine.interface import LATENCIES, LATENCY_BOUNDS, OTHER_TENANTS, STEP_TOKEN_BOUNDS, TOKEN_TIME_BOUNDS
-from ekiden.evidence.reader import LedgerReader, decisions_of, inputs_of, request_detail_of
+from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, inputs_of, request_detail_of
 from ekiden.guardrails.limits import load_tenants
-from ekiden.ledger.records import REFUSED
+from ekiden.ledger.records import NO_DRAFT_REASONS, REFUSED
 from ekiden.state.request import FinishReason
 from ekiden.state.runner import CopiesLost
 from tests.api.conftest import assert_error
@@ -172,6 +172,23 @@ def counters(reader: LedgerReader) -> Values:
         "prefix_cache_queries_total": sum(requests[e.request].prompt_tokens for e in ended if e.admitted is not None),
         "prefix_cache_hits_total": sum(end.cached_tokens for end in ended),
     }
+    drafts = [count for row in computed for _, count in decisions_of(row).drafts]
+    drafted = [{request for request, _ in decisions_of(row).drafts} for row in computed]
+    values |= {
+        "spec_decode_num_drafts_total": len(drafts),
+        "spec_decode_num_draft_tokens_total": sum(drafts),
+        "spec_decode_num_accepted_tokens_total": sum(
+            max(0, guess.tokens - 1)
+            for row, requests_with in zip(computed, drafted, strict=True)
+            for guess in inputs_of(row).drafts
+            if guess.request in requests_with
+        ),
+    }
+    refused_drafts = Counter[str]()
+    for end in ended:
+        if (totals := end_detail_of(end).drafting) is not None:
+            refused_drafts.update({NO_DRAFT_REASONS[code].value: count for code, count in totals.refused})
+    values |= {f"spec_decode_no_drafts_total reason={reason}": count for reason, count in refused_drafts.items()}
     # The ledger says some things twice; it must agree with itself.
     assert values["generation_tokens_total"] == sum(end.output_tokens for end in ended)
     assert values["num_preemptions_total"] == sum(len(decisions_of(row).victims) for row in turns)
@@ -285,6 +302,7 @@ def happened(expected: Values) -> None:
             for reason in ("prompt_empty", "context_length_exceeded", "token_out_of_vocabulary")
         ),
         "num_preemptions_total", "prefix_cache_hits_total", "time_to_first_token_seconds_count",
+        "spec_decode_num_draft_tokens_total",
         "tenant_requests_total tenant=acme", "tenant_rejections_total tenant=narrow",
         f"tenant_requests_total tenant={OTHER_TENANTS}",
     ):  # fmt: skip
@@ -303,7 +321,8 @@ async def test_every_metric_of_the_conventions_is_there(tmp_path: Path):
     gauges = ("num_requests_running", "num_requests_waiting", "num_requests_waiting_by_reason", "kv_cache_usage_perc")
     counts = (
         "num_preemptions", "prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits",
-        "request_success", "admission_rejections",
+        "request_success", "admission_rejections", "spec_decode_num_drafts", "spec_decode_num_draft_tokens",
+        "spec_decode_num_accepted_tokens", "spec_decode_no_drafts",
     )  # fmt: skip
     histograms = (
         "time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds",

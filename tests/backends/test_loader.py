@@ -76,6 +76,14 @@ def test_the_lineage_has_what_a_format_decides_and_why_it_was_chosen(reference_d
     assert [found["int8-static"].get(each) for each in told] == ["int8-static", "set", "0", "4", "32"]
 
 
+def test_integer_keys_have_a_scale_for_each_token(reference_dir: Path, tmp_path: Path):
+    runner = load_folder(reference_dir / "llama", tmp_path, **{**SMALL, "kv_dtype": "u8"})
+    heads, head = runner.model.pool.tensors["key_cache.0"].shape[1], 16
+    assert tuple(runner.model.pool.tensors["key_cache.0"].shape)[1:] == (heads, 32, head + 8)
+    assert runner.info.details["KEY_CACHE_QUANT_MODE"] == "BY_TOKEN"
+    assert "KEY_CACHE_QUANT_MODE" not in load_folder(reference_dir / "llama", tmp_path, **SMALL).info.details
+
+
 @pytest.mark.parametrize("device", ["CPU", "GPU.1"])
 def test_the_device_reaches_openvino_and_threads_are_the_cpus_only(
     device: str, reference_dir: Path, tmp_path: Path, monkeypatch

@@ -89,3 +89,27 @@ def test_padding_leaves_the_plan_alone():
 def test_a_limit_that_cannot_hold_a_block_is_refused():
     with pytest.raises(ValueError, match="cannot hold a block"):
         split([0], [100], [True], limits=PassLimits(BLOCK), block_size=BLOCK)
+
+
+@given(steps(), st.data(), st.one_of(st.none(), st.integers(least_limit(BLOCK), 200)), st.integers(17, 60))
+def test_a_token_and_its_drafts_are_rows_of_one_token_in_one_pass(step, data, limit, most_logits):
+    starts, counts, wanted = step
+    drafted = frozenset(data.draw(st.sets(st.integers(0, len(counts) - 1))))
+    for row in drafted:
+        counts[row], wanted[row] = data.draw(st.integers(2, 17)), True
+    passes = split(starts, counts, wanted, limits=PassLimits(limit, most_logits), block_size=BLOCK, drafted=drafted)
+    found = dict.fromkeys(drafted, 0)
+    for each in passes:
+        assert len(each.wanted) <= most_logits
+        assert limit is None or each.tokens <= limit
+        assert each.tokens == sum(each.counts)
+        for row in drafted.intersection(each.rows):
+            places = [at for at, other in enumerate(each.rows) if other == row]
+            assert places == list(range(places[0], places[0] + counts[row])), "its tokens stand together"
+            assert [each.starts[at] for at in places] == list(range(starts[row], starts[row] + counts[row]))
+            assert {each.counts[at] for at in places} == {1}
+            assert set(places) <= set(each.wanted)
+            found[row] += 1
+    assert set(found.values()) <= {1}
+    others = [row for each in passes for row in each.rows if row != DUMMY and row not in drafted]
+    assert set(others) == set(range(len(counts))) - drafted

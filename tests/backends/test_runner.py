@@ -8,7 +8,7 @@ from ekiden.backends.openvino.paged_model import Inputs
 from ekiden.backends.openvino.passes import PassLimits
 from ekiden.backends.openvino.runner import CHUNK_RULES, OpenVINORunner
 from ekiden.sampling.sampler import Sampler
-from ekiden.state.plan import NO_TOKENS
+from ekiden.state.plan import NO_TOKENS, BatchPlan, Row
 from ekiden.state.runner import RunnerInfo
 from tests.backends.driving import execute, plan_of, sequence, step
 
@@ -128,3 +128,35 @@ def test_swaps_come_before_the_pass_and_out_before_in(runner, model):
     assert after[8].tolist() == before[5].tolist()
     assert after[9].tolist() == before[4].tolist()
     assert model.passes == []
+
+
+def drafted(tokens: list[int], blocks: list[int], drafts: tuple[int, ...], slot: int) -> Row:
+    each = sequence(tokens, blocks, computed=len(tokens) - 1)
+    each.slot = slot
+    return each.row(1, drafts)
+
+
+def test_a_token_and_its_drafts_are_rows_that_share_a_block_table(runner, model):
+    """The stand-in says each token again, so a draft is right where it equals the token before it."""
+    plain = sequence([8, 9], [5], computed=1)
+    plain.slot = 1
+    rows = [drafted([1, 2, 7], [4], (7, 7, 3, 3), 0), plain.row(1), drafted([6] * 33, [2, 3], (5, 5), 2)]
+    output = runner.execute(BatchPlan(rows))
+    (inputs,) = model.passes
+    assert inputs["input_ids"].tolist() == [7, 7, 7, 3, 3, 9, 6, 5, 5]
+    assert inputs["past_lens"].tolist() == inputs["position_ids"].tolist() == [2, 3, 4, 5, 6, 1, 32, 33, 34]
+    assert inputs["subsequence_begins"].tolist() == list(range(10))
+    assert inputs["block_indices"].tolist() == [4, 4, 4, 4, 4, 5, 2, 3, 2, 3, 2, 3]
+    assert inputs["state_rows"].tolist() == list(range(9))
+    assert [row.tokens for row in output.rows] == [(7, 7, 7), (9,), (6,)]
+    assert output.padding_rows == 0
+
+
+def test_a_step_with_drafts_that_is_split_gives_each_row_its_own_tokens(runner, model):
+    rows = [drafted([row + 1, 100 + row], [0], (100 + row,) * (row % 17), row) for row in range(40)]
+    prompt = sequence([500] * 99 + [501], [1, 2, 3, 4])
+    prompt.slot = 40
+    output = runner.execute(BatchPlan([*rows, prompt.row(100)]))
+    assert output.passes > 4
+    assert max(len(inputs["input_ids"]) for inputs in model.passes) <= 80
+    assert [row.tokens for row in output.rows] == [*((100 + row,) * (row % 17 + 1) for row in range(40)), (501,)]

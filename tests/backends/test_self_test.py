@@ -124,3 +124,18 @@ def test_an_earlier_result_does_not_hold_where_every_pass_gives_other_bits():
     other = started(Rounding(lambda tokens: True))
     assert not other.holds(known)
     assert other.calibrate(strict=True).bits != known.bits
+
+
+class Quantised(Rounding):
+    """As where keys are quantised by the block: what a pass writes besides a token changes the token's own bits."""
+
+    def compute(self, inputs: Inputs) -> tuple[np.ndarray, float]:
+        logits, seconds = super().compute(inputs)
+        several = np.count_nonzero(inputs["past_lens"]) > 1
+        return np.nextafter(logits, np.inf) if several else logits, seconds
+
+
+def test_where_drafts_change_bits_none_are_made():
+    assert search(lambda tokens: False)[0].drafts
+    result = started(Quantised(lambda tokens: False)).calibrate(strict=True)
+    assert (result.drafts, result.failure) == (False, None)

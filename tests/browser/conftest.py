@@ -7,17 +7,21 @@ Playwright would leave a loop running beneath the other tests.
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from tests.browser.serving import Served, served
 
 PROGRAM = Path(__file__).parent / "program"
 UNPACKED = PROGRAM / "node_modules" / ".browser"
 AXE = PROGRAM / "node_modules" / "axe-core" / "axe.min.js"
+expect.set_options(timeout=20_000)  # on a busy machine
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
 
@@ -59,10 +63,59 @@ class Opened:
 Open = Callable[..., Awaitable[Opened]]
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def browser() -> AsyncIterator[Browser]:
-    if not (UNPACKED / "chromium").exists():
-        pytest.fail("there is no browser to test pages with: run `make setup-browser`")
+class Opener:
+    """Opens pages in contexts of their own, so that none knows what another was told; all end together."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._contexts: list[Any] = []
+
+    async def open(
+        self,
+        address: str,
+        own: Callable[[str], bool],
+        *,
+        width: int = 1440,
+        height: int = 900,
+        scheme: Any = "light",
+        media: Any = "screen",
+        language: str = "en",
+        motion: Any = "reduce",
+    ) -> Opened:
+        """``own`` says which addresses are answered."""
+        context = await self._browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, locale=language, reduced_motion=motion
+        )
+        self._contexts.append(context)
+        found = Opened(await context.new_page())
+
+        async def refuse(route: Any) -> None:
+            found.requests.append(route.request.url)
+            await route.abort()
+
+        await context.route(lambda url: not url.startswith("data:") and not own(url), refuse)
+        found.page.on("console", lambda message: found.messages.append(message.text))
+        found.page.on("pageerror", lambda error: found.messages.append(str(error)))
+        await found.page.emulate_media(media=media)
+        await found.page.goto(address)
+        return found
+
+    async def live(self, server: Served, address: str = "", *, key: str | None = "admin", **options: Any) -> Opened:
+        """The page of a running server. With ``key`` the dialog is filled in with the key of that name."""
+        found = await self.open(f"{server.url}/{address}", lambda url: url.startswith(f"{server.url}/"), **options)
+        if key is not None:
+            await found.page.locator("dialog.key input[name=ekiden-key]").fill(server.keys[key])
+            await found.page.locator("dialog.key button[type=submit]").click()
+        return found
+
+    async def close(self) -> None:
+        for context in self._contexts:
+            await context.close()
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Browser]:
+    """The unpacked browser, running."""
     libraries = [str(UNPACKED / "al2023" / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
     environment: dict[str, str | float | bool] = {
         **os.environ,
@@ -78,33 +131,42 @@ async def browser() -> AsyncIterator[Browser]:
         await launched.close()
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    if not (UNPACKED / "chromium").exists():
+        pytest.fail("there is no browser to test pages with: run `make setup-browser`")
+    async with chromium() as launched:
+        yield launched
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def open_page(browser: Browser) -> AsyncIterator[Open]:
     """``await open_page(file, width=..., height=..., scheme="dark", media="print")``; closed after the test."""
-    contexts = []
+    opener = Opener(browser)
 
-    async def opened(
-        file: Path, *, width: int = 1440, height: int = 900, scheme: Any = "light", media: Any = "screen"
-    ) -> Opened:
-        context = await browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        contexts.append(context)
-        found = Opened(await context.new_page())
+    async def opened(file: Path, **options: Any) -> Opened:
         address = file.as_uri()
-
-        async def answer(route: Any) -> None:
-            if route.request.url == address:
-                await route.continue_()
-            else:
-                found.requests.append(route.request.url)
-                await route.abort()
-
-        await context.route(lambda url: not url.startswith("data:"), answer)
-        found.page.on("console", lambda message: found.messages.append(message.text))
-        found.page.on("pageerror", lambda error: found.messages.append(str(error)))
-        await found.page.emulate_media(media=media)
-        await found.page.goto(address)
-        return found
+        return await opener.open(address, lambda url: url == address, **options)
 
     yield opened
-    for context in contexts:
-        await context.close()
+    await opener.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """One server with keys and a guard for all tests of its page; ``serving.served`` makes others."""
+    async with served(tmp_path_factory.mktemp("served")) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def open_live(browser: Browser) -> AsyncIterator[Open]:
+    """``await open_live(server, "#/live", width=..., language="ja", key="admin")``: the page of a running server.
+
+    With ``key`` the dialog is filled in with the key of that name first. What is asked of another host gets no answer
+    and is in ``requests``.
+    """
+    opener = Opener(browser)
+
+    yield opener.live
+    await opener.close()

@@ -8,7 +8,6 @@ A broken invariant raises :class:`~ekiden.state.invariants.InvariantBreach`, whi
 """
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -17,6 +16,7 @@ from ekiden.config import BATCHING, ORDERS, CacheConfig, Config, LimitsConfig, S
 from ekiden.engine.driver import ANY_TIME, Source, drive
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.state.controls import ControlChange, ControlState, ControlValue, SetBy, TenantLimits
+from ekiden.state.drafting import Ask, Drafter, Guess
 from ekiden.state.invariants import Invariant, InvariantBreach, checking
 from ekiden.state.request import Carried, FinishReason, Pooling, Reading, Request, RequestUpdate
 from ekiden.state.runner import RunnerError
@@ -99,19 +99,19 @@ def draw_world(rng: random.Random) -> World:
     )
 
 
-class Guesser:
+class Guesser(Drafter):
     """Drafts of which most are what the fake model says next; the others are wrong from there on."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self.max_drafts = self._rng.choice([0, 0, 1, 3])
 
-    def propose(self, request_id: str, token_ids: Sequence[int], limit: int) -> list[int]:
+    def guess(self, ask: Ask) -> Guess:
         drafts: list[int] = []
-        for _ in range(self._rng.randrange(limit + 1)):
-            right = next_token([*token_ids, *drafts], VOCAB)
+        for _ in range(self._rng.randrange(ask.limit + 1)):
+            right = next_token([*ask.token_ids, *drafts], VOCAB)
             drafts.append(right if self._rng.random() < 0.7 else (right + 1) % VOCAB)
-        return drafts
+        return Guess(drafts, match=self._rng.randrange(1, 30))
 
 
 class Simulation(StepWatcher):
@@ -177,6 +177,7 @@ class Simulation(StepWatcher):
             make_stop_text=self.troubles.make_stop_text,
             make_rules=self.troubles.make_rules,
         )
+        self.runner.sizes = set()
         self.runner.troubles, self.runner.population = self.troubles, self.core.population
         self._tries = 0
         self.answers: list[ControlState | str] = []

@@ -12,6 +12,7 @@ import pytest
 
 from ekiden.engine.engine_core import EngineCore
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.policies.speculation import Speculation
 from ekiden.stages import formation, retirement
 from ekiden.stages.advance import Advance
 from ekiden.stages.formation import Formation
@@ -22,7 +23,7 @@ from ekiden.state.invariants import Invariant, InvariantBreach
 from ekiden.state.plan import Row, RowResult, StateSum, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import Pooling, Request
-from ekiden.state.runner import ChunkRules, Drafter
+from ekiden.state.runner import ChunkRules
 from ekiden.state.sequence import Sequence
 from tests.simulation.simulator import shrink, simulate
 from tests.simulation.trouble import PLANTED
@@ -223,9 +224,9 @@ def rejected_drafts_keep_their_blocks(patch: Patch) -> None:
 def drafts_ignore_what_others_took_of_the_budget(patch: Patch) -> None:
     add_drafts = Formation._add_drafts
 
-    def generous(self: Formation, step: formation._Forming, drafter: Drafter) -> None:
+    def generous(self: Formation, step: formation._Forming, speculation: Speculation) -> None:
         taken, step.total_tokens = step.total_tokens, 0
-        add_drafts(self, step, drafter)
+        add_drafts(self, step, speculation)
         step.total_tokens += taken
 
     patch.setattr(Formation, "_add_drafts", generous)

@@ -101,6 +101,9 @@ class PlantedRules:
         self._request_id = request_id
         self._tokens = 0
 
+    def forced(self, limit: int) -> tuple[int, ...]:
+        return ()
+
     def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
         self._troubles.fail(self._request_id, Kind.MASKS, self._tokens)
         return (b"",) * (len(drafts) + 1)
@@ -114,16 +117,20 @@ class PlantedRules:
 class TroubledRunner(FakeRunner):
     """The fake model, which fails where the plan has a row of a request that brings trouble, half-way through it.
 
-    It now and then loses the blocks that it is to copy.
+    It now and then loses the blocks that it is to copy. It says when a step has a number of tokens that none had
+    before, as a model does that makes kernels for them.
     """
 
     troubles: Troubles
     population: Population
+    sizes: set[int]
 
     def execute(self, plan: BatchPlan) -> StepOutput:
         if (plan.swap_out or plan.swap_in) and self.troubles.loses_copies():
             raise CopiesLost(PLANTED_LOSS)
-        return super().execute(plan)
+        output, new = super().execute(plan), plan.total_tokens not in self.sizes
+        self.sizes.add(plan.total_tokens)
+        return msgspec.structs.replace(output, new_sizes=int(new))
 
     def _result(self, row: Row) -> RowResult:
         if not self.troubles.of:

@@ -43,10 +43,17 @@ class RequestAction(Strict):
     request_id: Annotated[str, Field(min_length=1, max_length=100)]
 
 
+class AbortAction(RequestAction):
+    """``reason`` is recorded with the name of the key, and its client is told."""
+
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
 class DrainAction(Strict):
-    """``draining`` false opens the server again."""
+    """``draining`` false opens the server again; ``reason`` is recorded with the name of the key."""
 
     draining: bool | None = None
+    reason: Annotated[str, Field(max_length=500)] = ""
 
 
 class PolicyAction(Strict):
@@ -65,7 +72,8 @@ class AdminRoutes:
     async def act(self, action: str, request: Request) -> Response:
         """Pauses a request, resumes it, or aborts it: its client then gets an error that says so."""
         caller, engine = require_admin(request.scope), self.doors.generation.engine
-        wanted = (await self.doors.read(RequestAction, request, own=True)).request_id
+        fields = await self.doors.read(AbortAction if action == "abort" else RequestAction, request, own=True)
+        wanted = fields.request_id
         ids = self.doors.generation.flight.answers_of(wanted)
         if not ids:
             message = f"The request {shown(wanted)} is not in flight."
@@ -77,7 +85,8 @@ class AdminRoutes:
                 case "resume":
                     await engine.resume(request_id, caller.name)
                 case _:
-                    await engine.abort(request_id)
+                    told = f": {fields.reason}" if isinstance(fields, AbortAction) and fields.reason else ""
+                    await engine.abort(request_id, f"ended by {caller.name or 'a key without a name'}{told}")
         logger.info("admin %s %s request %s", caller.name, _REASONS[action], wanted)
         return JsonBytes({"request_id": wanted, "status": _REASONS[action], "answers": ids})
 
@@ -87,7 +96,7 @@ class AdminRoutes:
         fields = await self.doors.read(DrainAction, request, own=True)
         flight.closing = fields.draining is not False  # at once, though a step may take long
         state = "closed" if flight.closing else "opened"
-        call = asyncio.ensure_future(self._set_controls(caller, {"draining": flight.closing}))
+        call = asyncio.ensure_future(self._set_controls(caller, {"draining": flight.closing}, fields.reason))
 
         def settled(call: "asyncio.Future[ControlState]") -> None:
             flight.closing = None
@@ -135,21 +144,9 @@ class AdminRoutes:
         return state
 
     def _told(self, state: ControlState) -> dict[str, Any]:
-        """Each control with its value and who set it."""
-        now, set_by = time.monotonic(), {name: change for change in state.changes for name in change.values}
-        controls: dict[str, Any] = {}
-        for name, value in msgspec.to_builtins(state.controls).items():
-            change = set_by.get(name, _CONFIGURED)
-            expires = None if change.expires_at is None else round(max(0.0, change.expires_at - now), 3)
-            controls[name] = {
-                "value": value,
-                "set_by": change.set_by,
-                "who": change.who,
-                "why": change.why,
-                "expires_in_seconds": expires,
-            }
-        epoch, flight = controls.pop("epoch")["value"], self.doors.generation.flight
-        return {"epoch": epoch, "draining": flight.draining or flight.closed, "controls": controls}
+        flight = self.doors.generation.flight
+        draining = flight.draining or flight.closed
+        return {"epoch": state.controls.epoch, "draining": draining, "controls": controls_told(state)}
 
     async def live(self, request: Request) -> Response:
         """What ``ekiden top`` shows, from the ledger; ``?window=SECONDS`` says over how long its figures are taken."""
@@ -161,6 +158,23 @@ class AdminRoutes:
         if view is None:
             raise ledger_unavailable()
         return JsonBytes(view)
+
+
+def controls_told(state: ControlState) -> dict[str, dict[str, Any]]:
+    """Each control with its value and who set it."""
+    now, set_by = time.monotonic(), {name: change for change in state.changes for name in change.values}
+    controls: dict[str, dict[str, Any]] = {}
+    for name, value in msgspec.to_builtins(state.controls).items():
+        change = set_by.get(name, _CONFIGURED)
+        controls[name] = {
+            "value": value,
+            "set_by": change.set_by,
+            "who": change.who,
+            "why": change.why,
+            "expires_in_seconds": None if change.expires_at is None else round(max(0.0, change.expires_at - now), 3),
+        }
+    del controls["epoch"]
+    return controls
 
 
 def _window(request: Request) -> float:

@@ -1,7 +1,7 @@
 """The ASGI application: its routes, middleware and documentation.
 
 Layers, from outside in: ids and the last answer to our own faults, CORS where origins are configured (otherwise a page
-from elsewhere cannot read an answer), the API key, the routes.
+from elsewhere cannot read an answer), what is for the page alone, the API key, the routes.
 """
 
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from ekiden.api import evidence_routes, status_routes
-from ekiden.api.admin import AdminRoutes, DrainAction, PolicyAction, RequestAction
+from ekiden.api import evidence_routes, page_routes, status_routes
+from ekiden.api.admin import AbortAction, AdminRoutes, DrainAction, PolicyAction, RequestAction
 from ekiden.api.asgi import ErrorResponse, Handler
 from ekiden.api.auth import ApiKeyMiddleware
 from ekiden.api.doors import chat, chat_messages, completions, embeddings, messages, responses, scores
@@ -32,11 +32,18 @@ from ekiden.api.ignored import HEADER, IgnoredFields
 from ekiden.api.json_schema import TEXT, any_of, closed_object
 from ekiden.api.keys import KeyStore
 from ekiden.api.metrics import ApiMetrics
+from ekiden.api.page_access import PageAccessMiddleware
+from ekiden.api.page_data import PageData
+from ekiden.api.page_shelves import PageShelves
+from ekiden.api.page_stream import PageStream
 from ekiden.api.reasoning import marks_of
+from ekiden.api.release_routes import ReleaseAction, ReleaseRoutes
 from ekiden.api.schema_base import Strict
 from ekiden.api.text import ModelText
 from ekiden.api.tokenize_routes import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, tokenizer_info
 from ekiden.config import Config, ServerConfig
+from ekiden.dashboard.frames import Frames
+from ekiden.dashboard.ports import PagePorts
 from ekiden.engine.interface import Engine, Health
 from ekiden.guard.people import People
 from ekiden.guard.runtime import Guard
@@ -82,15 +89,16 @@ def create_app(
     config: Config,
     generation_defaults: SamplingParams | None = None,
     guard: Guard | None = None,
+    page: PagePorts | None = None,
 ) -> FastAPI:
     """The server's application over a running engine.
 
     ``chat_template`` is None for models without one. ``generation_defaults`` are the sampling values for what requests
-    leave out (the model's ``generation_config``). Without a ``guard`` there is nothing at its paths. ``app.state`` has
-    the :class:`Doors`, the keys and the metrics.
+    leave out (the model's ``generation_config``). Without a ``guard`` there is nothing at its paths. ``page``: what the
+    page shows of evaluations and releases. ``app.state`` has the :class:`Doors`, the keys and the metrics.
     """
     app = FastAPI(title="Ekiden", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
-    server, card = config.server, engine.card
+    server, card, page = config.server, engine.card, page or PagePorts()
     keys = KeyStore.of(server)
     metrics = ApiMetrics(engine.stats, lambda: engine.health is Health.OK, card.model_id, guard)
     text = ModelText(
@@ -119,11 +127,15 @@ def create_app(
     )
     app.state.doors, app.state.keys, app.state.metrics, app.state.config = doors, keys, metrics, config
     models: list[type[Strict]] = [chat_messages.ChatMessage]
-    for path, summary, tag, handler, model in _routes(doors, config, guard, admin=keys.may_hold_admins):
+    for path, summary, tag, handler, model in _routes(doors, config, guard, page, admin=keys.may_hold_admins):
         _add_route(app, path, summary, tag, handler, model)
         models += [model] if model else []
     status_routes.add_routes(app, doors, metrics, guard)
     evidence_routes.add_routes(app, generation, config)
+    frames = Frames(engine, guard, recording=config.ledger.ledger)
+    data = PageData(engine, doors.generation.flight, guard, config, keys, frames)
+    app.state.page = PageStream(frames, doors.generation.flight, data)
+    page_routes.add_routes(app, data, app.state.page, PageShelves(page, data))
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     _add_middleware(app, server, keys, metrics)
@@ -140,6 +152,7 @@ def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore, metrics:
 
     if keys.required:
         app.add_middleware(ApiKeyMiddleware, store=keys, refused=refused)
+    app.add_middleware(PageAccessMiddleware, server=server, keys=keys)
     if server.cors_origin_list:
         app.add_middleware(
             CORSMiddleware,
@@ -151,7 +164,7 @@ def _add_middleware(app: FastAPI, server: ServerConfig, keys: KeyStore, metrics:
     app.add_middleware(IdentityMiddleware)  # added last, so it is outermost
 
 
-def _routes(doors: Doors, config: Config, guard: Guard | None, *, admin: bool) -> Iterator[Route]:
+def _routes(doors: Doors, config: Config, guard: Guard | None, page: PagePorts, *, admin: bool) -> Iterator[Route]:
     for path, summary, door in _DOORS:
         yield path, summary, "generation", partial(doors.answer, door), door.fields
     count, counted = partial(messages.count_tokens, doors), messages.COUNTING.fields
@@ -165,11 +178,14 @@ def _routes(doors: Doors, config: Config, guard: Guard | None, *, admin: bool) -
         routes = AdminRoutes(doors, config)
         yield "/admin/pause", "Pause a request", "admin", partial(routes.act, "pause"), RequestAction
         yield "/admin/resume", "Let a paused request go on", "admin", partial(routes.act, "resume"), RequestAction
-        yield "/admin/abort", "End a request", "admin", partial(routes.act, "abort"), RequestAction
+        yield "/admin/abort", "End a request", "admin", partial(routes.act, "abort"), AbortAction
         yield "/admin/drain", "Close the server to new requests, or open it", "admin", routes.drain, DrainAction
         yield "/admin/policy", "Change rules and limits", "admin", routes.set_policy, PolicyAction
         yield "/admin/policy", "Rules in force", "admin", routes.policy, None
         yield "/admin/live", "The engine at a glance", "admin", routes.live, None
+        if page.releases is not None:
+            releases = ReleaseRoutes(doors, page.releases)
+            yield "/admin/releases", "Approve, promote or abort a release", "admin", releases.act, ReleaseAction
     if admin and guard is not None:
         desk = GuardRoutes(doors, People(guard))
         yield "/admin/guard", "What the guard sees and holds in force", "admin", desk.state, None

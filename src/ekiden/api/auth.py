@@ -3,6 +3,7 @@
 A key comes as ``Authorization: Bearer <key>`` or, as Anthropic's clients send it, as ``x-api-key``. Where none is
 stored, everything but ``/admin`` is open (and the address is a loopback one: :func:`check_bind`). Without a key of
 scope ``admin`` there is nothing at ``/admin`` at all. Reading needs any key; what computes needs scope ``inference``.
+The page at ``/`` holds no data and is open; its data need scope ``admin``.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,9 @@ from ekiden.state.request import DEFAULT_TENANT
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready"})
 ADMIN_PATH: Final = "/admin/"
+PAGE_FILES: Final = "/dashboard/"
+PAGE_DATA: Final = "/dashboard/data/"
+PAGE_REPORTS: Final = "/dashboard/reports/"
 
 PRINCIPAL: Final = "ekiden.principal"
 """Key of the caller's :class:`Principal` in the ASGI scope; absent on a server without keys."""
@@ -38,7 +42,7 @@ class ApiKeyMiddleware:
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or _is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
         self._store.refresh()
@@ -58,6 +62,12 @@ class ApiKeyMiddleware:
                 "This server needs an API key: send the header 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
             )
             raise ApiError(401, message, code="invalid_api_key", headers=((b"www-authenticate", b"Bearer"),))
+        if scope["path"].startswith(PAGE_DATA) and keys.Scope.ADMIN not in principal.scopes:
+            message = (
+                "The page's data need a key of scope 'admin', and this one has only 'inference'; make one with "
+                "`ekiden keys new NAME --scope admin`, and start the server with --api-keys-file."
+            )
+            raise ApiError(403, message, code="insufficient_scope")
         admin = scope["path"].startswith(ADMIN_PATH)
         if admin and not self._store.has_admin:
             raise not_found(scope["path"])
@@ -74,6 +84,11 @@ class ApiKeyMiddleware:
             return None
         given = {*(value.removeprefix("Bearer ") for value in bearer), *plain}
         return self._store.find(given.pop().encode("latin-1")) if len(given) == 1 else None
+
+
+def _is_open(path: str) -> bool:
+    page = path == "/" or (path.startswith(PAGE_FILES) and not path.startswith(PAGE_DATA))
+    return page or path in OPEN_PATHS
 
 
 def is_admin(scope: Scope) -> bool:

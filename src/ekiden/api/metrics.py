@@ -27,6 +27,7 @@ from ekiden.engine.interface import (
     EngineStats,
 )
 from ekiden.guard.runtime import Guard
+from ekiden.state.drafting import NoDrafts
 from ekiden.state.request import FinishReason, RefusalReason
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -54,8 +55,12 @@ _COUNTERS: Final = (
     ("generation_tokens", "Tokens generated.", "generation_tokens_total"),
     ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", "prefix_cache_queries_total"),
     ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", "prefix_cache_hits_total"),
+    ("spec_decode_num_drafts", "Decode rows that held drafts.", "spec_decode_num_drafts_total"),
+    ("spec_decode_num_draft_tokens", "Drafts: tokens guessed ahead.", "spec_decode_num_draft_tokens_total"),
+    ("spec_decode_num_accepted_tokens", "Drafts that became tokens.", "spec_decode_num_accepted_tokens_total"),
     ("engine_steps", "Steps of the engine.", "steps_total"),
     ("engine_steps_run_again", "Steps that failed and were run again.", "steps_run_again_total"),
+    ("engine_new_sizes", "Passes of a size that was new to the model, which take longer, once.", "new_sizes_total"),
     (
         "engine_turns_unrecorded",
         "Turns that are missing in the ledger, because recording them failed.",
@@ -132,6 +137,9 @@ class EngineCollector(Collector):
         finished: Labelled = {(reason.value,): 0 for reason in FinishReason}
         finished |= {(reason,): count for reason, count in stats.finished_total.items()}
         yield self._counter("request_success", "Finished requests.", finished, "finished_reason")
+        undrafted: Labelled = {(reason.value,): 0 for reason in NoDrafts}
+        undrafted |= {(reason,): count for reason, count in stats.spec_decode_no_drafts_total.items()}
+        yield self._counter("spec_decode_no_drafts", "Decode rows that got no drafts.", undrafted, "reason")
         refused: Labelled = {(at, reason.value): 0 for at in (API, INTAKE) for reason in RefusalReason}
         refused |= {(UNRECORDED, reason.value): count for reason, count in self.unrecorded.items()}
         refused |= {(INTAKE, reason): count for reason, count in stats.refused_total.items()}

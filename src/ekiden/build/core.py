@@ -4,11 +4,13 @@ import time
 from functools import partial
 
 from ekiden.backends.fake import FakeRunner
+from ekiden.build.drafter import make_drafter
 from ekiden.config import Config, controls_of
 from ekiden.engine.engine_core import Clock, EngineCore
 from ekiden.engine.parts import EngineParts
 from ekiden.models.text import IncrementalText
 from ekiden.models.tokenizer import Tokenizer
+from ekiden.policies.lookup import Lookup
 from ekiden.state.request import Request
 from ekiden.state.sequence import StopText
 from ekiden.state.turn import TurnRecorder
@@ -30,17 +32,23 @@ def build_core(
         seed=config.engine.seed,
         max_model_len=parts.card.max_model_len,
         recorder=recorder,
+        drafter=make_drafter(parts, config),
     )
 
 
 def fake_core(config: Config, recorder: TurnRecorder) -> EngineCore:
     """An engine core over the model without weights, for the bench of the scheduler."""
     return EngineCore(
-        runner=FakeRunner(num_blocks=config.scheduler.max_num_seqs * 64, block_size=config.cache.block_size),
+        runner=FakeRunner(
+            num_blocks=config.scheduler.max_num_seqs * 64,
+            block_size=config.cache.block_size,
+            max_drafts=config.scheduler.num_speculative_tokens,
+        ),
         controls=controls_of(config),
         cache=config.cache,
         clock=time.monotonic,
         recorder=recorder,
+        drafter=Lookup() if config.engine.speculation != "none" else None,
     )
 
 

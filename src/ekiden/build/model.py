@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ekiden.backends.registry import import_backend
+from ekiden.build.draft_model import describe_draft_model, load_draft_runner
 from ekiden.build.installation import read_installed
 from ekiden.build.provenance import make_lineage
 from ekiden.config import Config, ConfigError
@@ -69,15 +70,18 @@ def load_described(
     for warning in description.warnings:
         logger.warning("%s", warning)
     backend = import_backend(config)
+    draft = describe_draft_model(config, description)
     with ThreadPoolExecutor(1) as pool:  # the disk is read while the model is compiled
         reading = pool.submit(read_installed)
         runner = backend.load_runner(description, config)
-        lineage = make_lineage(config, description, runner.info, sources, reading.result())
+        draft_runner = None if draft is None else load_draft_runner(backend, draft, config)
+        lineage = make_lineage(config, description, runner.info, sources, reading.result(), draft)
     return EngineParts(
         runner=runner,
         card=model_card(config, description, runner.info, lineage),
         tokenizer=description.tokenizer,
         grammars=GrammarCompiler(description.tokenizer, runner.info.vocab_size),
+        draft_runner=draft_runner,
     )
 
 

@@ -15,7 +15,16 @@ from ekiden.state.runner import RunnerInfo
 _DECIDING_ROOMS = ("model", "cache", "scheduler", "limits", "engine")
 _APART = frozenset(
     # The content of these files is in other sections, and the backend's section has the threads in use.
-    {"model", "served_model_name", "model_cache", "chat_template", "generation_config", "tenants_file", "threads"}
+    {
+        "model",
+        "draft_model",
+        "served_model_name",
+        "model_cache",
+        "chat_template",
+        "generation_config",
+        "tenants_file",
+        "threads",
+    }
 )
 
 
@@ -25,8 +34,10 @@ def make_lineage(
     info: RunnerInfo,
     sources: Mapping[str, str] | None = None,
     installed: Installed | None = None,
+    draft: ModelDescription | None = None,
 ) -> Lineage:
-    """``sources``: where each setting came from, by its key. ``installed`` is read here where it is not given."""
+    """``sources``: where each setting came from, by its key. ``installed`` is read here where it is not given.
+    ``draft`` is the draft model."""
     settings, apart = _settings(config)
     tenants = {name: str(limits) for name, limits in config.tenants.items()}
     code, dependencies = installed or read_installed()
@@ -40,6 +51,7 @@ def make_lineage(
             **{f"default_{name}": value for name, value in description.generation_defaults.items()},
             "max_model_len": info.max_model_len,
             "vocab_size": info.vocab_size,
+            **({} if draft is None else {f"draft_{name}": value for name, value in draft.digests.items()}),
         },
         settings={**settings, "limits.tenants": settings_digest(tenants)},
         backend={

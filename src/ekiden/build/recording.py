@@ -30,6 +30,7 @@ def make_header(config: Config, parts: EngineParts, *, run_id: str, clock_base: 
     """The first record of a run. ``clock_base``: the engine's clock now, in microseconds."""
     info, card = parts.runner.info, parts.card
     fields = {name: getattr(info, name) for name in RunHeader.__struct_fields__ if hasattr(info, name)}
+    del fields["max_drafts"]
     fields |= {name: getattr(card, name) for name in ("model_id", "fingerprint", "lineage", "max_model_len")}
     return RunHeader(
         **fields,
@@ -40,6 +41,8 @@ def make_header(config: Config, parts: EngineParts, *, run_id: str, clock_base: 
         version=__version__,
         chunk_border=info.chunks.border,
         least_chunk=info.chunks.least,
+        least_rows=info.chunks.least_rows,
+        max_drafts=0 if config.engine.speculation == "none" else info.max_drafts,
         eos_token_ids=sorted(parts.eos_token_ids),
         has_grammars=parts.grammars is not None,
         seed=config.engine.seed,

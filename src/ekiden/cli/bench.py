@@ -1,11 +1,9 @@
-"""``ekiden bench``: what the kernels, the engine, a server and a peer do with the same work.
+"""``ekiden bench``: what the kernels, the engine, a server and peers do with the same work, and how well.
 
 Options mean the same in every bench. Ratios are only worth something between figures of one run on a quiet machine.
 """
 
 import asyncio
-import functools
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -13,73 +11,27 @@ from typing import Any
 import click
 import uvloop
 
-from ekiden.build.model import load_described
 from ekiden.build.progress import progress
+from ekiden.cli.bench_options import ABOVE_ZERO, JSON, LOAD, shaped
+from ekiden.cli.bench_peer import peer
+from ekiden.cli.bench_quality import quality
 from ekiden.cli.figures_table import print_figures, table_of
-from ekiden.cli.loading import describe_model, load_model
+from ekiden.cli.loading import load_model
 from ekiden.cli.options import ENGINE_ROOMS, Resolved, settings_options
 from ekiden.cli.own_server import own_server, refuse_server_settings
 from ekiden.cli.terminal import out, print_json
 from ekiden.config import ORDERS
-from ekiden.errors import UserError
 from ekiden.evaluation.benches.engine import Shape, bench_engine, bench_scheduler, lineage, sized
-from ekiden.evaluation.benches.peer import bench_peer, pair_rows
 from ekiden.evaluation.benches.pressure import BENCHES
 from ekiden.evaluation.benches.raw import bench_raw
 from ekiden.evaluation.benches.serve import bench_serve
 from ekiden.evaluation.load.target import Target
 from ekiden.measure.figures import Figures
 
-ABOVE_ZERO = click.IntRange(min=1)
-JSON = click.option("--json", "as_json", is_flag=True, help="print one JSON object")
-REQUESTS = click.option("--requests", type=ABOVE_ZERO, help="requests in all  [default: as many as rows]")
-LOAD = (
-    REQUESTS,
-    click.option("--concurrency", type=ABOVE_ZERO, help="closed loop: so many requests in flight"),
-    click.option(
-        "--rate",
-        type=click.FloatRange(min=0, min_open=True),
-        help="open loop: so many arrivals a second on average (Poisson)",
-    ),
-    click.option("--temperature", type=click.FloatRange(min=0), default=0.0, help="0 is greedy  [default: 0]"),
-    click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="nucleus"),
-)
-
 
 @click.group()
 def command() -> None:
     """Measure the backend, the engine or any OpenAI-compatible server."""
-
-
-def _shaped(*more: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Give a command the settings of the engine, the options that every bench shares, and ``more`` of the shape.
-
-    It is called with ``resolved``, with a ``shape`` in place of the options that make one, and with ``as_json``.
-    """
-    options = (
-        settings_options(*ENGINE_ROOMS, model_argument=False, skip=("max_num_seqs",)),
-        click.option("--rows", type=ABOVE_ZERO, default=64, help="sequences that run at once  [default: 64]"),
-        click.option("--prompt-tokens", type=ABOVE_ZERO, default=128, help="tokens of each prompt  [default: 128]"),
-        click.option("--output-tokens", type=ABOVE_ZERO, default=64, help="tokens of each answer  [default: 64]"),
-        JSON,
-        *more,
-    )
-
-    def decorate(run: Callable[..., None]) -> Any:
-        @functools.wraps(run)
-        def wrapper(resolved: Resolved, rows: int, requests: int | None = None, **rest: Any) -> None:
-            if rest.get("concurrency") is not None and rest.get("rate") is not None:
-                raise UserError("--concurrency and --rate exclude each other: a closed loop has no arrivals of its own")
-            given = {name: rest.pop(name) for name in Shape.__dataclass_fields__ if name in rest}
-            shape = Shape(rows=rows, requests=requests or rows, seed=resolved.config.engine.seed, **given)
-            run(resolved=resolved, shape=shape, **rest)
-
-        decorated: Any = wrapper
-        for option in reversed(options):
-            decorated = option(decorated)
-        return decorated
-
-    return decorate
 
 
 def _report(title: str, figures: Figures, as_json: bool) -> None:
@@ -90,7 +42,7 @@ def _report(title: str, figures: Figures, as_json: bool) -> None:
 
 
 @command.command()
-@_shaped()
+@shaped()
 def raw(resolved: Resolved, shape: Shape, as_json: bool) -> None:
     """The backend's bare loop: prefill, then greedy decode passes of all rows, with no engine around them."""
     config = sized(resolved.config, shape.rows)
@@ -100,7 +52,7 @@ def raw(resolved: Resolved, shape: Shape, as_json: bool) -> None:
 
 
 @command.command()
-@_shaped(*LOAD)
+@shaped(*LOAD)
 def engine(resolved: Resolved, shape: Shape, as_json: bool) -> None:
     """The whole engine in this process: what scheduling and sampling add to the bare loop."""
     config = sized(resolved.config, shape.rows)
@@ -116,7 +68,7 @@ def engine(resolved: Resolved, shape: Shape, as_json: bool) -> None:
 @click.option("--api-key", "key", envvar="EKIDEN_API_KEY", help="bearer token of the server")
 @click.option("--timeout", type=float, default=300.0, help="seconds for one request  [default: 300]")
 @click.option("--warm-up", type=click.IntRange(min=0), default=2, help="requests before the run  [default: 2]")
-@_shaped(*LOAD)
+@shaped(*LOAD)
 def serve(resolved: Resolved, shape: Shape, as_json: bool, url: str | None, key: str | None, **options: Any) -> None:
     """A server over HTTP: closed loop of --rows streams (or --concurrency), or open loop with --rate."""
     if shape.concurrency is None and shape.rate is None:
@@ -140,6 +92,9 @@ def serve(resolved: Resolved, shape: Shape, as_json: bool, url: str | None, key:
 @click.option("--steps", type=ABOVE_ZERO, default=300, help="steps measured  [default: 300]")
 @click.option("--scheduling-policy", "order", type=click.Choice(ORDERS), default="fcfs", help="[default: fcfs]")
 @click.option("--tenants", type=ABOVE_ZERO, default=1, help="whose requests they are, in turns  [default: 1]")
+@click.option(
+    "--speculation", type=click.Choice(("ngram", "none")), default="ngram", help="look for drafts  [default: ngram]"
+)
 @click.option("--seed", type=int, default=0, help="[default: 0]")
 @JSON
 def scheduler(waiting: int, as_json: bool, **options: Any) -> None:
@@ -150,39 +105,6 @@ def scheduler(waiting: int, as_json: bool, **options: Any) -> None:
         return
     for figures in (few, many):
         print_figures(out(), f"bench scheduler: {figures['running']} running, {figures['waiting']:,} waiting", figures)
-
-
-@command.command()
-@click.option("--rounds", type=ABOVE_ZERO, default=2, help="times ours, peer, peer, ours  [default: 2]")
-@click.option(
-    "--peer-settings",
-    type=click.Choice(("defaults", "ours")),
-    default="defaults",
-    help="leave the peer as it comes, or give it our kernel settings, rows and token budget  [default: defaults]",
-)
-@_shaped(REQUESTS)
-def peer(resolved: Resolved, shape: Shape, as_json: bool, rounds: int, peer_settings: str) -> None:
-    """OpenVINO GenAI's continuous batching on the same weights, in turns with ours."""
-    from ekiden.backends.openvino.genai_peer import GenAIPeer  # heavy, and the other benches do without it
-
-    config = sized(resolved.config, shape.rows)
-    model = describe_model(config)
-    parts = load_described(config, model, resolved.sources)
-    with (
-        GenAIPeer(model, config, tuned=peer_settings == "ours") as other,
-        progress("bench peer", 4 * rounds, "runs") as advance,
-    ):
-        figures = bench_peer(parts, config, shape, other.generate, rounds=rounds, on_run=advance)
-        figures["peer"] = other.lineage
-    if as_json:
-        print_json(figures)
-        return
-    out().print(table_of(("pair", "ours tok/s", "peer tok/s", "ratio"), pair_rows(figures)))
-    out().print(
-        f"\nratio {figures['ratio']:.2f} (geometric mean over pairs of ours / peer, in (prompt + output tokens) / "
-        f"duration)\nthe same tokens in {figures['same_tokens']} of {figures['compared_sequences']} sequences",
-        soft_wrap=True,
-    )
 
 
 @command.command()
@@ -202,3 +124,7 @@ def pressure(resolved: Resolved, kinds: tuple[str, ...], as_json: bool) -> None:
             out().print(table_of((kind, ""), told.items()))
     if as_json:
         print_json(figures)
+
+
+for added in (peer, quality):
+    command.add_command(added)

@@ -21,13 +21,14 @@ from ekiden.cli.figures_table import table_of
 from ekiden.cli.options import Resolved, settings_options
 from ekiden.cli.terminal import out
 from ekiden.config import BATCHING, Config
+from ekiden.dashboard.slot_svg import colours, letters
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.parts import EngineParts
 from ekiden.errors import UserError
 from ekiden.evaluation.benches.engine import answer_figures, plain_request, scheduled, sized
-from ekiden.evaluation.charts.slot_chart import axis, chart_rows, coloured, colours
+from ekiden.evaluation.charts.slot_chart import axis, chart_rows, coloured
 from ekiden.evaluation.charts.slot_html import ChartData, TableData, page
-from ekiden.evaluation.charts.slots import SlotFigures, letters, slot_figures
+from ekiden.evaluation.charts.slots import SlotFigures, slot_figures
 from ekiden.evaluation.charts.trace import SlotStep, StepRecorder
 from ekiden.evaluation.workloads.synthetic import DemoPrompt, demo_prompts
 from ekiden.measure.figures import Figures

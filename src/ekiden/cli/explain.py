@@ -10,7 +10,7 @@ from rich.console import Console
 from ekiden.cli.options import Resolved
 from ekiden.cli.runs import folder_of, folder_options, open_run
 from ekiden.cli.terminal import out, plain_table, print_json, say
-from ekiden.evidence.explain import CauseShare, Explanation, explain, worst
+from ekiden.evidence.explain import CauseShare, Drafts, Explanation, explain, worst
 from ekiden.evidence.reader import LedgerReader, LedgerReadError
 from ekiden.evidence.runs import find_request
 from ekiden.evidence.why import Answer, Question, why
@@ -84,6 +84,8 @@ def print_explanation(console: Console, told: Explanation) -> None:
         p10, p50, p90 = told.expected_output
         made = f"{told.output_tokens} output tokens"
         console.print(f"{made}; expected at arrival: {p10} to {p90}, {p50} in the middle.", soft_wrap=True)
+    if told.drafts is not None:
+        console.print(_of_drafts(told.drafts), soft_wrap=True)
     if told.causes:
         console.print()
         table = plain_table("cause", "time", "share", "turns", "what", right=(1, 2))
@@ -105,6 +107,13 @@ def print_explanation(console: Console, told: Explanation) -> None:
         table.add_row(seconds(event.at_seconds), str(event.turn) if event.turn else "", event.words)
     console.print()
     console.print(table)
+
+
+def _of_drafts(told: Drafts) -> str:
+    """How many tokens were guessed, how many steps that saved, and why there were no more."""
+    text = f"{told.drafts} tokens guessed ahead in {told.rows} rows, {told.accepted} of them right, each a step saved."
+    most = sorted(told.without.items(), key=lambda item: -item[1])
+    return f"{text} Steps without a guess: {', '.join(f'{n} {why}' for why, n in most)}." if most else text
 
 
 def _linked(cause: CauseShare) -> str:

@@ -38,19 +38,27 @@ def own_server(config: Config, *flags: str) -> Iterator[str]:
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             env=others | _variables(config), start_new_session=True,
         )  # fmt: skip
-        # When the command is told to end, its server ends too.
-        before = {number: signal.signal(number, lambda *_: sys.exit(1)) for number in (signal.SIGTERM, signal.SIGHUP)}
         try:
-            yield _address(server, Path(log.name))
+            with ending_in_order():
+                yield _address(server, Path(log.name))
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             server.send_signal(signal.SIGINT)
             try:
                 server.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """When the command is told to end, what it has started ends too."""
+    before = {number: signal.signal(number, lambda *_: sys.exit(1)) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def refuse_server_settings(resolved: Resolved) -> None:

@@ -6,6 +6,7 @@ import functools
 import logging
 import signal
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -17,11 +18,12 @@ from ekiden.outlets import keep_going
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from fastapi import FastAPI
 
-    from ekiden.config import LedgerConfig
+    from ekiden.config import LedgerConfig, ServerConfig
+    from ekiden.dashboard.ports import Evaluations, PagePorts, Releases
+    from ekiden.engine.interface import Engine
     from ekiden.evidence.follow import Follower
     from ekiden.guard.runtime import Guard
     from ekiden.models.load import ModelDescription
@@ -94,7 +96,8 @@ def command(resolved: Resolved) -> None:
         from ekiden.api.app import create_app
 
         nonlocal started
-        app = create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model), guard)
+        page = _page_ports(server, engine, asyncio.get_running_loop())
+        app = create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model), guard, page)
         started = True
         return app
 
@@ -102,6 +105,26 @@ def command(resolved: Resolved) -> None:
         make_app, server, start=start, stop=stop, read_config=lambda: resolved.again().config, hurry=engine.hurry
     )
     raise click.exceptions.Exit(status)
+
+
+def _page_ports(settings: "ServerConfig", engine: "Engine", loop: asyncio.AbstractEventLoop) -> "PagePorts":
+    """Evaluations and releases, whose rooms are imported when the page first asks for them."""
+    from ekiden.dashboard.ports import PagePorts
+
+    @functools.cache
+    def evaluations() -> "Evaluations":
+        from ekiden.evaluation.report.shelf import Shelf
+
+        return Shelf(Path(settings.evaluations_dir).expanduser())
+
+    @functools.cache
+    def releases() -> "Releases":
+        from ekiden.release.desk import ReleaseDesk
+        from ekiden.release.store import release_folder
+
+        return ReleaseDesk(release_folder(settings.release_dir), engine, loop)
+
+    return PagePorts(evaluations=evaluations, releases=releases)
 
 
 async def _apart(work: "Callable[[], Made]") -> "Made":

@@ -86,6 +86,8 @@ def _head(view: LiveView) -> list[Text]:
         f"last {view.window_seconds:.3g} s: {pace.output_tokens_per_second:,.1f} tok/s out, "
         f"{pace.prompt_tokens_per_second:,.1f} tok/s of prompts, {pace.steps:,} steps of {pace.rows_per_step:.1f} rows"
     )
+    if pace.drafts:
+        speed.append(f", {pace.accepted_drafts:,} of {pace.drafts:,} drafts right")
     step = ("step", "bold"), f" {'-' if pace.step.p50 is None else seconds(pace.step.p50)}", ("  (p50/p95/p99)", "dim")
     times = Text.assemble(*_spread("TTFT", pace.ttft), "   ", *_spread("ITL", pace.itl), "   ", *step)
     return [first, state, speed, times]

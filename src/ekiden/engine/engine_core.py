@@ -20,6 +20,7 @@ from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.batching import next_change
 from ekiden.policies.ordering import make_waiting_queue, same_order
 from ekiden.policies.padding import PaddingRows
+from ekiden.policies.speculation import Speculation
 from ekiden.stages.advance import Advance
 from ekiden.stages.formation import Formation
 from ekiden.stages.intake import Intake, RulesFactory, StopTextFactory
@@ -34,10 +35,11 @@ from ekiden.state.controls import (
     InvalidControls,
     SetField,
 )
+from ekiden.state.drafting import Drafter
 from ekiden.state.plan import BlockCopy, StepOutput
 from ekiden.state.population import Population
 from ekiden.state.request import FinishReason, Refusal, RefusedCall, Request, RequestUpdate
-from ekiden.state.runner import CopiesLost, Drafter, ModelRunner
+from ekiden.state.runner import CopiesLost, ModelRunner
 from ekiden.state.sequence import PauseReason, Sequence
 from ekiden.state.turn import Arrival, FormationOutcome, Pause, RefillOutcome, Turn, TurnRecorder
 
@@ -95,13 +97,24 @@ class EngineCore:
         self.step_time = StepTimeModel()
         signals = Signals()
         padding = self._padding = PaddingRows(population=self.population, kv=self.kv, controls=self.controls)
+        speculation = None
+        if drafter is not None and info.max_drafts:
+            speculation = Speculation(
+                drafter=drafter,
+                controls=self.controls,
+                kv=self.kv,
+                step_time=self.step_time,
+                max_drafts=info.max_drafts,
+                least_rows=info.chunks.least_rows,
+                tokens_per_change=info.tokens_per_change,
+            )
         self.abstention = Abstention(
             controls=self.controls,
             population=self.population,
             kv=self.kv,
             signals=signals,
             step_time=self.step_time,
-            tokens_per_row=1 if drafter is None else 1 + info.max_drafts,
+            tokens_per_row=lambda: 1.0 if speculation is None else speculation.tokens_per_row,
         )
         self.intake = Intake(
             population=self.population,
@@ -124,8 +137,7 @@ class EngineCore:
             padding=padding,
             step_time=self.step_time,
             chunks=info.chunks,
-            drafter=drafter,
-            max_drafts=info.max_drafts,
+            speculation=speculation,
         )
         self.advance = Advance(runner=runner, clock=clock)
         self.retirement = Retirement(
@@ -134,6 +146,7 @@ class EngineCore:
             eos_token_ids=eos_token_ids,
             padding=padding,
             signals=signals,
+            speculation=speculation,
         )
         self.refill = Refill(
             population=self.population,
@@ -172,7 +185,8 @@ class EngineCore:
             self._totals.count_refusal(refused.request, refused.refusal)
 
     def abort(self, request_id: str, why: str | None = None) -> None:
-        """End a request; an id that is not in the engine (any more) is ignored. ``why``: if nobody asked for it."""
+        """End a request; an id that is not in the engine (any more) is ignored. ``why`` is None where its client
+        went away."""
         self._aborts.append((request_id, why))
 
     def pause(self, request_id: str, reason: PauseReason = PauseReason.OPERATOR, by: str | None = None) -> None:
@@ -230,7 +244,7 @@ class EngineCore:
         self._swap_out, self._just_paused = [], []
         turn.end = self._clock()
         if not plan.empty and output.attempts == 1:
-            self.step_time.observe(load, output.timing.total)
+            self.step_time.observe(load, output.timing.total, longer=output.new_sizes > 0)
         turn.updates = self.retirement.apply(formed, output, turn.end)
         self._refilled = turn.refilled = self.refill.admit(turn.end)
         self._totals.count_step(turn)

@@ -83,7 +83,14 @@ class EngineCounters(msgspec.Struct, kw_only=True):
     sampling_seconds_total: float = 0.0
     host_seconds_total: float = 0.0
     steps_run_again_total: int = 0
+    new_sizes_total: int = 0
     turns_unrecorded_total: int = 0
+    spec_decode_num_drafts_total: int = 0
+    """Rows with drafts,"""
+    spec_decode_num_draft_tokens_total: int = 0
+    """the drafts in them,"""
+    spec_decode_num_accepted_tokens_total: int = 0
+    """and those that became tokens."""
 
 
 class EngineStats(EngineCounters, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec freezes a subclass
@@ -102,6 +109,8 @@ class EngineStats(EngineCounters, frozen=True, kw_only=True):  # type: ignore[mi
     finished_total: dict[str, int] = {}
     refused_total: dict[str, int] = {}
     """Refusals of intake, by reason."""
+    spec_decode_no_drafts_total: dict[str, int] = {}
+    """Decode rows that could have had drafts and got none, by reason."""
     refused_by_door_total: dict[str, int] = {}
     """Refusals of the HTTP layer, by reason: those reported to :meth:`Engine.note_refusal`."""
     steps_by_tokens: tuple[int, ...] = ()
@@ -184,8 +193,11 @@ class Engine(Protocol):
         False when nothing will come of it, because there is no engine or very many commands wait for it already.
         """
 
-    async def abort(self, request_id: str) -> None:
-        """End a request at the next step boundary; its stream gets a terminal update. Unknown ids are ignored."""
+    async def abort(self, request_id: str, why: str | None = None) -> None:
+        """End a request at the next step boundary; its stream gets a terminal update. Unknown ids are ignored.
+
+        ``why``: who asked for it and why, for the ledger and the client; None where its client went away.
+        """
 
     async def pause(self, request_id: str, by: str | None = None) -> None:
         """Take a request out of the running at the next step boundary, keeping what it has. ``by``: who asked."""

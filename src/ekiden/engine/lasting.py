@@ -37,8 +37,8 @@ class LastingStreams(StreamingEngine):
     def __init__(self, configured: Controls, tenants: Mapping[str, object]) -> None:
         super().__init__(configured)
         self._totals = Generations(tenants)
-        self._aborting: dict[str, InFlight] = {}
-        """Requests whose end was asked for and that the engine has not ended yet."""
+        self._aborting: dict[str, tuple[InFlight, str | None]] = {}
+        """Requests whose end was asked for and that the engine has not ended yet, and why."""
         self._newest_ends: deque[tuple[InFlight, RequestUpdate]] = deque(maxlen=NEWEST_ENDS)
         """Which the ledger of an engine that dies may lack."""
         self._holds_back = False
@@ -58,9 +58,9 @@ class LastingStreams(StreamingEngine):
     def _send(self, command: Command) -> None:
         if isinstance(command, Abort) and (stream := self._streams.get(command.request_id)) is not None:
             if not stream.flight.submitted:
-                self._end(stream, FinishReason.ABORT)
+                self._end(stream, FinishReason.ABORT, command.why)
                 return
-            self._aborting[command.request_id] = stream.flight
+            self._aborting[command.request_id] = stream.flight, command.why
         self._put(command)
 
     @abstractmethod
@@ -74,7 +74,7 @@ class LastingStreams(StreamingEngine):
             stream = streams.get(update.request_id)
             if update.terminal:
                 aborted = self._aborting.pop(update.request_id, None)
-                flight = aborted if stream is None else stream.flight
+                flight = stream.flight if stream is not None else aborted[0] if aborted is not None else None
                 if flight is not None:
                     self._totals.saw_end(flight.request, update)
                     self._newest_ends.append((flight, update))
@@ -107,12 +107,12 @@ class LastingStreams(StreamingEngine):
         """
         ends = {flight.request_id: _dead_end(flight, update) for flight, update in self._newest_ends}
         self._newest_ends.clear()
-        for request_id, flight in self._aborting.items():
-            ends[request_id] = DeadEnd(FinishReason.ABORT, None, flight.token_ids, flight.first_token_time)
+        for request_id, (flight, why) in self._aborting.items():
+            ends[request_id] = DeadEnd(FinishReason.ABORT, why, flight.token_ids, flight.first_token_time)
             if stream := self._streams.get(request_id):
-                self._end(stream, FinishReason.ABORT)
+                self._end(stream, FinishReason.ABORT, why)
             else:
-                self._totals.count_end(flight.request, _ended(flight, FinishReason.ABORT))
+                self._totals.count_end(flight.request, _ended(flight, FinishReason.ABORT, why))
         self._aborting.clear()
         flights = self._in_flight()
         verdict = judge(flights, marked(words, [flight.request_id for flight in flights]), run_id)

@@ -40,7 +40,10 @@ class NoteRefusal(msgspec.Struct, frozen=True, tag=True):
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
+    """``why``: who asked for it and why; None when the client went away."""
+
     request_id: str
+    why: str | None = None
 
 
 class SetControls(msgspec.Struct, frozen=True, tag=True):
@@ -176,13 +179,13 @@ class EngineLoop:
                     self._core.add_request(request)
             case Prepared(request):
                 self._core.add_request(request)
-                if self._preparing.release(command):
-                    self._core.abort(request.request_id)
+                if (aborted := self._preparing.release(command)) is not None:
+                    self._core.abort(request.request_id, aborted.why)
             case NoteRefusal(refused):
                 self._core.note_refusal(refused)
-            case Abort(request_id):
-                if not self._preparing.abort(request_id):
-                    self._core.abort(request_id)
+            case Abort(request_id, why):
+                if not self._preparing.abort(request_id, why):
+                    self._core.abort(request_id, why)
             case Pause(request_id, reason, paused, by):
                 (self._core.pause if paused else self._core.resume)(request_id, reason, by)
             case SetControls(changes, number):

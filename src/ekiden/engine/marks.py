@@ -56,7 +56,7 @@ class Marks:
         """The next step computes these rows."""
         words, rows = self._words, formed.plan.rows
         # Prefill chunks stand last, and before them the finished rows of a padded batch, which stay where they are.
-        uneven = bool(formed.proposed) or (bool(rows) and (rows[-1].prefill or formed.sequences[-1].padding))
+        uneven = bool(formed.guesses) or (bool(rows) and (rows[-1].prefill or formed.sequences[-1].padding))
         if self._follows and not uneven and formed.sequences == self._moving:
             words[_STEPS] += 1
             return

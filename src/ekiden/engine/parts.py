@@ -21,6 +21,8 @@ class EngineParts:
     """None for a model without text: requests then carry token ids and no stop strings."""
     grammars: GrammarCompiler | None = None
     """None for a model without text: requests with a grammar are then refused."""
+    draft_runner: ModelRunner | None = None
+    """A smaller model that guesses tokens of the other; None where there is none."""
 
     @property
     def eos_token_ids(self) -> frozenset[int]:

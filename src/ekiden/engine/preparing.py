@@ -17,12 +17,19 @@ class Prepared:
     request: Request
 
 
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """A held request is to end. ``why``: who asked for it and why; None when the client went away."""
+
+    why: str | None
+
+
 class Preparing:
     def __init__(self, grammars: GrammarCompiler | None, notify: Callable[[Prepared], None]) -> None:
         self._grammars = grammars
         self._notify = notify
         self._held: dict[str, Request] = {}
-        self._aborted: dict[str, bool] = {}
+        self._aborted: dict[str, Aborted] = {}
 
     @property
     def held(self) -> list[str]:
@@ -44,17 +51,17 @@ class Preparing:
         compiling.add_done_callback(lambda _: self._notify(Prepared(request)))
         return True
 
-    def abort(self, request_id: str) -> bool:
+    def abort(self, request_id: str, why: str | None = None) -> bool:
         """True when the request is held; :meth:`release` then tells that it was aborted."""
         if request_id not in self._held:
             return False
-        self._aborted[request_id] = True
+        self._aborted[request_id] = Aborted(why)
         return True
 
-    def release(self, prepared: Prepared) -> bool:
-        """Stop holding the request; True when it was aborted meanwhile."""
+    def release(self, prepared: Prepared) -> Aborted | None:
+        """Stop holding the request; tells whether it was aborted meanwhile."""
         self._held.pop(prepared.request.request_id, None)
-        return self._aborted.pop(prepared.request.request_id, False)
+        return self._aborted.pop(prepared.request.request_id, None)
 
     def give_up(self) -> list[Request]:
         """Stop holding all requests, and return them."""

@@ -131,7 +131,7 @@ class SimulatedRunner:
         if self._inner is not None:
             given = self._inner.execute(plan).rows
         else:
-            given = [NO_TOKENS if row.sampling is None else _ZERO for row in plan.rows]
+            given = [NO_TOKENS if row.sampling is None else _zeros(row) for row in plan.rows]
         results = [_forced(row, result) for row, result in zip(plan.rows, given, strict=True)]
         return StepOutput(rows=results, timing=StepTiming(model=seconds))
 
@@ -156,6 +156,14 @@ class SimulatedRunner:
 
 
 _ZERO = RowResult((0,))
+
+
+def _zeros(row: Row) -> RowResult:
+    """One token, and one more for each draft that is 0 as long as all before it are."""
+    if not row.num_drafts:
+        return _ZERO
+    drafts = row.token_ids[-row.num_drafts :]
+    return RowResult((0,) * (1 + next((at for at, draft in enumerate(drafts) if draft), len(drafts))))
 
 
 def _forced(row: Row, result: RowResult) -> RowResult:

@@ -7,7 +7,7 @@ ratios of measured to predicted time turns a prediction into a range. :meth:`Ste
 is known, for those who must not call impossible what is not.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from math import sqrt
 from typing import NamedTuple
@@ -33,6 +33,8 @@ _LEARNING_STEPS = 12
 """Steps at the beginning whose errors say nothing of how the model errs later."""
 _SETTLED_STEPS = 24
 """Steps before which nothing is said of how long a step takes at least."""
+_USUAL_STEPS = 24
+"""So many steps of a kind (with prompts, or without) must be known before one that took longer is left out."""
 _P10 = 1.2816
 """Standard deviations from the median of a normal distribution to its p10."""
 _LEAST_ERROR = 1e-3
@@ -85,6 +87,17 @@ def fitted(loads: Sequence[StepLoad], seconds: Sequence[float]) -> StepCost:
     return _cost(_solve(matrix, features.T @ np.array(seconds)))
 
 
+def usual(loads: Sequence[StepLoad], longer: Sequence[bool]) -> list[int]:
+    """The indices of the steps that a fit is to learn from.
+
+    Those that took ``longer`` for a reason that does not return are left out, unless there are too few others of their
+    kind: with one client, say, each prompt is of a size that never was, and nothing else tells what prompts cost.
+    """
+    plain = Counter(load.prefill_tokens > 0 for load, once in zip(loads, longer, strict=True) if not once)
+    scarce = {kind for kind in (False, True) if plain[kind] < _USUAL_STEPS}
+    return [i for i, load in enumerate(loads) if not longer[i] or (load.prefill_tokens > 0) in scarce]
+
+
 def _features(load: StepLoad) -> Vector:
     raw = (1.0, load.decode_rows, load.decode_context, load.prefill_tokens, load.prefill_pairs)
     features: Vector = np.array(raw, np.float64) / _SCALES
@@ -118,6 +131,8 @@ class StepTimeModel:
         """Of recent steps, with forgetting: the squared errors of their predictions, their number, and their time."""
         self._doubt: Vector | None = None
         """How uncertain the costs are: the inverse of what was seen of each load; None until it is needed again."""
+        self._usual: Counter[bool] = Counter()
+        """Steps with prompts, and without, that were learned from and did not take longer, once."""
         self.observed = 0
 
     def _point(self, load: StepLoad) -> float:
@@ -151,8 +166,13 @@ class StepTimeModel:
             return 0.0
         return min(1.0, self._cost.prefill_seconds(load) / self._point(load))
 
-    def observe(self, load: StepLoad, seconds: float) -> None:
-        """Learn from a measured step."""
+    def observe(self, load: StepLoad, seconds: float, *, longer: bool = False) -> None:
+        """Learn from a measured step. One that took ``longer`` for a reason that does not return is passed over, once
+        enough others of its kind are known (see :func:`usual`)."""
+        kind = load.prefill_tokens > 0
+        if longer and self._usual[kind] >= _USUAL_STEPS:
+            return
+        self._usual[kind] += not longer
         features = _features(load)
         if self.observed >= _LEARNING_STEPS:
             point = self._point(load)

@@ -51,8 +51,8 @@ class StreamingEngine(ABC):
         self._send(NoteRefusal(refused))
         return True
 
-    async def abort(self, request_id: str) -> None:
-        self._send(Abort(request_id))
+    async def abort(self, request_id: str, why: str | None = None) -> None:
+        self._send(Abort(request_id, why))
 
     async def pause(self, request_id: str, by: str | None = None) -> None:
         self._pause(request_id, True, by)

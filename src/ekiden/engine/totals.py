@@ -24,7 +24,7 @@ from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.measure.figures import time_per_output_token
 from ekiden.state.population import Population
 from ekiden.state.request import Finish, Refusal, Request, RequestUpdate
-from ekiden.state.turn import Turn, WaitReason
+from ekiden.state.turn import FormationOutcome, Turn, WaitReason
 
 
 class _Histogram:
@@ -50,6 +50,7 @@ class Totals:
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.refused_by_door: Counter[str] = Counter()
+        self.no_drafts: Counter[str] = Counter()
         self.latencies = {name: _Histogram(bounds) for name, bounds in LATENCIES.items()}
         self.tenants: dict[str, TenantTotals] = {}
         """Replaced, never changed, as snapshots hold it. All other tenants together are :data:`OTHER_TENANTS`."""
@@ -65,11 +66,14 @@ class Totals:
         formed, output, counters = turn.formed, turn.output, self.counters
         assert formed is not None
         counters.preemptions_total += len(formed.preempted)
+        for reason, count in formed.num_no_drafts.items():
+            self.no_drafts[reason.value] += count
         self.count_ends(turn.updates)
         if output is None:
             return
         counters.steps_total += 1
         counters.steps_run_again_total += output.attempts > 1
+        counters.new_sizes_total += output.new_sizes
         counters.prompt_tokens_total += formed.load.prefill_tokens
         counters.generation_tokens_total += sum(len(update.token_ids) for update in turn.updates)
         tokens = counters.last_step_tokens = formed.plan.total_tokens
@@ -78,6 +82,19 @@ class Totals:
         counters.model_seconds_total += output.timing.model
         counters.sampling_seconds_total += output.timing.sampling
         counters.host_seconds_total += output.timing.host
+
+        self._count_drafts(turn, formed)
+
+    def _count_drafts(self, turn: Turn, formed: FormationOutcome) -> None:
+        if not formed.guesses:
+            return
+        counters, given = self.counters, {update.request_id: len(update.token_ids) for update in turn.updates}
+        for index in formed.guesses:
+            if drafts := formed.plan.rows[index].num_drafts:
+                counters.spec_decode_num_drafts_total += 1
+                counters.spec_decode_num_draft_tokens_total += drafts
+                tokens = given.get(formed.sequences[index].request_id, 0)
+                counters.spec_decode_num_accepted_tokens_total += max(0, tokens - 1)
 
     def count_ends(self, updates: list[RequestUpdate]) -> None:
         for update in updates:
@@ -98,6 +115,7 @@ class Totals:
             finished_total=dict(self.finished),
             refused_total=dict(self.refused),
             refused_by_door_total=dict(self.refused_by_door),
+            spec_decode_no_drafts_total=dict(self.no_drafts),
             steps_by_tokens=tuple(self.steps_by_tokens),
             latencies=tuple(histogram.snapshot() for histogram in self.latencies.values()),
             tenants=self.tenants,

@@ -8,6 +8,7 @@ from ekiden.config import Config
 from ekiden.engine.driver import run_batch
 from ekiden.engine.parts import EngineParts
 from ekiden.engine.simulated import EngineSpeed, fitted_speed
+from ekiden.engine.step_time import usual
 from ekiden.errors import UserError
 from ekiden.evaluation.workloads.synthetic import synthetic_prompts
 from ekiden.state.policy import StepLoad
@@ -28,12 +29,13 @@ class SpeedRecorder:
     def __init__(self) -> None:
         self._loads: list[StepLoad] = []
         self._seconds: list[float] = []
+        self._longer: list[bool] = []
         self._gaps: list[float] = []
         self._busy_until: float | None = None
 
     def clear(self) -> None:
         """Forget all steps, as after a warm-up."""
-        self._loads, self._seconds, self._gaps, self._busy_until = [], [], [], None
+        self._loads, self._seconds, self._longer, self._gaps, self._busy_until = [], [], [], [], None
 
     def record(self, turn: Turn) -> None:
         before, self._busy_until = self._busy_until, turn.end if turn.num_running else None
@@ -41,6 +43,7 @@ class SpeedRecorder:
             return
         self._loads.append(turn.formed.load)
         self._seconds.append(turn.end - turn.start)
+        self._longer.append(turn.output.new_sizes > 0)
         if before is not None:
             self._gaps.append(turn.start - before)
 
@@ -52,7 +55,8 @@ class SpeedRecorder:
         """Raises :class:`UserError` when there are too few steps to fit anything."""
         if self.steps < _FEWEST_STEPS:
             raise UserError(f"{self.steps} steps were measured; a step-time model needs {_FEWEST_STEPS} or more")
-        return fitted_speed(self._loads, self._seconds, self._gaps)
+        kept = usual(self._loads, self._longer)
+        return fitted_speed([self._loads[i] for i in kept], [self._seconds[i] for i in kept], self._gaps)
 
 
 def calibrate(parts: EngineParts, config: Config, *, seed: int = 0, rounds: int = 1) -> EngineSpeed:

@@ -58,4 +58,4 @@ def _of_request(row: RequestRow) -> tuple[object, ...]:
 
 def _of_end(row: EndRow) -> tuple[object, ...]:
     detail = end_detail_of(row)
-    return (*row[:-1], detail.stop_reason, detail.estimate)
+    return (*row[:-1], detail.stop_reason, detail.estimate, detail.drafting)

@@ -21,9 +21,10 @@ from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, reque
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder
-from ekiden.ledger.records import PAUSE_REASONS, RequestDetail, RequestRow, Rows, RunHeader, TurnInputs
+from ekiden.ledger.records import PAUSE_REASONS, Drafted, RequestDetail, RequestRow, Rows, RunHeader, TurnInputs
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.controls import ControlChange, SetBy, TenantLimits
+from ekiden.state.drafting import BY_GRAMMAR, NO_GUESS, Ask, Drafter, Guess
 from ekiden.state.plan import NO_TOKENS, BatchPlan, RowResult, StepOutput, StepTiming
 from ekiden.state.population import Population
 from ekiden.state.request import Refusal, RefusalReason, RefusedCall, Request
@@ -47,7 +48,7 @@ class ReplayResult:
     difference: Difference | None
 
 
-class _World:
+class _World(Drafter):
     """Plays back what came from outside the engine in the current turn: the clock, the model's outcomes, text rules."""
 
     def __init__(self, header: RunHeader) -> None:
@@ -70,7 +71,7 @@ class _World:
     def begin(self, recorded: Rows, inputs: TurnInputs) -> None:
         """Get ready for a turn. Times are microseconds of the run."""
         self._inputs, self._stops, self._last_tokens = inputs, dict(inputs.stops), {}
-        self._faults = dict(inputs.faults)
+        self._faults, self._new_sizes = dict(inputs.faults), recorded.turn.new_sizes
         failed = FAILED_RULES in self._stops.values()
         self.messages = {end.request: end_detail_of(end).message for end in recorded.ends} if failed else {}
         row = recorded.turn
@@ -92,7 +93,7 @@ class _World:
             raise CopiesLost(self._inputs.failure)
         assert self.population is not None
         by_slot = {sequence.slot: sequence for sequence in [*self.population.running, *self.population.padding]}
-        given = {request: tokens for request, _, tokens in self._inputs.drafts}
+        given = {drafted.request: drafted.tokens for drafted in self._inputs.drafts}
         results = []
         for row in plan.rows:
             sequence = by_slot[row.slot]
@@ -111,13 +112,22 @@ class _World:
             timing=timing,
             padding_rows=self._inputs.padding_rows,
             passes=self._inputs.passes,
+            new_sizes=self._new_sizes,
             attempts=self._inputs.attempts,
         )
 
-    def propose(self, request_id: str, token_ids: object, limit: int) -> tuple[int, ...]:
-        """As many drafts as were proposed; what they are plays no part, since their outcome is recorded."""
-        number = self.number_of[request_id]
-        return next(((0,) * count for request, count, _ in self._inputs.drafts if request == number), ())
+    @property
+    def micros_per_draft(self) -> int:
+        return self._inputs.micros_per_draft
+
+    def drafted(self, number: int) -> Drafted | None:
+        """What was guessed for a request in the turn."""
+        return next((drafted for drafted in self._inputs.drafts if drafted.request == number), None)
+
+    def guess(self, ask: Ask) -> Guess:
+        """As many drafts as were guessed; what they are plays no part, since their outcome is recorded."""
+        drafted = self.drafted(self.number_of[ask.request_id])
+        return NO_GUESS if drafted is None else Guess((0,) * drafted.guessed, drafted.match)
 
     def _tokens(self, sequence: Sequence, count: int) -> tuple[int, ...]:
         """``count`` tokens. Where the recorded step ended the answer, the last one does, and no other is like it."""
@@ -189,9 +199,16 @@ class _Rules:
     number: int
     error: str | None = None
 
+    def forced(self, limit: int) -> tuple[int, ...]:
+        drafted = self.world.drafted(self.number)
+        return (0,) * drafted.guessed if drafted is not None and drafted.match == BY_GRAMMAR else ()
+
     def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
         self.world.fail_in(Stage.FORMATION, self.number)
-        return (b"",) * (len(drafts) + 1)
+        drafted, count = self.world.drafted(self.number), len(drafts)
+        if drafted is not None and drafted.allowed is not None:
+            count = min(count, drafted.allowed)
+        return (b"",) * (count + 1)
 
     def advance(self, token: int) -> bool:
         self.world.fail_in(Stage.RETIREMENT, self.number)

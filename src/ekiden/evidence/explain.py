@@ -14,7 +14,7 @@ from ekiden.evidence.causes import OWN_WORK, REMEDIES, Cause
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
 from ekiden.evidence.words import estimate_facts, event_words, seconds
 from ekiden.ledger.dead_ends import NOT_RECORDED
-from ekiden.ledger.records import ENGINE_ENDED, CarriedDetail, EndRow, EventKind, RequestRow
+from ekiden.ledger.records import ENGINE_ENDED, NO_DRAFT_REASONS, CarriedDetail, EndRow, EventKind, RequestRow
 from ekiden.ledger.retention import was_killed
 from ekiden.state.request import FinishReason
 
@@ -48,12 +48,14 @@ class CauseShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LifeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to the request, ``at_seconds`` after it arrived."""
+    """Something that happened to the request, ``at_seconds`` after it arrived. ``value`` says of what kind, or how
+    many, as :class:`ekiden.ledger.records.EventKind` has it; ``words`` say it in English."""
 
     at_seconds: float
     turn: int
     event: str
     words: str
+    value: int = 0
 
 
 class CarriedOver(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +65,16 @@ class CarriedOver(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     engines_ended: int
     run_id: str | None
+
+
+class Drafts(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens that were guessed ahead: in so many rows, and how many of them were right, each of which saved a step.
+    ``without``: in how many steps it got none, by reason."""
+
+    rows: int
+    drafts: int
+    accepted: int
+    without: dict[str, int]
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +100,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     causes: list[CauseShare]
     life: list[LifeEvent]
     carried_over: CarriedOver | None = None
+    drafts: Drafts | None = None
+    """Of a request that has ended, where the engine guesses."""
     estimate: dict[str, Any] | None = None
     """Of a request with a deadline, when intake expected it to end, in seconds from its arrival at intake."""
 
@@ -125,8 +139,17 @@ def explain(reader: LedgerReader, request: RequestRow, *, viewer: str | None = N
         causes=shares,
         life=_life(found),
         carried_over=came,
+        drafts=None if end is None else _drafts(end),
         estimate=estimate_facts(detail.estimate),
     )
+
+
+def _drafts(end: EndRow) -> Drafts | None:
+    found = end_detail_of(end).drafting
+    if found is None:
+        return None
+    without = {NO_DRAFT_REASONS[code].value: count for code, count in found.refused}
+    return Drafts(rows=found.rows, drafts=found.drafts, accepted=found.accepted, without=without)
 
 
 def _ttft(reader: LedgerReader, found: Breakdown, carried: CarriedDetail | None) -> float | None:
@@ -246,7 +269,9 @@ def _life(found: Breakdown) -> list[LifeEvent]:
             words = event_words(event)
             if event.kind is EventKind.ENDED and found.end is not None:
                 words = f"ended: {found.end.reason}, {found.end.blocks} KV blocks given back"
-            life.append(LifeEvent(at_seconds=after, turn=event.turn, event=event.kind.name, words=words))
+            life.append(
+                LifeEvent(at_seconds=after, turn=event.turn, event=event.kind.name, words=words, value=event.value)
+            )
     return life
 
 

@@ -20,7 +20,7 @@ _TURNS: Final = (
     "turn int64, start double, took double, p10 double, p50 double, p90 double, prefill_time double, waiting int64, "
     "running int64, free_blocks int64, decode_rows int64, decode_context int64, prefill_tokens int64, swapped int64, "
     "tokens int64, wait string, head int64, admitted int64[], victims int64[], retired int64[], left_out string[], "
-    "budget int64"
+    "budget int64, new_sizes int64"
 )
 _EVENTS: Final = "request int64, turn int64, at_end bool, event string, value int64, words string"
 _REQUESTS: Final = (

@@ -5,15 +5,17 @@ So they can be read of a recorded run at any moment of it. What a ledger cannot 
 while a step never ends is written with that step, and the newest rows of a running engine are up to 0.2 s old.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations, pairwise
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ekiden.engine.step_time import fitted
+from ekiden.engine.step_time import fitted, usual
 from ekiden.evidence.moment import CAPACITY, Asked, Moment, Settled, StepRow, moment_of
 from ekiden.evidence.reader import LedgerReader
 from ekiden.guardrails.readings import DEFAULT_OBJECTIVES, DEFAULT_WINDOWS, Objectives, Reading, Windows
@@ -110,7 +112,7 @@ def _joining(moment: Moment) -> tuple[float | None, int, float]:
     joined = 0
     for asked in moment.requests:
         if asked.admitted is not None and steps and asked.admitted > ends[0]:
-            place = int(np.searchsorted(ends, asked.admitted))
+            place = bisect_left(ends, asked.admitted)
             joined += bool(steps[place - 1].waiting)
     if seconds < _LEAST_BACKLOG:
         return None, joined, seconds
@@ -199,13 +201,16 @@ def _memory(moment: Moment, header: RunHeader, windows: Windows) -> dict[str, Re
     }
 
 
+_end_of = attrgetter("end")
+
+
 def _most_blocks(moment: Moment, asked: Asked, header: RunHeader) -> int:
     """The blocks that a request can hold at most: for its prompt, a token from each step since it was admitted, drafts
     included, and one to come."""
     answer = asked.max_tokens
     steps = moment.steps
     if asked.admitted is not None and steps and asked.admitted >= steps[0].end:
-        since = sum(step.end > asked.admitted for step in reversed(steps)) + 1
+        since = len(steps) - bisect_right(steps, asked.admitted, key=_end_of) + 1
         answer = min(answer, (asked.carried or 0) + since * (1 + header.max_drafts))
     return -(-(asked.prompt_tokens + answer) // header.block_size) + 1
 
@@ -334,7 +339,9 @@ def _steps(moment: Moment) -> dict[str, Reading]:
 
 
 def _worked(steps: Sequence[StepRow]) -> list[StepRow]:
-    return [step for step in steps if step.p50 > 0 and step.took > 0]
+    """Those that computed, but for some that took longer, once."""
+    worked = [step for step in steps if step.p50 > 0 and step.took > 0]
+    return [worked[i] for i in usual([_load(step) for step in worked], [step.new_sizes > 0 for step in worked])]
 
 
 def _load(step: StepRow) -> StepLoad:

@@ -7,11 +7,13 @@ the same on a run of millions of turns; everything of one view is read in one sn
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from ekiden.evidence.breakdown import waiting_cause
 from ekiden.evidence.causes import Cause
+from ekiden.evidence.following import Following
 from ekiden.evidence.live_view import (
     Away,
     Control,
@@ -25,9 +27,9 @@ from ekiden.evidence.live_view import (
     Tenant,
     Waiting,
 )
-from ekiden.evidence.reader import LedgerReader, decisions_of
+from ekiden.evidence.reader import LedgerReader, decisions_of, inputs_of
 from ekiden.evidence.timeline import RUNNING, Phase, Timeline, merged, timelines
-from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, RequestRow, TurnRow
+from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, EndRow, RequestRow, TurnRow
 from ekiden.ledger.retention import is_being_written
 from ekiden.state.controls import TenantLimits
 from ekiden.state.request import DEFAULT_TENANT
@@ -53,12 +55,38 @@ def live_view(
     in line. An engine that has had no work has taken no turn: the view's ``turn`` is 0 then, and all is empty.
     Raises :class:`LedgerReadError` for a run that an earlier version recorded.
     """
+    return look(reader, now=now, window_seconds=window_seconds, shown=shown).view
+
+
+class Look(NamedTuple):
+    """A view with what it was made of: the requests in the engine, and those that ran and ended in the window with
+    their ends, by number; its turns, in order. ``now``: microseconds of the run."""
+
+    view: LiveView
+    live: list[Timeline]
+    gone: list[Timeline]
+    ends: dict[int, EndRow]
+    turns: list[TurnRow]
+    now: int
+
+
+def look(
+    reader: LedgerReader,
+    *,
+    now: float | None = None,
+    window_seconds: float = WINDOW_SECONDS,
+    shown: int = SHOWN_WAITING,
+    known: Following | None = None,
+) -> Look:
+    """As :func:`live_view`, for who shows more of the same moment. ``known``: what an earlier look has read."""
     with reader.snapshot():
-        return _Builder(reader, now, window_seconds, shown).view()
+        return _Builder(reader, now, window_seconds, shown, known or Following()).look()
 
 
 class _Builder:
-    def __init__(self, reader: LedgerReader, now: float | None, window_seconds: float, shown: int) -> None:
+    def __init__(
+        self, reader: LedgerReader, now: float | None, window_seconds: float, shown: int, known: Following
+    ) -> None:
         last = reader.turn(reader.bounds()[1]) or _before_the_first(reader.header.num_blocks)
         self._reader, self._last, self._shown, self._window = reader, last, shown, window_seconds
         asked = last.end if now is None else round((now - reader.header.started) * 1e6)
@@ -66,16 +94,19 @@ class _Builder:
         self._since = max(0, self._now - round(window_seconds * 1e6))
         self._turns = reader.newest_turns(self._since)
         self._first_turn = self._turns[0].turn if self._turns else last.turn + 1
-        self._live = timelines(reader.live_requests(), reader.live_events())
         self._ended = reader.ended_since(self._first_turn)
-        self._gone = timelines(
-            (request for request, end in self._ended if end.admitted is not None),
-            reader.events_of_ended_since(self._first_turn),
-        )
+        live = reader.live_requests()
+        gone = [request for request, end in self._ended if end.admitted is not None]
+        self._known, there = known, known.update(reader, (*live, *gone), last.turn)
+        self._live, self._gone = ([there[each.request] for each in part] for part in (live, gone))
         self._order = self._setting("scheduling_policy")
         self._output = self._output_tokens()
 
-    def view(self) -> LiveView:
+    def look(self) -> Look:
+        ends = {end.request: end for _, end in self._ended}
+        return Look(self._view(), self._live, self._gone, ends, self._turns, self._now)
+
+    def _view(self) -> LiveView:
         header, last = self._reader.header, self._last
         running = [one for one in self._live if one.phase in RUNNING]
         waiting = [one for one in self._live if one.phase is Phase.WAITING]
@@ -124,9 +155,9 @@ class _Builder:
             slots[place] = Slot(
                 slot=place, state=SlotState.PADDING, request_id=request.request_id, tenant=request.tenant
             )
-        places = self._places(holders)
+        found = self._known.slots_of(self._reader, holders)
         for one in holders:  # the newest last: where an end was lost, the slot is its successor's
-            index = places.get(one.number)
+            index = found.get(one.number)
             if index is not None:
                 slots[index] = self._slot(index, one)
         return [slots[index] for index in sorted(slots)]
@@ -146,18 +177,6 @@ class _Builder:
             left_out=LEFT_OUT_REASONS[one.left_out].value if one.left_out else None,
         )
 
-    def _places(self, holders: list[Timeline]) -> dict[int, int]:
-        """The slots of requests, by their numbers: where they came back to, or what their admissions gave them."""
-        places = {one.number: one.slot for one in holders if one.slot is not None}
-        wanted = {one.number: one.admitted.turn for one in holders if one.slot is None and one.admitted is not None}
-        for turn in set(wanted.values()):
-            row = self._reader.turn(turn)
-            if row is not None:
-                decisions = decisions_of(row)
-                given = (*decisions.admitted_start, *decisions.admitted)
-                places |= {number: slot for number, slot, *_ in given if wanted.get(number) == turn}
-        return places
-
     def _padding(self) -> list[tuple[RequestRow, int]]:
         """Finished rows that are still computed, and their slots."""
         if not self._setting("batching").endswith("padded") or not self._last.running:
@@ -165,8 +184,8 @@ class _Builder:
         rows = self._computed_rows() - {one.number for one in self._live}
         requests = self._reader.requests_numbered(sorted(rows))
         there = timelines(requests, (event for request in requests for event in self._reader.events(request.request)))
-        places = self._places(there)
-        return [(request, places[request.request]) for request in requests if request.request in places]
+        found = Following().slots_of(self._reader, there)
+        return [(request, found[request.request]) for request in requests if request.request in found]
 
     def _computed_rows(self) -> set[int]:
         """The requests in the newest plan. The rows of one token are written when they change."""
@@ -247,6 +266,7 @@ class _Builder:
     def _pace(self) -> Pace:
         turns, seconds = self._turns, max((self._now - self._since) / 1e6, 1e-6)
         steps = [turn for turn in turns if turn.decode_rows or turn.prefill_tokens]
+        drafts, accepted = self._drafts()
         output, prompt = sum(turn.tokens for turn in turns), sum(turn.prefill_tokens for turn in turns)
         return Pace(
             steps=len(steps),
@@ -262,7 +282,19 @@ class _Builder:
             ),
             itl=Spread.of(_gaps(turns)),
             step=Spread.of((turn.took, 1) for turn in steps),
+            drafts=drafts,
+            accepted_drafts=accepted,
         )
+
+    def _drafts(self) -> tuple[int, int]:
+        """Tokens guessed ahead in the window, and how many of them were right."""
+        if not self._reader.header.max_drafts:
+            return 0, 0
+        drafts = accepted = 0
+        for turn in self._reader.turns_backwards(self._last.turn, self._last.turn - self._first_turn + 1):
+            drafts += sum(count for _, count in decisions_of(turn).drafts)
+            accepted += sum(max(0, row.tokens - 1) for row in inputs_of(turn).drafts)
+        return drafts, accepted
 
     def _output_tokens(self) -> dict[int, int]:
         """How many tokens each live request has, by its number."""

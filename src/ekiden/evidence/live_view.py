@@ -127,10 +127,13 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_second: float
     prompt_tokens_per_second: float
     rows_per_step: float
-    """Decode rows, on average over the turns that computed."""
+    """Tokens of decode rows, drafts included, on average over the turns that computed."""
     ttft: Spread
     itl: Spread
     step: Spread
+    drafts: int = 0
+    """Tokens guessed ahead, and those of them that became tokens."""
+    accepted_drafts: int = 0
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,6 +51,7 @@ class StepRow(NamedTuple):
     p50: int
     swapped: int
     tokens: int
+    new_sizes: int = 0
 
     @property
     def end(self) -> int:
@@ -146,7 +147,6 @@ def _read(rows: "_Rows", at: float | None, objectives: Objectives, windows: Wind
     )
 
 
-_STEP: Final = f"SELECT {', '.join(StepRow._fields)} FROM turns"  # noqa: S608 - names of our own
 _ASKED: Final = "r.request, r.tenant, r.arrival, r.prompt_tokens, r.max_tokens, r.refusal, r.carried"
 _CAPACITY: Final = ", ".join(f"'{reason}'" for reason in sorted(CAPACITY))
 _GOOD: Final = (
@@ -165,6 +165,7 @@ class _Rows:
 
     def __init__(self, reader: LedgerReader) -> None:
         self.reader, self._all = reader, reader.rows
+        self._step = f"SELECT {reader.columns(StepRow, 'turns')} FROM turns"  # noqa: S608 - names of our own
 
     def end_of(self, turn: int) -> int:
         """The end of the first stored turn from this one on."""
@@ -180,10 +181,12 @@ class _Rows:
         numbers = list(turns)
         marks = ", ".join("?" * len(numbers))
         where = f"WHERE turn IN ({marks}) ORDER BY turn DESC"
-        return [StepRow(*row) for row in self._all(f"{_STEP} {where}", *numbers)]
+        return [StepRow(*row) for row in self._all(f"{self._step} {where}", *numbers)]
 
     def steps_between(self, first: int, last: int) -> list[StepRow]:
-        return [StepRow(*row) for row in self._all(f"{_STEP} WHERE turn BETWEEN ? AND ? ORDER BY turn", first, last)]
+        return [
+            StepRow(*row) for row in self._all(f"{self._step} WHERE turn BETWEEN ? AND ? ORDER BY turn", first, last)
+        ]
 
     def requests(self, begin: int, upto: int, *, present: bool) -> list[Asked]:
         """Those in the engine after turn ``upto``, and those that ended since turn ``begin``."""

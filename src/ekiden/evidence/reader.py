@@ -8,7 +8,7 @@ import heapq
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby, starmap, takewhile
 from operator import attrgetter
@@ -40,8 +40,11 @@ OLDEST_FORMAT: Final = 2
 """Ledgers from this format on can be read."""
 
 Row = TypeVar("Row", TurnRow, RequestRow, EndRow, ControlRow)
+_NOTHING: Final[Mapping[str, object]] = {}
 _BLOBS: Final = frozenset({"detail", "inputs", "decisions"})
 
+_AT_ONCE: Final = 500
+"""Values in one statement."""
 _LATE: Final = 60_000_000
 """Microseconds that may lie between a request's arrival and its being taken in."""
 
@@ -172,14 +175,17 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
     def _select(self, row: type[Row], blobs: bool) -> str:
         if (row, blobs) in self._selects:
             return self._selects[row, blobs]
-        table, empty = TABLES[row], {} if blobs else dict.fromkeys(_BLOBS, b"")
-        stored = {name for _, name, *_ in self._all(f"PRAGMA table_info({table})")}
-        columns = [
-            name if name in stored and name not in empty else _literal((row._field_defaults | empty)[name])
-            for name in row._fields
-        ]
-        self._selects[row, blobs] = f"SELECT {', '.join(columns)} FROM {table}"  # noqa: S608 - names of our own
+        columns = self.columns(row, TABLES[row], {} if blobs else dict.fromkeys(_BLOBS, b""))
+        self._selects[row, blobs] = f"SELECT {columns} FROM {TABLES[row]}"  # noqa: S608 - names of our own
         return self._selects[row, blobs]
+
+    def columns(self, row: type[tuple[object, ...]], table: str, empty: Mapping[str, object] = _NOTHING) -> str:
+        """The fields of a row as SQL: columns of a table; a default for those in ``empty``, and for those that
+        an earlier version did not store."""
+        stored = {name for _, name, *_ in self._all(f"PRAGMA table_info({table})")}
+        fields: tuple[str, ...] = row._fields  # type: ignore[attr-defined]  # a NamedTuple, which typing cannot say
+        defaults = {**row._field_defaults, **empty}  # type: ignore[attr-defined]
+        return ", ".join(name if name in stored and name not in empty else _literal(defaults[name]) for name in fields)
 
     def _events(self, where: str, *values: object) -> Iterator[Event]:
         """Events by request, each request's in the order in which they happened."""
@@ -238,6 +244,12 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
     def events(self, number: int) -> list[Event]:
         return list(self._events("WHERE e.request = ?", number))
 
+    def events_after(self, numbers: Sequence[int], turn: int) -> Iterator[Event]:
+        """The events of some requests in the turns after one, each request's in the order in which they happened."""
+        for place in range(0, len(numbers), _AT_ONCE):
+            some = numbers[place : place + _AT_ONCE]
+            yield from self._events(f"WHERE e.request IN ({', '.join('?' * len(some))}) AND e.turn > ?", *some, turn)
+
     def later_admitted(self, number: int, upto_turn: int) -> list[tuple[int, int, int]]:
         """Those that arrived after ``number`` and were admitted up to a turn: request, admission's and end's turn."""
         # Numbers and turns of arrival grow together, so the highest number given out up to a turn is searched for.
@@ -284,21 +296,12 @@ class LedgerReader(AbstractContextManager["LedgerReader"]):
         except sqlite3.OperationalError as error:
             raise LedgerReadError(f"{self.path} was recorded by an earlier version, without who is live") from error
 
-    def live_events(self) -> Iterator[Event]:
-        """The events of the requests that are in the engine."""
-        return self._events("WHERE e.request IN (SELECT request FROM live)")
-
     def ended_since(self, turn: int) -> list[tuple[RequestRow, EndRow]]:
         """The requests that ended in or after a turn, refused ones included, in order of arrival, without details."""
         ended = "WHERE request IN (SELECT request FROM ends WHERE turn >= ?) ORDER BY request"
         requests = {row.request: row for row in self._iterate(RequestRow, ended, turn, blobs=False)}
         ends = self._iterate(EndRow, ended, turn, blobs=False)
         return [(requests[end.request], end) for end in ends if end.request in requests]
-
-    def events_of_ended_since(self, turn: int) -> Iterator[Event]:
-        """The events of the requests that ran and ended in or after a turn."""
-        ran = "SELECT request FROM ends WHERE turn >= ? AND admitted IS NOT NULL"
-        return self._events(f"WHERE e.request IN ({ran})", turn)
 
     def newest_turns(self, since: int) -> list[TurnRow]:
         """The turns that ended at or after a time of the run, in order, without inputs and decisions."""

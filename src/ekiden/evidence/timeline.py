@@ -70,6 +70,8 @@ class Timeline:
     """The turn in which it last got a slot; 0: it has none."""
     slot: int | None = None
     """Known only when it came back to a slot; otherwise the decisions of the turn of ``admitted`` have it."""
+    slots: list[tuple[int, int | None]] = field(default_factory=list)
+    """The slots that it has had, each with the turn that gave it; None where the decisions of that turn have it."""
     admitted: Event | None = None
     first_token: Event | None = None
     computed: int = 0
@@ -123,6 +125,7 @@ class Timeline:
             case EventKind.ADMITTED:
                 self.phase = Phase.RECOMPUTE if self.request.carried else Phase.PREFILL
                 self.admitted, self.slot_turn, self.blocked = event, turn, False
+                self.slots.append((turn, None))
                 self.computed = value
             case EventKind.PREFILL:
                 self.chunks[turn] = value
@@ -164,6 +167,7 @@ class Timeline:
             if not whole and self.computed == self.request.prompt_tokens:
                 self.computed = 0  # a pause dropped it
         self.slot_turn, self.slot, self.swapped = event.turn, slot, 0
+        self.slots.append((event.turn, slot))
         self._decode_from(event.turn + event.late)
 
     def _pause(self, turn: int, bits: int) -> None:

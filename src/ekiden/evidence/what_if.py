@@ -2,13 +2,14 @@
 
 The production engine core serves the recorded arrivals in virtual time. Answers have their recorded lengths; where a
 request did not come to its end (refused, aborted, out of time) its length is unknown and the median of the finished
-ones stands in. Clients that left leave at the recorded time; pauses are left out.
+ones stands in. As many tokens are guessed ahead for each request as were on average, and as many of them are right.
+Clients that left leave at the recorded time; pauses are left out.
 
 Its error is measured, not assumed: the same simulation under the recorded policy is compared with what was recorded.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,11 +17,14 @@ from ekiden.config import controls_of
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.simulated import EngineSpeed, SimulatedRunner, simulate
 from ekiden.evidence.decision_replay import config_of, runner_info
-from ekiden.evidence.reader import LedgerReader, request_detail_of
+from ekiden.evidence.period_rows import PeriodRows
+from ekiden.evidence.reader import LedgerReader, end_detail_of, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.evidence.recorded_speed import recorded_speed
-from ekiden.ledger.records import REFUSED, RequestDetail, RequestRow, RunHeader
+from ekiden.ledger.records import NO_DRAFT_CODES, REFUSED, DraftTotals, RequestDetail, RequestRow, RunHeader
 from ekiden.measure.percentiles import median, percentiles
+from ekiden.policies.lookup import LONGEST_MATCH
+from ekiden.state.drafting import NO_GUESS, Ask, Drafter, Guess, NoDrafts
 from ekiden.state.request import FinishReason, Request
 from ekiden.state.sampling_params import SamplingParams
 
@@ -42,6 +46,24 @@ class Figures:
     duration: float
 
 
+@dataclass(frozen=True, slots=True)
+class Fared:
+    """How one request fared: seconds from arrival to first token and to its end, and how it ended."""
+
+    ttft: float | None
+    e2e: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """One request in each of the three; None where it did not end."""
+
+    recorded: Fared | None
+    same: Fared | None
+    other: Fared | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """``recorded`` is what happened; ``same`` is the simulation of it, ``other`` that under the other settings.
@@ -56,6 +78,8 @@ class WhatIf:
     error: float
     step_error: float
     unknown_lengths: int
+    requests: int
+    followed: Followed | None = None
 
 
 def what_if(
@@ -64,17 +88,21 @@ def what_if(
     *,
     num_blocks: int | None = None,
     speed: EngineSpeed | None = None,
+    part: tuple[int, int] | None = None,
+    follow: int | None = None,
 ) -> WhatIf:
     """Serve the recorded load again with some settings of the scheduler, or the size of the pool, changed.
 
-    ``speed`` is that of the run itself unless another is given. Raises :class:`ekiden.config.ConfigError` for settings
-    that cannot work.
+    ``speed`` is that of the run itself unless another is given. ``part``: only the requests that arrived in these
+    microseconds of the run, by the speed of its turns then; the engine begins it without work. ``follow``: the number
+    of a request that is told of by itself. Raises :class:`ekiden.config.ConfigError` for settings that cannot work.
     """
-    header, load = reader.header, _Load(reader)
-    speed = speed or recorded_speed(reader.turns(*reader.bounds()))
+    header, load = reader.header, _Load(reader, part)
+    turns = reader.bounds() if part is None else PeriodRows(reader).turns_of(*part)
+    speed = speed or recorded_speed(reader.turns(*turns))
     scheduler, blocks = {**header.scheduler, **overrides}, num_blocks or header.num_blocks
     changed = msgspec.structs.replace(header, scheduler=scheduler, num_blocks=blocks)
-    same, other = (_simulate(settings, load, speed) for settings in (header, changed))
+    (same, one_same), (other, one_other) = (_simulate(settings, load, speed, follow) for settings in (header, changed))
     recorded = load.recorded
     pairs = [(getattr(same, name), getattr(recorded, name)) for name in ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99")]
     return WhatIf(
@@ -84,24 +112,29 @@ def what_if(
         error=max((abs(new - old) / old for new, old in pairs if old > 0), default=0.0),
         step_error=speed.median_error,
         unknown_lengths=load.unknown_lengths,
+        requests=len(load.requests),
+        followed=None if follow is None else Followed(recorded=load.fared.get(follow), same=one_same, other=one_other),
     )
 
 
 class _Load:
     """The recorded requests as they are offered again, in order of arrival, and when clients left."""
 
-    def __init__(self, reader: LedgerReader) -> None:
+    def __init__(self, reader: LedgerReader, part: tuple[int, int] | None) -> None:
         header = reader.header
         prompts = PromptMaker(vocab_size=header.vocab_size, block_size=header.block_size)
-        told = {row: detail for row in reader.all_requests() if not (detail := request_detail_of(row)).by_door}
+        rows = reader.all_requests() if part is None else reader.requests_arrived(*part)
+        told = {row: detail for row in rows if not (detail := request_detail_of(row)).by_door}
         numbers = {row.request for row in told}
-        ends = {end.request: end for end in reader.all_ends() if end.request in numbers}
+        ends = PeriodRows(reader).ends(sorted(numbers), details=True)
         lengths = {end.request: end.output_tokens for end in ends.values() if end.reason in WHOLE}
         read = {row.request for row, detail in told.items() if detail.reading is not None}
         answers = [length for number, length in lengths.items() if number not in read]
         typical = int(median(answers)) if answers else 1
         self.unknown_lengths = len(numbers - lengths.keys())
         self.leaves = [(e.at / 1e6, str(e.request)) for e in ends.values() if e.reason == FinishReason.ABORT]
+        drafting = {end.request: end_detail_of(end).drafting for end in ends.values()}
+        self.paces = {str(number): _pace(totals) for number, totals in drafting.items() if totals is not None}
         self.requests: list[Request] = []
         for row, detail in told.items():
             room = row.max_tokens or header.max_model_len - row.prompt_tokens
@@ -112,8 +145,49 @@ class _Load:
         self.requests.sort(key=lambda request: request.arrival_time)
         pairs = [(row, ends[row.request]) for row in told if row.request in ends]
         ended = [(end.reason, row.seconds_until(end.first_token), end.e2e / 1e6) for row, end in pairs]
+        numbered = zip((row.request for row, _ in pairs), ended, strict=True)
+        self.fared = {number: Fared(first, last, reason) for number, (reason, first, last) in numbered}
         span = max((end.at for end in ends.values()), default=0) - min((row.arrival for row in told), default=0)
         self.recorded = _figures(ended, span / 1e6)
+
+
+class _Pace(NamedTuple):
+    """Of one request on average: guesses in a step, where the engine asked for one, and in a row with drafts how many
+    there were and how many of them were right."""
+
+    guesses: float
+    drafts: float
+    right: float
+
+
+_NO_PACE: Final = _Pace(0.0, 0.0, 0.0)
+
+
+def _pace(totals: DraftTotals) -> _Pace:
+    rows, without = totals.rows, dict(totals.refused).get(NO_DRAFT_CODES[NoDrafts.NO_GUESS], 0)
+    return _Pace(rows / (rows + without), totals.drafts / rows, totals.accepted / rows) if rows else _NO_PACE
+
+
+class _AsRecorded(Drafter):
+    """Guesses as often for each request as was guessed, and as many tokens, of which as many are right: those that are
+    0, as the simulated model's tokens are."""
+
+    def __init__(self, paces: dict[str, _Pace]) -> None:
+        self._paces = paces
+        self._owed: dict[str, _Pace] = {}
+        """What the whole numbers given so far fall short of."""
+
+    def guess(self, ask: Ask) -> Guess:
+        pace = self._paces.get(ask.request_id, _NO_PACE)
+        owed = self._owed.get(ask.request_id, _NO_PACE)
+        guesses = owed.guesses + pace.guesses
+        if guesses < 1.0:
+            self._owed[ask.request_id] = owed._replace(guesses=guesses)
+            return NO_GUESS
+        drafts, right = owed.drafts + pace.drafts, owed.right + pace.right
+        self._owed[ask.request_id] = _Pace(guesses - 1.0, drafts % 1.0, right % 1.0)
+        found = min(int(right), ask.limit)
+        return Guess((0,) * found + (1,) * (min(int(drafts), ask.limit) - found), LONGEST_MATCH)
 
 
 def offered_again(
@@ -141,8 +215,8 @@ def _figures(ended: list[tuple[str, float | None, float]], duration: float) -> F
     return Figures(len(whole), refused, cut, ttft_p50, ttft_p99, e2e_p50, e2e_p99, duration)
 
 
-def _simulate(header: RunHeader, load: _Load, speed: EngineSpeed) -> Figures:
-    """One run in virtual time."""
+def _simulate(header: RunHeader, load: _Load, speed: EngineSpeed, follow: int | None) -> tuple[Figures, Fared | None]:
+    """One run in virtual time, and how one request fared in it."""
     model, config = SimulatedRunner(speed, info=runner_info(header)), config_of(header)
     core = EngineCore(
         runner=model,
@@ -150,17 +224,24 @@ def _simulate(header: RunHeader, load: _Load, speed: EngineSpeed) -> Figures:
         cache=config.cache,
         clock=model.clock.now,
         max_model_len=header.max_model_len,
+        drafter=_AsRecorded(load.paces) if load.paces else None,
     )
     ended: list[tuple[str, float | None, float]] = []
+    followed: list[Fared] = []
 
     def note(result: StepResult) -> None:
         for update in result.updates:
             if update.refusal is not None:
                 ended.append((REFUSED, None, 0.0))
-            if (end := update.finish) is not None:
+            elif (end := update.finish) is not None:
                 first = None if end.first_token_time is None else end.first_token_time - end.arrival_time
                 ended.append((end.reason.value, first, end.finish_time - end.arrival_time))
+            else:
+                continue
+            if update.request_id == str(follow):
+                reason, first, last = ended[-1]
+                followed.append(Fared(first, last, reason))
 
     simulate(core, model.clock, load.requests, note, gap=speed.gap, aborts=load.leaves)
     began = load.requests[0].arrival_time if load.requests else 0.0
-    return _figures(ended, model.clock.time - began)
+    return _figures(ended, model.clock.time - began), followed[0] if followed else None

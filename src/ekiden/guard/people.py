@@ -37,27 +37,39 @@ class People:
 
     def view(self) -> dict[str, Any]:
         """The guard's state, as an object for JSON."""
+        with self._guard.lock:
+            return self._view()
+
+    def view_within(self, seconds: float) -> dict[str, Any] | None:
+        """The same; None when the guard is busy for longer, as while it waits for an engine."""
+        if not self._guard.lock.acquire(timeout=seconds):
+            return None
+        try:
+            return self._view()
+        finally:
+            self._guard.lock.release()
+
+    def _view(self) -> dict[str, Any]:
         guard = self._guard
-        with guard.lock:
-            kept, now = guard.kept, guard.clock()
-            return {
-                "mode": guard.mode,
-                "state": guard.state,
-                "failure": guard.failure or None,
-                "two_person": guard.two_person,
-                "in_force": guard.words,
-                "paused": None if kept.paused is None else msgspec.to_builtins(kept.paused),
-                "rules": [self._rule(rule.name, now) for rule in guard.rules.rules],
-                "pages": {
-                    "channels": guard.pager.channels,
-                    "sent": guard.pager.sent_total,
-                    "given_up": guard.pager.given_up_total,
-                    "waiting": as_object(guard.pager.waiting()),
-                },
-                "approvals": [self._approval(each) for each in kept.approvals.all if each.open],
-                "decisions": msgspec.to_builtins(kept.decisions[: -SHOWN_DECISIONS - 1 : -1]),
-                "unrecorded": len(kept.unrecorded),
-            }
+        kept, now = guard.kept, guard.clock()
+        return {
+            "mode": guard.mode,
+            "state": guard.state,
+            "failure": guard.failure or None,
+            "two_person": guard.two_person,
+            "in_force": guard.words,
+            "paused": None if kept.paused is None else msgspec.to_builtins(kept.paused),
+            "rules": [self._rule(rule.name, now) for rule in guard.rules.rules],
+            "pages": {
+                "channels": guard.pager.channels,
+                "sent": guard.pager.sent_total,
+                "given_up": guard.pager.given_up_total,
+                "waiting": as_object(guard.pager.waiting()),
+            },
+            "approvals": [self._approval(each) for each in kept.approvals.all if each.open],
+            "decisions": msgspec.to_builtins(kept.decisions[: -SHOWN_DECISIONS - 1 : -1]),
+            "unrecorded": len(kept.unrecorded),
+        }
 
     def _rule(self, name: str, now: float) -> dict[str, Any]:
         guard = self._guard

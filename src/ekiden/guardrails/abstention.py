@@ -19,8 +19,10 @@ each request and never a walk through the queue: see :meth:`Abstention.hopeless`
 """
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from math import ceil
 from typing import Final, NamedTuple
 
 from ekiden.guardrails.signals import Signals
@@ -76,14 +78,14 @@ class _Company:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Abstention:
-    """``tokens_per_row``: how many tokens one decode row can give at most, drafts included."""
+    """``tokens_per_row``: how many tokens one decode row can give in a step at most, drafts included."""
 
     controls: ControlsInForce
     population: Population
     kv: KVCacheManager
     signals: Signals
     step_time: StepTimeForecaster
-    tokens_per_row: int = 1
+    tokens_per_row: Callable[[], float] = lambda: 1.0
     _company: _Company | None = None
     _looks: list[tuple[float, int, Sequence]] = field(default_factory=list)
     """A heap of the waiting requests, by when each is looked at again."""
@@ -258,10 +260,11 @@ class Abstention:
         if not _has_known_length(sequence):
             usual = self.signals.output_lengths.trusted(sequence.request.tenant)
             tokens = min(most, max(1, sequence.request.sampling.min_tokens, 0 if usual is None else usual[0]))
-        steps = -(-max(0, tokens - 1) // self.tokens_per_row)
+        pace = self.tokens_per_row()
+        steps = ceil(max(0, tokens - 1) / pace)
         if steps == 0:
             return 0.0
-        passed = 0 if self.signals.service_rate.held else passed * self.tokens_per_row
+        passed = 0 if self.signals.service_rate.held else int(passed * pace)
         shared = context = 0
         for left, length in company.peers:
             together = min(max(0, left - passed), tokens)

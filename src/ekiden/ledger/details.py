@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from ekiden.kv_cache.prefix_cache import prefix_keys, prompt_keys
-from ekiden.ledger.records import CarriedDetail, EndDetail, RequestDetail
+from ekiden.ledger.records import NO_DRAFT_CODES, CarriedDetail, DraftTotals, EndDetail, RequestDetail
+from ekiden.state.drafting import Drafting
 from ekiden.state.request import Carried, Finish, FinishReason, Refusal, RefusalReason, TokenLogprobs
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import Sequence
@@ -120,7 +121,15 @@ def end_detail(sequence: Sequence, finish: Finish, keep_prompts: bool) -> EndDet
         message=finish.message,
         output=pack_tokens(output) if keep_prompts else None,
         estimate=finish.estimate,
+        drafting=_draft_totals(sequence.drafting),
     )
+
+
+def _draft_totals(drafting: Drafting | None) -> DraftTotals | None:
+    if drafting is None:
+        return None
+    refused = sorted((NO_DRAFT_CODES[reason], count) for reason, count in drafting.refused.items())
+    return DraftTotals(drafting.num_rows, drafting.num_drafts, drafting.num_accepted, refused)
 
 
 def stop_of(sequence: Sequence) -> int | str | None:

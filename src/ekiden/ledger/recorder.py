@@ -13,11 +13,13 @@ import msgspec
 from ekiden.ledger.details import end_detail, request_detail, stop_of
 from ekiden.ledger.records import (
     LEFT_OUT_CODES,
+    NO_DRAFT_CODES,
     PAUSE_BITS,
     REFUSED,
     WAIT_CODES,
     Admitted,
     ControlRow,
+    Drafted,
     EndDetail,
     EndRow,
     EventKind,
@@ -131,7 +133,7 @@ class Recorder:
         if turn.arrivals or turn.aborts or turn.pauses or turn.ended_at_start or turn.pauses_applied:
             self._inbox(turn, start, inputs)
         inputs.controls = turn.control_changes
-        inputs.drafts = self._proposed(turn)
+        inputs.drafts = self._guessed(turn)
         inputs.failure = turn.failure
         if turn.output is not None:  # what stage 3 measured
             timing = turn.output.timing
@@ -237,8 +239,10 @@ class Recorder:
             made.left_out = self._left_out_changes(formed)
             made.victims = self._victims(formed)
             made.drafts = [
-                (number[formed.sequences[i]], rows[i].num_drafts) for i in formed.proposed if rows[i].num_drafts
+                (number[formed.sequences[i]], rows[i].num_drafts) for i in formed.guesses if rows[i].num_drafts
             ]
+            made.no_drafts = [(number[each], NO_DRAFT_CODES[why] if why else 0) for each, why in formed.no_drafts]
+            inputs.micros_per_draft = formed.micros_per_draft
             made.swap_out, made.swap_in, made.budget = formed.plan.swap_out, formed.plan.swap_in, formed.token_budget
             if turn.output is not None:
                 self._first_tokens(formed, turn.end)
@@ -278,17 +282,17 @@ class Recorder:
             self._event(number[sequence], EventKind.PREFILL, len(row.token_ids))
         return changed, prefills
 
-    def _proposed(self, turn: Turn) -> list[tuple[int, int, int]]:
-        """Rows for which drafts were proposed, and how many tokens each of them gave."""
+    def _guessed(self, turn: Turn) -> list[Drafted]:
+        """Rows for which something was guessed, and how many tokens each of them gave."""
         formed = turn.formed
-        if formed is None or not formed.proposed:
+        if formed is None or not formed.guesses:
             return []
         given = {update.request_id: len(update.token_ids) for update in turn.updates}
         found = []
-        for index, count in formed.proposed.items():
+        for index, (count, match, allowed) in formed.guesses.items():
             sequence = formed.sequences[index]
             tokens = given.get(sequence.request_id, 0)
-            found.append((self._number[sequence], count, tokens))
+            found.append(Drafted(self._number[sequence], count, tokens, match, allowed))
             if tokens > 1:
                 self._event(self._number[sequence], EventKind.TOKENS, tokens, late=1)
         return found
@@ -409,6 +413,7 @@ class Recorder:
             inputs=self._encode(inputs),
             decisions=self._encode(decisions),
             epoch=turn.epoch,
+            new_sizes=0 if turn.output is None else turn.output.new_sizes,
         )
 
     def _held_back(self, outcome: RefillOutcome) -> tuple[int | None, int | None]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ekiden.state.controls import ControlChange
+from ekiden.state.drafting import NoDrafts
 from ekiden.state.lineage import Lineage
 from ekiden.state.request import Estimate, Reading
 from ekiden.state.runner import ChunkRules
@@ -37,10 +38,20 @@ LEFT_OUT_REASONS = {
     4: LeftOutReason.KV_BLOCKS,
     5: LeftOutReason.PREFIX_IN_FLIGHT,
 }
+NO_DRAFT_REASONS = {
+    1: NoDrafts.NO_GUESS,
+    2: NoDrafts.UNLIKELY,
+    3: NoDrafts.LENGTH,
+    4: NoDrafts.TOKEN_BUDGET,
+    5: NoDrafts.INTER_TOKEN_TARGET,
+    6: NoDrafts.KV_BLOCKS,
+    7: NoDrafts.FORBIDDEN,
+}
 PAUSE_REASONS = {1: PauseReason.SLOW_READER, 2: PauseReason.OPERATOR}
 
 WAIT_CODES: dict[WaitReason | None, int | None] = {None: None, **{r: code for code, r in WAIT_REASONS.items()}}
 LEFT_OUT_CODES = {reason: code for code, reason in LEFT_OUT_REASONS.items()}
+NO_DRAFT_CODES = {reason: code for code, reason in NO_DRAFT_REASONS.items()}
 PAUSE_BITS = {reason: bit for bit, reason in PAUSE_REASONS.items()}
 
 
@@ -125,6 +136,8 @@ class TurnRow(NamedTuple):
     decisions: bytes
     epoch: int | None = None
     """The epoch of the controls in force; None in format 2."""
+    new_sizes: int = 0
+    """Passes of a size that the backend had not computed before, which made the step longer, once."""
 
     @property
     def end(self) -> int:
@@ -252,6 +265,16 @@ class RequestDetail(msgspec.Struct, frozen=True, array_like=True):
     takes_partial: bool = False
 
 
+class DraftTotals(NamedTuple):
+    """One request's drafts: the rows that had some, how many they had, and how many of these became tokens.
+    ``refused``: in how many steps it got none, by codes of NO_DRAFT_CODES."""
+
+    rows: int
+    drafts: int
+    accepted: int
+    refused: list[tuple[int, int]]
+
+
 class EndDetail(msgspec.Struct, frozen=True, array_like=True):
     output_digest: bytes
     """Of the answer's tokens; of what was read where the prompt was only read."""
@@ -261,6 +284,19 @@ class EndDetail(msgspec.Struct, frozen=True, array_like=True):
     output: bytes | None = None
     estimate: Estimate | None = None
     """Why its deadline could no longer be met, where it was given up for that."""
+    drafting: DraftTotals | None = None
+    """What came of its drafts; None where none could have been made."""
+
+
+class Drafted(NamedTuple):
+    """A row for which something was guessed: how many tokens, how many tokens the row gave, and as in
+    :class:`~ekiden.state.turn.Guessed`. Without ``allowed``, all were."""
+
+    request: int
+    guessed: int
+    tokens: int
+    match: int = 0
+    allowed: int | None = None
 
 
 class TurnInputs(msgspec.Struct, array_like=True):
@@ -281,8 +317,7 @@ class TurnInputs(msgspec.Struct, array_like=True):
     stops: list[tuple[int, int | str | None]] = []
     """Requests that a token ended before their length did: the stop token, ``"string"``, ``"error"`` or None."""
     failure: str | None = None
-    drafts: list[tuple[int, int, int]] = []
-    """Rows for which drafts were proposed: the request, how many, and how many tokens the row gave."""
+    drafts: list[Drafted] = []
     controls: list[tuple[int, ControlChange]] = []
     """Changes of the controls, each with the number of this turn's requests that came before it."""
     faults: list[tuple[int, int]] = []
@@ -291,6 +326,8 @@ class TurnInputs(msgspec.Struct, array_like=True):
     rows have the cause."""
     attempts: int = 1
     """How often the runner was called for the step."""
+    micros_per_draft: int = 0
+    """What a draft of the draft model had taken until then, in microseconds."""
 
 
 class Admitted(NamedTuple):
@@ -327,6 +364,8 @@ class TurnDecisions(msgspec.Struct, array_like=True):
     budget: int = 0
     drafts: list[tuple[int, int]] = []
     """Decode rows with drafts: the request and how many."""
+    no_drafts: list[tuple[int, int]] = []
+    """Decode rows that have no drafts from this turn on, and why: a code of NO_DRAFT_CODES; 0: they have some again."""
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -347,7 +386,9 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     chunk_border: int | None = None
     """:class:`~ekiden.state.runner.ChunkRules`; None: the block size."""
     least_chunk: int = 2
+    least_rows: int = 1
     max_drafts: int = 0
+    tokens_per_change: int = 0
     hidden_size: int | None = None
     vocab_size: int
     max_model_len: int
@@ -366,4 +407,6 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chunks(self) -> ChunkRules:
-        return ChunkRules(border=self.chunk_border or self.block_size, least=self.least_chunk)
+        return ChunkRules(
+            border=self.chunk_border or self.block_size, least=self.least_chunk, least_rows=self.least_rows
+        )

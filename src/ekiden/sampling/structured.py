@@ -35,6 +35,7 @@ JSON_FORM: Final = {"whitespace_flexible": False, "key_separator": ": ?", "item_
 
 # Where only one text can follow, the model may still choose how to split it into tokens. The library would otherwise
 # tokenize that text within the step, which takes time in proportion to its length.
+MOST_FORCED: Final = 1024
 _HEADER: Final = '%llguidance {"no_forcing": true}\n'
 
 _PLACE: Final = re.compile(r"at (\d+)\((\d+)\): ")
@@ -120,13 +121,26 @@ class GrammarCompiler:
 class GrammarMatcher:
     """The grammar matcher of one sequence; implements :class:`ekiden.state.sequence.TokenRules`."""
 
-    __slots__ = ("_beginning", "_complete", "_matcher", "error")
+    __slots__ = ("_beginning", "_complete", "_forces", "_matcher", "error")
 
     def __init__(self, beginning: llguidance.LLMatcher) -> None:
         self._beginning = beginning
         self._matcher: llguidance.LLMatcher | None = None  # copied when the sequence first runs, since many may wait
         self._complete = False
+        self._forces = True
         self.error: str | None = None
+
+    def forced(self, limit: int) -> tuple[int, ...]:
+        """See the protocol: the text that can continue in only one way, as the tokenizer would split it.
+
+        The library takes time in proportion to that text. A grammar that forces more than :data:`MOST_FORCED` bytes at
+        once is not asked again.
+        """
+        if self._complete or not self._forces:
+            return ()
+        matcher = self._walk()
+        self._forces = len(matcher.compute_ff_bytes()) <= MOST_FORCED
+        return tuple(matcher.compute_ff_tokens()[:limit]) if self._forces else ()
 
     def masks(self, drafts: Sequence[int] = ()) -> tuple[bytes, ...]:
         """See the protocol. When the grammar becomes too complex to follow, only end tokens are allowed."""

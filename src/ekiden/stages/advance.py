@@ -80,6 +80,7 @@ class Advance:
             ),
             padding_rows=sum(output.padding_rows for output in outputs),
             passes=sum(output.passes for output in outputs),
+            new_sizes=sum(output.new_sizes for output in outputs),
             attempts=attempts,
         )
 

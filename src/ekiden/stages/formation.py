@@ -18,16 +18,18 @@ Rules:
   the first time.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.padding import PaddingRows
+from ekiden.policies.speculation import Speculation, load_with_draft
 from ekiden.state.containment import contained
 from ekiden.state.controls import ControlsInForce
 from ekiden.state.plan import BatchPlan, BlockCopy, Row
 from ekiden.state.policy import StepLoad, StepTimePredictor
 from ekiden.state.population import Population
-from ekiden.state.runner import ChunkRules, Drafter
+from ekiden.state.runner import ChunkRules
 from ekiden.state.sequence import Sequence, Stage, Status
 from ekiden.state.turn import FormationOutcome, LeftOutReason
 
@@ -43,6 +45,12 @@ def chunk_size(*, computed: int, prompt: int, budget: int, rules: ChunkRules) ->
     return max(0, end - computed)
 
 
+def smaller_chunks(chunk: int, *, computed: int, prompt: int, rules: ChunkRules) -> range:
+    """The sizes below ``chunk`` that the prompt's next chunk may have, largest first."""
+    largest = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, rules=rules)
+    return range(largest, 0, -rules.border)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Formation:
     population: Population
@@ -51,8 +59,7 @@ class Formation:
     padding: PaddingRows
     step_time: StepTimePredictor
     chunks: ChunkRules
-    drafter: Drafter | None = None
-    max_drafts: int = 0
+    speculation: Speculation | None = None
 
     def form(self, *, swap_out: list[BlockCopy], swap_in: list[BlockCopy], resumed: list[Sequence]) -> FormationOutcome:
         """Plan the next step.
@@ -72,8 +79,8 @@ class Formation:
             # So far each row is of one token.
             outcome.load = StepLoad(decode_rows=len(step.rows), decode_context=sum([row.start for row in step.rows]))
             self._add_prefills(step)
-            if self.drafter is not None and self.max_drafts:
-                self._add_drafts(step, self.drafter)
+            if self.speculation is not None:
+                self._add_drafts(step, self.speculation)
         return outcome
 
     def _add_decodes(self, step: "_Forming", resumed: list[Sequence]) -> None:
@@ -158,13 +165,9 @@ class Formation:
             return LeftOutReason.PREFIX_IN_FLIGHT
         computed, prompt = sequence.num_computed_tokens, sequence.num_prompt_tokens
         left = step.outcome.token_budget - step.total_tokens
-        chunk = chunk_size(computed=computed, prompt=prompt, budget=left, rules=self.chunks)
-        reason = LeftOutReason.TOKEN_BUDGET
-        while chunk and step.outcome.load.decode_rows and not self._keeps_target(step.load_with(computed, chunk)):
-            smaller = chunk_size(computed=computed, prompt=prompt, budget=chunk - 1, rules=self.chunks)
-            if smaller == 0 and step.prompts == 0:
-                break  # the smallest chunk there is: prefill must not starve
-            chunk, reason = smaller, LeftOutReason.INTER_TOKEN_TARGET
+        planned = chunk_size(computed=computed, prompt=prompt, budget=left, rules=self.chunks)
+        chunk = self._within_target(step, sequence, planned) if planned and step.outcome.load.decode_rows else planned
+        reason = LeftOutReason.TOKEN_BUDGET if chunk == planned else LeftOutReason.INTER_TOKEN_TARGET
         if chunk == 0:
             return reason
         masks: tuple[bytes, ...] = ()
@@ -180,37 +183,37 @@ class Formation:
         step.add(sequence, sequence.row(chunk, (), masks))
         return None
 
+    def _within_target(self, step: "_Forming", sequence: Sequence, planned: int) -> int:
+        """The largest chunk, up to ``planned`` tokens, with which the step keeps the inter-token target.
+
+        0 if there is none, but for the first prompt, which gets the smallest: prefill must not starve. No step takes
+        less time for more tokens, so a bisection finds it.
+        """
+        computed, prompt = sequence.num_computed_tokens, sequence.num_prompt_tokens
+
+        def keeps(chunk: int) -> bool:
+            return self._keeps_target(step.load_with(computed, chunk))
+
+        smaller = smaller_chunks(planned, computed=computed, prompt=prompt, rules=self.chunks)
+        least = smaller[-1] if smaller else planned
+        if step.prompts and not keeps(least):
+            return 0
+        if (step.prompts and least == planned) or keeps(planned):
+            return planned
+        place = bisect_left(smaller, True, key=keeps)
+        return smaller[place] if place < len(smaller) else least
+
     def _keeps_target(self, load: StepLoad) -> bool:
         target = self.controls.now.target_seconds
         return target is None or self.step_time.predict(load).p90 <= target
 
-    def _add_drafts(self, step: "_Forming", drafter: Drafter) -> None:
-        """Lengthen decode rows by what the drafter guesses, oldest first, as far as budget, blocks and target allow."""
-        for index, sequence in enumerate(step.outcome.sequences):
+    def _add_drafts(self, step: "_Forming", speculation: Speculation) -> None:
+        """Lengthen decode rows by guesses of what comes next."""
+        for index, drafts, masks in speculation.choose(step.outcome, step.total_tokens):
             row = step.rows[index]
-            if row.prefill or row.sampling is None or sequence.padding:
-                continue
-            budget = step.outcome.token_budget - step.total_tokens
-            room = sequence.max_total_tokens - len(sequence.token_ids) - 1
-            limit = min(self.max_drafts, budget, room)
-            if limit <= 0:
-                continue
-            drafts: tuple[int, ...] = ()
-            masks: tuple[bytes, ...] = ()
-            with contained(sequence, Stage.FORMATION, "guessing how it goes on"):
-                drafts = tuple(drafter.propose(sequence.request_id, sequence.token_ids, limit)[:limit])
-                if sequence.rules is not None and drafts:
-                    masks = sequence.rules.masks(drafts)
-                    drafts = drafts[: len(masks) - 1]
-            if not drafts or sequence.fault is not None:
-                continue  # its row is computed all the same; a fault ends it afterwards
-            step.outcome.proposed[index] = len(drafts)
-            drafts = drafts[: self.kv.grow_for_drafts(sequence, len(drafts))]
-            while drafts and not self._keeps_target(step.load_with_drafts(row, len(drafts))):
-                drafts = drafts[:-1]
-            self.kv.trim(sequence, row.end + len(drafts))
-            step.outcome.load = step.load_with_drafts(row, len(drafts))
-            step.rows[index] = sequence.row(1, drafts, masks[: len(drafts) + 1])
+            for position in range(row.end, row.end + len(drafts)):
+                step.outcome.load = load_with_draft(step.outcome.load, position)
+            step.rows[index] = step.outcome.sequences[index].row(1, drafts, masks)
             step.total_tokens += len(drafts)
 
 
@@ -234,8 +237,3 @@ class _Forming:
         """The load with one more chunk."""
         load, pairs = self.outcome.load, chunk * (computed + chunk // 2)
         return replace(load, prefill_tokens=load.prefill_tokens + chunk, prefill_pairs=load.prefill_pairs + pairs)
-
-    def load_with_drafts(self, row: Row, num_drafts: int) -> StepLoad:
-        """The load with ``num_drafts`` drafts after a decode row."""
-        load, context = self.outcome.load, sum(range(row.end, row.end + num_drafts))
-        return replace(load, decode_rows=load.decode_rows + num_drafts, decode_context=load.decode_context + context)

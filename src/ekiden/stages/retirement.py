@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ekiden.guardrails.signals import Signals
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.padding import PaddingRows
+from ekiden.policies.speculation import Speculation
 from ekiden.sampling.pooling import mean_state
 from ekiden.state.containment import contained
 from ekiden.state.plan import BlockCopy, StepOutput
@@ -31,6 +32,7 @@ class Retirement:
     eos_token_ids: frozenset[int]
     padding: PaddingRows
     signals: Signals
+    speculation: Speculation | None = None
 
     def apply(self, formed: FormationOutcome, output: StepOutput, now: float) -> list[RequestUpdate]:
         """Append the step's tokens and retire the sequences that ended. Each row that got a token has an update.
@@ -73,6 +75,8 @@ class Retirement:
                 # The drafts that were right are tokens now, with their keys and values; the others are forgotten.
                 sequence.num_computed_tokens += len(kept) - 1
                 self.kv.trim(sequence, sequence.num_computed_tokens)
+                assert self.speculation is not None
+                self.speculation.learn(sequence, row.num_drafts, len(kept) - 1)
             finish = None
             if sequence.finish_reason is not None:
                 finish = self._retire(sequence, now, None if sequence.rules is None else sequence.rules.error)
@@ -162,6 +166,8 @@ class Retirement:
         population.remove(sequence)
         del population.by_id[sequence.request_id]
         sequence.move_to(Status.FINISHED)
+        if self.speculation is not None:
+            self.speculation.forget(sequence)
         answered = sequence.request.reading is None
         kept = answered and was is Status.RUNNING and sequence.fault is None
         if not (kept and self.padding.take(sequence)):

@@ -64,6 +64,7 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_tokens: int
     max_queue_seconds: float | None
     abstain: bool
+    num_speculative_tokens: int = 0
     tenants: dict[str, TenantLimits] = {}
     draining: bool = False
     """Whether newcomers are refused."""

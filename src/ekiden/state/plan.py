@@ -149,5 +149,8 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True):
     padding_rows: int = 0
     """Dummy rows that the backend added to its passes."""
     passes: int = 1
+    new_sizes: int = 0
+    """Passes of a size that the backend had not computed before. They take longer, once, so their time says nothing of
+    the next such step."""
     attempts: int = 1
     """How often the runner was called for it: more than once after it had failed."""

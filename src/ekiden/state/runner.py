@@ -4,7 +4,6 @@ A runner owns the weights, the KV pool and the choice of tokens: logits never le
 Plans and results are values, so a runner may live in another process.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,12 +38,17 @@ class RunnerInfo:
     chunks: ChunkRules
     max_drafts: int = 0
     """The most drafts that a row may hold; 0 for a backend that takes none."""
+    tokens_per_change: int = 0
+    """How many tokens take as long as it takes to compute another number of them than in the last step. The backend
+    keeps that number, for as many tokens computed in vain (docs/decisions/0028)."""
     most_tokens: int | None = None
     """The most tokens in a step that it was prepared for; None: any number."""
     hidden_size: int | None = None
     """Floats in a hidden state; None for a model that cannot give them (:class:`ekiden.state.plan.StateSum`)."""
     most_rows: int | None = None
     """The most rows that get a token that it was prepared for; None: any number."""
+    stored_bytes: int | None = None
+    """Bytes of the files from which its weights are loaded; None where there are none."""
     details: dict[str, str] = field(default_factory=dict)
 
 
@@ -87,11 +91,3 @@ class CopiesLost(RunnerError):
 
 class RunnerBroken(RunnerError):
     """The runner cannot go on (its device is gone, say): the process that holds it has to be replaced."""
-
-
-class Drafter(Protocol):
-    """Guesses how a sequence goes on. A wrong guess costs time and never changes a token."""
-
-    def propose(self, request_id: str, token_ids: Sequence[int], limit: int) -> Sequence[int]:
-        """At most ``limit`` tokens that may follow ``token_ids`` (prompt, then output); none when nothing is known."""
-        ...

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, Protocol
 
+from ekiden.state.drafting import Drafting
 from ekiden.state.invariants import Invariant, InvariantBreach
 from ekiden.state.plan import PromptLogits, Row, RowSampling, StateSum
 from ekiden.state.request import Estimate, FinishReason, Pooling, Request, TokenLogprobs
@@ -73,6 +74,11 @@ class TokenRules(Protocol):
         """Why the grammar can no longer be matched; None while it can."""
         ...
 
+    def forced(self, limit: int) -> tuple[int, ...]:
+        """Up to ``limit`` tokens that hardly leave the rules another choice, as drafts; the state is the same
+        afterwards."""
+        ...
+
     def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
         """Which token may come next, and which after each of ``drafts``, as far as the rules allow those: one bit for
         each token id, the lowest bit of the first byte being id 0. The state is the same afterwards."""
@@ -123,6 +129,8 @@ class Sequence:
     fault: Fault | None = None
     """The engine's own work for it failed (:mod:`ekiden.state.containment`); retirement then ends it."""
     paused_by: set[PauseReason] = field(default_factory=set)
+    drafting: Drafting | None = None
+    """What came of its drafts; None until the first might have been made."""
     padding: bool = False
     """True for a finished row that a naive padded batch keeps computing (``static-padded``)."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)

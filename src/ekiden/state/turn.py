@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ekiden.state.controls import ControlChange, SetField
+from ekiden.state.drafting import NoDrafts
 from ekiden.state.plan import BatchPlan, BlockCopy, StepOutput
 from ekiden.state.policy import StepLoad, TimeRange
 from ekiden.state.request import Refusal, Request, RequestUpdate
@@ -36,14 +37,25 @@ class LeftOutReason(StrEnum):
     PREFIX_IN_FLIGHT = "prefix_in_flight"
 
 
+class Guessed(NamedTuple):
+    """What was guessed for a row: how many tokens, on what they rest (:attr:`~ekiden.state.drafting.Guess.match`), and
+    how many of those that were worth a place the row's grammar allows."""
+
+    guessed: int
+    match: int
+    allowed: int
+
+
 @dataclass(slots=True)
 class FormationOutcome:
     """What formation decided: the plan, the sequence of each of its rows, and who got no row and why.
 
     ``failed`` could get no row, because the work for them failed. ``preempted`` are the victims; for each,
     ``kept_blocks`` has how many blocks it keeps in the swap space, from where it may come back in the same turn, and
-    ``runners_up`` who would have been chosen next. ``proposed`` counts the drafts offered for a row by its index,
-    where any were; the plan's row says how many of them it took.
+    ``runners_up`` who would have been chosen next. ``guesses`` has what was guessed for a row by its index, where
+    anything was; the plan's row says how many drafts it took. ``no_drafts`` tells of the decode rows that get none from
+    this step on and why, and with None of those that have some again; ``num_no_drafts`` counts all that get none.
+    ``micros_per_draft``: see :class:`~ekiden.state.drafting.Drafter`.
     """
 
     token_budget: int
@@ -55,7 +67,10 @@ class FormationOutcome:
     runners_up: list[Sequence | None] = field(default_factory=list)
     left_out: list[tuple[Sequence, LeftOutReason]] = field(default_factory=list)
     failed: list[Sequence] = field(default_factory=list)
-    proposed: dict[int, int] = field(default_factory=dict)
+    guesses: dict[int, Guessed] = field(default_factory=dict)
+    no_drafts: list[tuple[Sequence, NoDrafts | None]] = field(default_factory=list)
+    num_no_drafts: dict[NoDrafts, int] = field(default_factory=dict)
+    micros_per_draft: int = 0
 
 
 class Place(NamedTuple):

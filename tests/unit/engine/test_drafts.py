@@ -1,6 +1,5 @@
 """Rows of several tokens: drafts change how many steps an answer takes, and nothing else."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,8 @@ from ekiden.engine.engine_core import EngineCore
 from ekiden.evaluation.charts.trace import StepRecorder, Work
 from ekiden.sampling.sampler import Sampler
 from ekiden.sampling.structured import GrammarCompiler
+from ekiden.state.drafting import Ask, Drafter, Guess
+from ekiden.state.policy import StepLoad
 from ekiden.state.request import FinishReason, Request, TokenLogprobs
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 from ekiden.state.turn import Turn
@@ -24,19 +25,23 @@ PROMPT = (5, 6, 7, 8, 9, 10)
 
 
 @dataclass
-class Recital:
+class Recital(Drafter):
     """Proposes a known answer; the draft at each position of ``wrong`` is another token."""
 
     answers: dict[str, tuple[int, ...]]
     prompt_tokens: int = len(PROMPT)
     wrong: frozenset[int] = frozenset()
     asked: list[int] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
 
-    def propose(self, request_id: str, token_ids: Sequence[int], limit: int) -> list[int]:
-        self.asked.append(limit)
-        done = len(token_ids) - self.prompt_tokens
-        known = self.answers.get(request_id, ())[done : done + limit]
-        return [token + (done + at in self.wrong) for at, token in enumerate(known)]
+    def guess(self, ask: Ask) -> Guess:
+        self.asked.append(ask.limit)
+        done = len(ask.token_ids) - self.prompt_tokens
+        known = self.answers.get(ask.request_id, ())[done : done + ask.limit]
+        return Guess([token + (done + at in self.wrong) for at, token in enumerate(known)], match=20)
+
+    def forget(self, request_id: str) -> None:
+        self.forgotten.append(request_id)
 
 
 @dataclass
@@ -69,9 +74,9 @@ def make_core(
     num_blocks: int = 64,
     sampler: Sampler | None = None,
     budget: int = 64,
-    **core: Any,
+    **settings: Any,
 ) -> EngineCore:
-    return EngineCore(
+    core = EngineCore(
         runner=FakeRunner(
             vocab_size=VOCAB_SIZE, num_blocks=num_blocks, block_size=BLOCK, num_swap_blocks=64, max_drafts=max_drafts,
             sampler=sampler,
@@ -84,8 +89,11 @@ def make_core(
         clock=lambda: 0.0,
         recorder=run,
         drafter=drafter,
-        **core,
+        **settings,
     )  # fmt: skip
+    for rows in (1, 2, 4, 8):  # on a machine on which a row more costs nothing, a guess is always worth its while
+        core.step_time.observe(StepLoad(rows, 10 * rows), 0.01)
+    return core
 
 
 def drive(core: EngineCore, run: Run, requests: list[Request]) -> Run:
@@ -264,3 +272,46 @@ def test_whatever_counts_tokens_counts_tokens() -> None:
     assert stats.step_tokens_total == sum(view.formed.plan.total_tokens for view in run.views)
     decoded = [row.made for step in recorder.steps for row in step.rows if row.work is Work.DECODE]
     assert sum(decoded) == 19, "all but the one that the prompt gave"
+
+
+def test_what_a_grammar_forces_is_guessed_and_changes_no_state() -> None:
+    tokenizer = make_tokenizer()
+    rules = GrammarCompiler(tokenizer, VOCAB_SIZE).compile(Grammar(kind=GrammarKind.REGEX, source="[ab]hello[0-9]"))
+    assert rules.forced(9) == ()
+    (a, *_) = tokenizer.encode("a", add_special_tokens=False)
+    rules.advance(a)
+    forced = rules.forced(9)
+    assert "hello".startswith(tokenizer.decode(list(forced)))
+    assert len(forced) > 1
+    assert rules.forced(2) == forced[:2]
+    assert len(rules.masks(forced)) == len(forced) + 1
+    assert rules.forced(9) == forced
+
+
+def test_a_grammar_that_forces_a_long_text_is_not_asked_again() -> None:
+    compiler = GrammarCompiler(make_tokenizer(), VOCAB_SIZE)
+    rules = compiler.compile(Grammar(kind=GrammarKind.REGEX, source="a{2000}b"))
+    assert rules.forced(4) == ()
+    assert not rules._forces
+
+
+def test_a_schema_is_written_in_fewer_steps_than_it_has_tokens() -> None:
+    tokenizer = make_tokenizer()
+    compiler = GrammarCompiler(tokenizer, VOCAB_SIZE)
+    grammar = Grammar(kind=GrammarKind.REGEX, source="first:[0-9],second:[0-9],third:[0-9]")
+    settings: dict[str, Any] = {
+        "sampler": Sampler(eos_token_ids=tokenizer.eos_token_ids),
+        "eos_token_ids": tokenizer.eos_token_ids,
+        "make_rules": lambda grammar: compiler.compile(grammar),
+    }
+    asked = request(temperature=1.0, max_tokens=60, grammar=grammar)
+    plain, run = answer([asked], **settings), answer([asked], Recital({}), **settings)
+    assert (run.tokens, run.reasons) == (plain.tokens, plain.reasons)
+    assert run.steps < plain.steps
+    assert run.most_drafts > 1
+
+
+def test_a_drafter_is_told_of_each_end() -> None:
+    drafter = Recital({"a": greedy(20)})
+    answer([request(), request("b", tuple(range(30, 36)))], drafter)
+    assert sorted(drafter.forgotten) == ["a", "b"]

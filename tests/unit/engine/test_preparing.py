@@ -30,6 +30,9 @@ class EndsAfter:
         self._failure = failure
         self.error: str | None = None
 
+    def forced(self, limit: int) -> tuple[int, ...]:
+        return ()
+
     def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
         return (b"\xff" * 125,) * (len(drafts) + 1)
 

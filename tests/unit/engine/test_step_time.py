@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from ekiden.engine.step_time import StepTimeModel, fitted
+from ekiden.engine.step_time import StepTimeModel, fitted, usual
 from ekiden.state.policy import StepLoad
 
 
@@ -69,3 +69,29 @@ def test_no_load_makes_a_recorded_step_cheaper() -> None:
     assert min(cost) == 0.0
     assert cost.seconds(load(100, 0)) == pytest.approx(0.0185, rel=1e-3)
     assert fitted([], []) == (0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_step_that_took_longer_once_teaches_nothing_when_its_kind_is_known() -> None:
+    model, step = StepTimeModel(), load(32, 0)
+    for _ in range(40):
+        model.observe(step, seconds(step))
+    before, known = model.predict(step), model.observed
+    for _ in range(40):
+        model.observe(step, seconds(step) + 0.5, longer=True)
+    assert (model.predict(step), model.observed) == (before, known)
+
+
+def test_it_learns_from_such_steps_while_nothing_else_tells_what_prompts_cost() -> None:
+    """One client, each of whose prompts is of a length that never was."""
+    model, source = StepTimeModel(), random.Random(1)
+    for _ in range(40):
+        model.observe(load(1, 0), seconds(load(1, 0)))
+        prompt = load(0, source.randrange(100, 500))
+        model.observe(prompt, seconds(prompt) + 0.009, longer=True)
+    assert model.predict(load(0, 300)).p50 == pytest.approx(seconds(load(0, 300)), rel=0.2)
+
+
+def test_a_fit_leaves_out_what_took_longer_of_kinds_that_are_known() -> None:
+    decodes, prompts = [load(8, 0)] * 30, [load(8, 64)] * 4
+    longer = [number < 3 for number in range(30)] + [True] * 4
+    assert usual(decodes + prompts, longer) == [*range(3, 30), *range(30, 34)]

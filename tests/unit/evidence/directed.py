@@ -12,9 +12,9 @@ from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
 from ekiden.stages.intake import RulesFactory
 from ekiden.state.controls import ControlChange, SetBy, TenantLimits
+from ekiden.state.drafting import Drafter
 from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.request import Request, RequestUpdate
-from ekiden.state.runner import Drafter
 from ekiden.state.sampling_params import SamplingParams
 from ekiden.state.sequence import StopText
 from tests.unit.evidence.recorded import Kept, header_of

@@ -21,6 +21,7 @@ from ekiden.evidence.reader import LedgerReader, decisions_of
 from ekiden.evidence.token_replay import replay_tokens
 from ekiden.ledger.records import LEFT_OUT_CODES, EventKind
 from ekiden.policies.ordering import KeyedQueue
+from ekiden.state.drafting import Ask, Drafter, Guess
 from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sampling_params import Grammar, GrammarKind
 from ekiden.state.sequence import StopText
@@ -39,13 +40,15 @@ def worlds() -> list[RecordedSimulation]:
 
 
 def test_every_simulated_world_replays_identically(worlds: list[RecordedSimulation]) -> None:
-    turns = 0
+    turns = longer = 0
     for world in worlds:
         result = replay(world.header, world.kept.turns)
+        longer += sum(rows.turn.new_sizes for rows in world.kept.turns)
         assert result.difference is None, f"seed {world.header.run_id}: {result.difference}"
         assert result.turns == len(world.kept.turns)
         turns += result.turns
     assert turns > 9_000
+    assert longer > 500, "what passes of a new size took is no part of what the predictions learn"
 
 
 def test_the_worlds_hold_every_kind_of_event_and_end(worlds: list[RecordedSimulation]) -> None:
@@ -137,14 +140,14 @@ def test_every_way_to_stop(tmp_path: Path) -> None:
         assert replay(reader.header, reader.everything()).difference is None
 
 
-class Oracle:
+class Oracle(Drafter):
     """Drafts that are always right."""
 
-    def propose(self, request_id: str, token_ids: Sequence[int], limit: int) -> list[int]:
+    def guess(self, ask: Ask) -> Guess:
         drafts: list[int] = []
-        for _ in range(limit):
-            drafts.append(next_token([*token_ids, *drafts], 50))
-        return drafts
+        for _ in range(ask.limit):
+            drafts.append(next_token([*ask.token_ids, *drafts], 50))
+        return Guess(drafts, match=10)
 
 
 class CountedRules:
@@ -153,6 +156,9 @@ class CountedRules:
     def __init__(self, grammar: Grammar) -> None:
         self.error: str | None = None
         self._left, self._fails = int(grammar.source[1:]), grammar.source[0] == "-"
+
+    def forced(self, limit: int) -> tuple[int, ...]:
+        return ()
 
     def masks(self, drafts: Sequence[int] = ()) -> tuple[bytes, ...]:
         return (b"\xff" * 7,) * (len(drafts) + 1)

@@ -8,6 +8,7 @@ import pytest
 from ekiden.config import ConfigError
 from ekiden.evidence.what_if import WhatIf, what_if
 from tests.unit.evidence.directed import Directed
+from tests.unit.evidence.test_replay import Oracle
 
 
 def served(**settings: Any) -> Directed:
@@ -33,6 +34,12 @@ def test_the_recorded_policy_is_reproduced(tmp_path: Path) -> None:
     assert told.step_error < 0.05
     assert told.unknown_lengths == 0
     assert told.recorded.finished == told.same.finished == 24
+
+
+def test_guesses_are_as_right_as_they_were(tmp_path: Path) -> None:
+    told = asked(tmp_path, served(drafter=Oracle()), num_speculative_tokens=0)
+    assert told.error < 0.35
+    assert told.other.e2e_p99 > 1.5 * told.same.e2e_p99, "without them answers take longer"
 
 
 def test_another_policy_is_predicted_as_it_really_runs(tmp_path: Path) -> None:

@@ -16,8 +16,11 @@ from ekiden.engine.step_time import StepCost
 from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
+from ekiden.release.analysis import AnalysisPhase, AnalysisRun
 from ekiden.release.plan import ReleaseError, parse_release
 from ekiden.release.server import OutOfReach, Told
+from ekiden.release.state import ArmName, Block, Event
+from ekiden.release.store import ReleaseStore, create, store_for
 from ekiden.state.controls import ControlChange, SetBy
 from ekiden.state.request import Request
 from ekiden.state.runner import ChunkRules, RunnerInfo
@@ -76,6 +79,20 @@ def plan_with(**replaced: str):
         for line in PLAN.splitlines()
     ]
     return parse_release("\n".join(lines))
+
+
+def at_its_horizon(folder: Path) -> ReleaseStore:
+    """A release that waits for a person."""
+    plan = plan_with()
+    store = store_for(folder, plan)
+    create(store, plan, who="anna", before={"max_num_seqs": 8})
+    block = Block(pair=0, attempt=0, place=0, arm=ArmName.CANDIDATE, run_id="run", begun=1.0)
+    for event, told in (
+        (Event.BLOCK_BEGUN, block),
+        (Event.ANALYSED, AnalysisRun(phase=AnalysisPhase.SUCCESSFUL, message="all conditions are met")),
+    ):
+        store.append(event, **{name: getattr(told, name) for name in told.__struct_fields__})
+    return store
 
 
 class World:

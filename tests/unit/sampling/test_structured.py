@@ -326,6 +326,9 @@ class Only:
         self._mask = np.packbits(bits, bitorder="little").tobytes()
         self.error: str | None = None
 
+    def forced(self, limit: int) -> tuple[int, ...]:
+        return ()
+
     def masks(self, drafts: Tokens[int] = ()) -> tuple[bytes, ...]:
         return (self._mask,) * (len(drafts) + 1)
 

@@ -33,7 +33,7 @@ class Runner:
         self.plans.append(plan)
         self.judge([row.slot for row in plan.rows])
         rows = [RowResult((row.slot,)) for row in plan.rows]
-        return StepOutput(rows=rows, timing=StepTiming(model=0.5, sampling=0.25), padding_rows=1, passes=2)
+        return StepOutput(rows=rows, timing=StepTiming(model=0.5, sampling=0.25), padding_rows=1, passes=2, new_sizes=1)
 
     def check(self) -> None:
         self.checks += 1
@@ -75,7 +75,7 @@ def test_a_step_that_fails_once_is_run_again_without_its_copies() -> None:
     assert [result.tokens for result in output.rows] == [(slot,) for slot in range(5)]
     assert output.attempts == 2
     assert [(len(plan.rows), plan.swap_out, plan.swap_in) for plan in runner.plans[1:]] == [(5, [], [])]
-    assert (output.timing.model, output.passes) == (0.5, 2)
+    assert (output.timing.model, output.passes, output.new_sizes) == (0.5, 2, 1)
 
 
 @pytest.mark.parametrize("culprits", [{0}, {6}, {12}, {3, 4}, {0, 12}, {1, 5, 9}, set(range(12))], ids=str)

@@ -7,6 +7,7 @@ kernels' settings, the number of rows and the token budget.
 
 import tempfile
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from ekiden.backends.openvino.weights.format import WeightFormat
 from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP
 from ekiden.backends.openvino.weights.table import FORMATS, INT8, choose_format
 from ekiden.config import Config, parse_size
+from ekiden.measure.figures import Figures
 from ekiden.models.errors import ModelError
 from ekiden.models.load import ModelDescription, open_checkpoint
 
@@ -38,7 +40,7 @@ class GenAIPeer(AbstractContextManager["GenAIPeer"]):
         try:
             import openvino_genai
         except ImportError as error:
-            raise ModelError("openvino-genai is not installed; `make bench-peer` installs it") from error
+            raise ModelError("openvino-genai is not installed; `make setup-bench` installs it") from error
         self._genai = openvino_genai
         self._folder = tempfile.TemporaryDirectory(prefix="ekiden-peer-")
         spec = description.spec
@@ -64,7 +66,7 @@ class GenAIPeer(AbstractContextManager["GenAIPeer"]):
                 "INFERENCE_PRECISION_HINT": "f32",
             }
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(str(folder), scheduler, "CPU", properties)
-        self.lineage: dict[str, str | int] = {
+        self.lineage: Figures = {
             "name": "openvino-genai ContinuousBatchingPipeline",
             "version": str(openvino_genai.__version__),
             "settings": "as ours" if tuned else "its defaults",
@@ -82,9 +84,18 @@ class GenAIPeer(AbstractContextManager["GenAIPeer"]):
         results = self._pipeline.generate(tensors, [wanted] * len(prompts))
         return [list(result.m_generation_ids[0]) for result in results]
 
+    def losses(self, passages: list[list[int]]) -> list[float]:
+        """Nothing: its continuous batching tells the likelihoods of what it generates, not those of a prompt."""
+        return []
+
     def __exit__(self, *_: object) -> None:
         del self._pipeline
         self._folder.cleanup()
+
+
+def genai_installed() -> bool:
+    """Whether the package is there, without importing it."""
+    return find_spec("openvino_genai") is not None
 
 
 def _graph(description: ModelDescription, weights: WeightFormat) -> Path:

@@ -5,21 +5,22 @@ Rules:
   ``beam_idx``; keys and values in variables), because the paged transformation expects that form (``paged.py``);
 - RMS norm, rotary embedding, attention and compressed weights are built from the exact operations by which the CPU
   plugin recognises them; an equivalent formula made of other operations runs several times slower;
-- weights are read one at a time and released at once, so that at most one float32 tensor is in memory.
+- weights are read for one product at a time and released at once, so that few float32 tensors are in memory.
 
 What matrices become in the graph is up to the weight format (``weights/``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import openvino as ov
-from openvino import Node, Type
+from openvino import Node, Output, Type
 from openvino import opset13 as op
 from openvino.op.util import Variable, VariableInfo
 
 from ekiden.backends.openvino.constants import share_small_constants
-from ekiden.backends.openvino.weights.format import FloatArray, Reader, WeightFormat
+from ekiden.backends.openvino.weights.format import FloatArray, Reader, WeightFormat, joined
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
 from ekiden.models.architectures.weights import EMBEDDING, FINAL_NORM, HEAD
 
@@ -85,31 +86,32 @@ def _attention(build: _Build, x: Node, index: int) -> Node:
     spec, prefix = build.spec, f"model.layers.{index}.self_attn."
     bias = spec.attention_bias
     x = build.weights.activation(x, Reader.QKV)
-    query = _heads(build, _linear(build, x, prefix + "q_proj", bias), spec.num_heads, prefix + "q_norm.weight")
-    key = _heads(build, _linear(build, x, prefix + "k_proj", bias), spec.num_kv_heads, prefix + "k_norm.weight")
-    value = _heads(build, _linear(build, x, prefix + "v_proj", bias), spec.num_kv_heads, None)
+    query, key, value = _linears(build, x, [prefix + each for each in ("q_proj", "k_proj", "v_proj")], bias)
+    query = _heads(build, query, spec.num_heads, prefix + "q_norm.weight")
+    key = _heads(build, key, spec.num_kv_heads, prefix + "k_norm.weight")
+    value = _heads(build, value, spec.num_kv_heads, None)
     query, key = _rotate(build, query), _rotate(build, key)
     key = _cached(build, key, f"past_key_values.{index}.keypresent.{index}.key")
     value = _cached(build, value, f"past_key_values.{index}.valuepresent.{index}.value")
     key, value, scale = _repeat_kv(build, key), _repeat_kv(build, value), _scalar(spec.head_dim**-0.5)
     attended = op.scaled_dot_product_attention(query, key, value, build.mask, scale, causal=False)
     attended = op.reshape(op.transpose(attended, _integers(0, 2, 1, 3)), _integers(0, 0, -1), True)
-    return _linear(build, build.weights.activation(attended, Reader.OUTPUT), prefix + "o_proj", spec.output_bias)
+    return _linear(build, build.weights.activation(attended, Reader.OUTPUT), [prefix + "o_proj"], spec.output_bias)
 
 
 def _mlp(build: _Build, x: Node, prefix: str) -> Node:
     bias = build.spec.mlp_bias
     x = build.weights.activation(x, Reader.GATE_UP)
-    gate, up = _linear(build, x, prefix + "gate_proj", bias), _linear(build, x, prefix + "up_proj", bias)
+    gate, up = _linears(build, x, [prefix + "gate_proj", prefix + "up_proj"], bias)
     if build.weights.fuses_activation:
         gated = op.multiply(op.swish(gate), up)
     else:
         # In this order no activation is fused into the matrix product, whose fastest float32 kernel allows none.
         gated = op.multiply(op.multiply(up, gate), op.sigmoid(gate))
-    return _linear(build, build.weights.activation(gated, Reader.DOWN), prefix + "down_proj", bias)
+    return _linear(build, build.weights.activation(gated, Reader.DOWN), [prefix + "down_proj"], bias)
 
 
-def _heads(build: _Build, x: Node, heads: int, norm_name: str | None) -> Node:
+def _heads(build: _Build, x: Node | Output, heads: int, norm_name: str | None) -> Node:
     """``[batch, length, heads * head_dim]`` to ``[batch, heads, length, head_dim]``, each head normed if asked."""
     split = op.reshape(x, _integers(0, 0, heads, build.spec.head_dim), True)
     if build.spec.qk_norm and norm_name is not None:
@@ -177,11 +179,22 @@ def _repeat_kv(build: _Build, x: Node) -> Node:
     return op.reshape(repeated, _integers(0, spec.num_heads, -1, spec.head_dim), True)
 
 
-def _linear(build: _Build, x: Node, name: str, bias: bool) -> Node:
-    product = build.weights.product(x, build.checkpoint, name + ".weight")
+def _linears(build: _Build, x: Node, names: Sequence[str], bias: bool) -> Sequence[Node | Output]:
+    """The products of several matrices with the same states, computed as one where the format joins them."""
+    if not build.weights.joins_products:
+        return [_linear(build, x, [name], bias) for name in names]
+    widths = [build.checkpoint.shapes[name + ".weight"][0] for name in names]
+    parts: list[Output] = op.variadic_split(_linear(build, x, names, bias), _integer(2), _integers(*widths)).outputs()
+    return parts
+
+
+def _linear(build: _Build, x: Node, names: Sequence[str], bias: bool) -> Node:
+    """The product with a matrix, or with several one after the other."""
+    product = build.weights.product(x, build.checkpoint, *(name + ".weight" for name in names))
     if not bias:
         return product
-    return op.add(product, op.constant(build.checkpoint.tensor(name + ".bias").reshape(1, 1, -1)))
+    biases = joined(build.checkpoint, [name + ".bias" for name in names])
+    return op.add(product, op.constant(biases.reshape(1, 1, -1)))
 
 
 def _rms_norm(x: Node, weight: FloatArray, epsilon: float) -> Node:

@@ -15,9 +15,11 @@ from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE, allocate, read_layouts
 from ekiden.backends.openvino.paged import to_paged
 from ekiden.backends.openvino.paged_model import CompiledPagedModel
+from ekiden.backends.openvino.passes import PassLimits
 from ekiden.backends.openvino.reduction import OpenVINOReducer
-from ekiden.backends.openvino.runner import CHUNK_RULES, PROMPT_LOGITS_LIMIT, OpenVINORunner
+from ekiden.backends.openvino.runner import CHUNK_RULES, MAX_DRAFTS, PROMPT_LOGITS_LIMIT, OpenVINORunner
 from ekiden.backends.openvino.self_test import SELF_TEST_VERSION, SelfTest, SelfTestResult
+from ekiden.backends.openvino.sizes import PassSizes, tokens_per_change
 from ekiden.backends.openvino.weights.format import WeightFormat
 from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP
 from ekiden.backends.openvino.weights.table import choose_format
@@ -68,6 +70,7 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
         "threads": str(threads),
         **told,
         "kv_dtype": config.cache.kv_dtype,
+        **_kv_groups(config),
         "determinism": config.engine.determinism,
     }
     # The promise of the same tokens is tested for passes of up to these sizes.
@@ -77,6 +80,7 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     strict = config.engine.determinism == "strict"
     tested = _self_test(test, files.cache_dir, {"model": entry.name, **settings, **most}, strict)
     machine.release_file_pages(entry / CONSTANTS if description.spec else files.weights[-1])
+    integer = "activation_group" in told and not machine.lacks_integer_dot_products()
     info = RunnerInfo(
         backend="openvino",
         vocab_size=description.vocab_size,
@@ -89,10 +93,14 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
         hidden_size=model.hidden_size,
         most_tokens=most["most_tokens"] if strict else None,
         most_rows=most_logits if strict else None,
+        stored_bytes=_stored_bytes(entry if description.spec else files.root),
+        max_drafts=MAX_DRAFTS if tested.drafts or not strict else 0,
+        tokens_per_change=tokens_per_change(description.spec, integer_products=integer),
         details={
             **settings,
             "pass_limit": str(tested.limits.tokens or "none"),
             "logit_limit": str(tested.limits.logits or "none"),
+            "drafts": "exact" if tested.drafts else "inexact",
             "self_test": tested.failure or "passed",
             "cpu_flags": machine.cpu_flags(),
         },
@@ -100,7 +108,9 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     tokenizer, vocab_size = description.tokenizer, description.vocab_size
     without_token = tokenizer.ids_without_token(vocab_size)
     sampler = Sampler(OpenVINOReducer(core, threads), tokenizer.eos_token_ids, without_token)
-    return OpenVINORunner(model, info, sampler, limits=tested.limits)
+    # With drafts there may be more logits in a step than rows, and no more than the test tried are to be in a pass.
+    limits = PassLimits(tested.limits.tokens, tested.limits.logits or (most_logits if strict else None))
+    return OpenVINORunner(model, info, sampler, limits=limits, sizes=PassSizes(info.tokens_per_change))
 
 
 def devices() -> list[str]:
@@ -162,6 +172,7 @@ def _compile(
         "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": "1",
+        **_kv_groups(config),
     }
     if config.engine.device == "CPU":
         properties |= machine.cpu_properties(threads)
@@ -169,6 +180,17 @@ def _compile(
         return core.compile_model(graph, config.engine.device, properties)
     except RuntimeError as error:
         raise ModelError(f"{description.files.name}: OpenVINO cannot compile it: {error}") from error
+
+
+def _kv_groups(config: Config) -> dict[str, str]:
+    """How integer keys are scaled: each token's by itself. The kernel reads that faster than a scale for each channel
+    of a block, and no key changes when its block fills (docs/decisions/0030)."""
+    return {"KEY_CACHE_QUANT_MODE": "BY_TOKEN"} if config.cache.kv_dtype == "u8" else {}
+
+
+def _stored_bytes(folder: Path) -> int | None:
+    """The size of a graph and its weights; None when a conversion could not be kept."""
+    return sum(path.stat().st_size for path in folder.glob("*.bin")) or None
 
 
 def _self_test(test: SelfTest, cache_dir: Path, settings: dict[str, str | int], strict: bool) -> SelfTestResult:

@@ -130,6 +130,9 @@ def _token_by_token(node: Node, weights: set[str]) -> bool:
         axes = node.input_value(1).get_node()
         last = (-1, _TOKENS_RANK - 1)
         return axes.get_type_name() == "Constant" and all(axis in last for axis in axes.get_vector().tolist())
+    if kind == "VariadicSplit":
+        axis = node.input_value(1).get_node()
+        return axis.get_type_name() == "Constant" and list(axis.get_vector()) == [_TOKENS_RANK - 1]
     return kind in _ELEMENT_WISE or _sums_channel_groups(node)
 
 

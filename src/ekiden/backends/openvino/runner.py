@@ -1,5 +1,7 @@
 """The runner: it divides a step into passes (``passes.py``) and calls the compiled model for each.
 
+A row with drafts goes through the model as one row for each of its tokens (docs/decisions/0027).
+
 :func:`_inputs_of` turns a pass into the model's input arrays. A pass's logits are a view of the model's output, so its
 tokens are chosen before the next pass overwrites them.
 """
@@ -12,6 +14,7 @@ from itertools import chain
 from ekiden.backends.openvino.kv_pool import BLOCK_SIZE
 from ekiden.backends.openvino.paged_model import InputRow, Inputs, PagedModel, flat_inputs
 from ekiden.backends.openvino.passes import DUMMY, NO_LIMITS, Pass, PassLimits, split
+from ekiden.backends.openvino.sizes import PassSizes
 from ekiden.sampling.pooling import add_states, with_state_sum
 from ekiden.sampling.sampler import Sampler, with_prompt_logprobs
 from ekiden.state.plan import NO_TOKENS, BatchPlan, Row, StepOutput, StepTiming
@@ -21,6 +24,9 @@ from ekiden.state.runner import ChunkRules, CopiesLost, RunnerInfo
 PROMPT_LOGITS_LIMIT = 128
 """The most tokens of a pass with logits of prompts, since each takes as many floats as the vocabulary has tokens."""
 
+MAX_DRAFTS = 16
+"""The most drafts of a row, which must fit a pass: the smallest limit of a pass is 34 tokens."""
+
 CHUNK_RULES = ChunkRules(border=BLOCK_SIZE, least=2, least_rows=2)
 """Other kernels, which round differently, compute a single token (docs/decisions/0001)."""
 
@@ -29,7 +35,13 @@ class OpenVINORunner:
     """A :class:`ekiden.state.runner.ModelRunner` on OpenVINO. Not thread-safe: one step at a time."""
 
     def __init__(
-        self, model: PagedModel, info: RunnerInfo, sampler: Sampler | None = None, *, limits: PassLimits = NO_LIMITS
+        self,
+        model: PagedModel,
+        info: RunnerInfo,
+        sampler: Sampler | None = None,
+        *,
+        limits: PassLimits = NO_LIMITS,
+        sizes: PassSizes | None = None,
     ) -> None:
         self.model = model
         self.limits = limits
@@ -38,6 +50,7 @@ class OpenVINORunner:
         self._limits_with_prompt_logits = PassLimits(tokens=min(bound for bound in bounds if bound is not None))
         self.info = info
         self._sampler = sampler or Sampler()
+        self._sizes = sizes or PassSizes()
 
     def execute(self, plan: BatchPlan) -> StepOutput:
         pool, rows = self.model.pool, plan.rows
@@ -53,17 +66,19 @@ class OpenVINORunner:
         sums: dict[int, bytes] = {}
         model_seconds = sampling_seconds = 0.0
         passes = self._passes(rows)
+        new_sizes = sum([self._sizes.fill(piece) for piece in passes])
         for piece in passes:
             asked, summed = list(_prompt_logits_of(piece, rows)), _states_of(piece, rows)
             inputs = _inputs_of(piece, rows, pool.scratch_block, [place for _, place, *_ in asked], summed)
             logits, seconds = self.model.compute(inputs)
             model_seconds += seconds
             began = time.perf_counter()
-            chosen = [piece.rows[index] for index in piece.wanted]
-            sampled = self._sampler.sample(logits[: len(chosen)], [rows[row] for row in chosen]) if chosen else []
+            wanted = len(piece.wanted)
+            chosen = list(dict.fromkeys([piece.rows[index] for index in piece.wanted]))
+            sampled = self._sampler.sample(logits[:wanted], [rows[row] for row in chosen]) if chosen else []
             for row, result in zip(chosen, sampled, strict=True):
                 results[row] = result
-            for (row, _, target, num_top), line in zip(asked, logits[len(chosen) :], strict=False):
+            for (row, _, target, num_top), line in zip(asked, logits[wanted:], strict=False):
                 prompts[row].append(self._sampler.prompt_logprobs(line, target, num_top))
             if summed:
                 self._add_states(sums, summed, rows)
@@ -74,7 +89,9 @@ class OpenVINORunner:
             results[row] = with_state_sum(results[row], total)
         timing = StepTiming(model=model_seconds, sampling=sampling_seconds)
         padding_rows = sum(piece.rows.count(DUMMY) for piece in passes)
-        return StepOutput(rows=results, timing=timing, padding_rows=padding_rows, passes=len(passes))
+        return StepOutput(
+            rows=results, timing=timing, padding_rows=padding_rows, passes=len(passes), new_sizes=new_sizes
+        )
 
     def _add_states(self, sums: dict[int, bytes], summed: dict[int, range], rows: list[Row]) -> None:
         """Add a pass's hidden states to the sums of their rows. A row's passes come in the order of its tokens."""
@@ -94,7 +111,8 @@ class OpenVINORunner:
         limits = self.limits if all(row.prompt_logits is None for row in rows) else self._limits_with_prompt_logits
         starts, counts = [row.start for row in rows], [len(row.token_ids) for row in rows]
         wanted = [row.sampling is not None for row in rows]
-        return split(starts, counts, wanted, limits=limits, block_size=BLOCK_SIZE)
+        drafted = frozenset([index for index, row in enumerate(rows) if row.num_drafts])
+        return split(starts, counts, wanted, limits=limits, block_size=BLOCK_SIZE, drafted=drafted)
 
     def close(self) -> None:
         """Release the model and the pool; the runner cannot be used afterwards."""

@@ -26,7 +26,7 @@ from ekiden.backends.openvino.paged_model import InputRow, PagedModel, flat_inpu
 from ekiden.backends.openvino.passes import NO_LIMITS, PassLimits, least_limit
 from ekiden.sampling.reduction import FloatMatrix
 
-SELF_TEST_VERSION = 3
+SELF_TEST_VERSION = 4
 _STEP = 8
 _PREFILL = BLOCK_SIZE + 8
 _DECODE_CONTEXT = BLOCK_SIZE + 4
@@ -47,6 +47,8 @@ class SelfTestResult:
     limits: PassLimits = NO_LIMITS
     bits: str = ""
     failure: str | None = None
+    drafts: bool = False
+    """Whether a token checked beside drafts, and one after wrong drafts, has the bits that it has without them."""
 
 
 class SelfTest:
@@ -78,12 +80,15 @@ class SelfTest:
             return SelfTestResult(failure=f"passes of over {tokens} tokens round differently")
         if not strict:
             kept = None if tokens is None or self._larger_is_faster(tokens) else tokens
-            return SelfTestResult(limits=PassLimits(kept), bits=_digest(self._alone))
+            return SelfTestResult(
+                limits=PassLimits(kept), bits=_digest(self._alone), drafts=self._drafts_change_nothing()
+            )
         most_logits = min(self._most_logits, tokens or self._most_tokens)
         limits = PassLimits(tokens, _find_limit(partial(self._same, _PREFILL + 1), _FIXED_ROWS, most_logits))
         # Two sizes that the search has not tried, since it assumes that there is only one border.
         failure = self._check_sizes(_PREFILL + 3, max((tokens or self._most_tokens) - 5, _PREFILL + 2))
-        return SelfTestResult(limits=limits, bits=_digest(self._alone), failure=failure)
+        drafts = self._drafts_change_nothing()
+        return SelfTestResult(limits=limits, bits=_digest(self._alone), failure=failure, drafts=drafts)
 
     def holds(self, known: SelfTestResult) -> bool:
         """Check an earlier result quickly, with one pass of the size that it allows (at most :data:`_LONGEST_LOOK`)."""
@@ -116,6 +121,23 @@ class SelfTest:
         rest = self._prompt[BLOCK_SIZE:]
         logits, _ = self._model.compute(flat_inputs([(rest, BLOCK_SIZE, _PREFILL_BLOCKS)], [0]))
         return None if np.array_equal(logits[0], self._alone[1]) else "a prompt in chunks rounds differently"
+
+    def _drafts_change_nothing(self) -> bool:
+        """Whether three tokens have the same logits one after another as the first two in one pass, with a wrong draft
+        behind them, and the third one after that. They do not where keys are quantised by the block."""
+        one, two, three, wrong = *self._prompt[:3], self._filler[0]
+        expected = np.concatenate([self._decode(one), self._decode(two, at=1), self._decode(three, at=2)])
+        found = np.concatenate([self._decode(one, two, wrong)[:2], self._decode(three, at=2)])
+        return np.array_equal(found, expected)
+
+    def _decode(self, *tokens: int, at: int = 0) -> FloatMatrix:
+        """Compute tokens after the decode row's context as rows of their own; returns their logits, copied. ``at``:
+        after so many tokens that were computed before."""
+        if at == 0:
+            self._model.pool.restore(_DECODE_BLOCKS, self._context)
+        rows: list[InputRow] = [([token], _DECODE_CONTEXT + at + i, _DECODE_BLOCKS) for i, token in enumerate(tokens)]
+        inputs = flat_inputs([*rows, (self._filler[:1], 0, [_FILLER_BLOCK])], list(range(len(rows))))
+        return np.array(self._model.compute(inputs)[0][: len(rows)], copy=True)
 
     def _prepare_context(self) -> list[npt.NDArray[np.uint8]]:
         """Compute the context of the decode row in its blocks and keep their bytes.

@@ -139,9 +139,9 @@ def stated_in(reader: LedgerReader, workload: str) -> Iterator[Stated]:
 
 
 def _step(turn: TurnRow, workload: str) -> Stated | None:
-    """None for a turn without a step, and for one that was tried again: its time is that of several."""
+    """None for a turn without a step, and for one whose time is no step's: it was tried again, or made new kernels."""
     inputs = inputs_of(turn)
-    if turn.p50 <= 0 or inputs.attempts != 1 or not (turn.decode_rows or turn.prefill_tokens):
+    if turn.p50 <= 0 or inputs.attempts != 1 or turn.new_sizes or not (turn.decode_rows or turn.prefill_tokens):
         return None
     kind = "mixed" if turn.decode_rows and turn.prefill_tokens else "decode" if turn.decode_rows else "prefill"
     return Stated(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 
 from ekiden.build.core import build_core, fake_core
-from ekiden.config import CacheConfig, Config, LimitsConfig, SchedulerConfig
+from ekiden.config import CacheConfig, Config, EngineConfig, LimitsConfig, SchedulerConfig
 from ekiden.engine.driver import Answer, RealClock, Source, drive, run_batch
 from ekiden.engine.engine_core import StepResult
 from ekiden.engine.interface import ModelCard
@@ -143,7 +143,14 @@ def _record_of(answer: Answer) -> RequestRecord:
 
 
 def bench_scheduler(
-    *, rows: int, waiting: int, steps: int, seed: int, order: str = "fcfs", tenants: int = 1
+    *,
+    rows: int,
+    waiting: int,
+    steps: int,
+    seed: int,
+    order: str = "fcfs",
+    tenants: int = 1,
+    speculation: str = "ngram",
 ) -> Figures:
     """Time of a step when the model costs next to nothing: what our own work costs.
 
@@ -156,6 +163,7 @@ def bench_scheduler(
             max_num_seqs=rows, max_num_batched_tokens=rows + max(rows, 2 * 16), scheduling_policy=order
         ),
         cache=CacheConfig(block_size=16),
+        engine=EngineConfig(speculation=speculation),
         limits=LimitsConfig(max_num_queued_reqs=10 * requests, max_num_queued_tokens=1_000 * requests),
     )
     core, source, clock = fake_core(config, recorder), random.Random(seed), RealClock()
@@ -182,6 +190,7 @@ def bench_scheduler(
         "waiting": waiting,
         "scheduling_policy": order,
         "tenants": tenants,
+        "speculation": speculation,
         "duration_seconds": duration,
         "steps": steps,
         "cpu_seconds_per_step": cpu / steps,

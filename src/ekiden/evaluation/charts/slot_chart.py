@@ -13,15 +13,6 @@ from ekiden.evaluation.charts.slots import stays
 from ekiden.evaluation.charts.trace import SlotStep
 
 EMPTY, PADDED = "·", "░"
-PALETTE = (
-    *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948"),
-    *("#b07aa1", "#ff9da7", "#9c755f", "#86bcb6", "#d4a6c8", "#8cd17d"),
-)
-
-
-def colours(request_ids: Sequence[str]) -> dict[str, str]:
-    """A colour for each request, in order; neighbours in the order differ."""
-    return {request_id: PALETTE[index % len(PALETTE)] for index, request_id in enumerate(request_ids)}
 
 
 def chart_rows(

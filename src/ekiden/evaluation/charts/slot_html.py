@@ -1,13 +1,12 @@
 """The slot charts as one self-contained HTML file: inline SVG, no script, light and dark, hover text for every stay.
 
-``data/slot_charts.html`` is its template; :mod:`ekiden.evaluation.charts.slot_svg` has the drawing.
+``data/slot_charts.html`` is its template; :mod:`ekiden.dashboard.slot_svg` has the drawing.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ekiden.evaluation.charts.slot_chart import colours
-from ekiden.evaluation.charts.slot_svg import CHART_WIDTH, Bar, SlotPicture, TimeAxis, environment
+from ekiden.dashboard.slot_svg import CHART_WIDTH, Bar, SlotPicture, TimeAxis, colours, environment
 from ekiden.evaluation.charts.slots import stays
 from ekiden.evaluation.charts.trace import SlotStep
 

@@ -1,12 +1,10 @@
 """What a record of slots says: how full they were, and how long a freed one stayed empty while others waited."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from ekiden.evaluation.charts.trace import SlotStep, Work
-
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
 @dataclass(slots=True)
@@ -64,8 +62,3 @@ def slot_figures(steps: Sequence[SlotStep], num_slots: int) -> SlotFigures:
         slot_utilisation=sum(row.work is not Work.PADDING for row in rows) / max(1, num_slots * len(steps)),
         handover_steps=tuple(after.first_step - before.last_step - 1 for before, after in pairs),
     )
-
-
-def letters(request_ids: Sequence[str]) -> Mapping[str, str]:
-    """A character for each request, in order: A to Z, a to z, then digits, and round again."""
-    return {request_id: _LETTERS[index % len(_LETTERS)] for index, request_id in enumerate(request_ids)}

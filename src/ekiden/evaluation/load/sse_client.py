@@ -6,6 +6,7 @@ Rules:
   per read. The usage is looked for once, at the end of the answer;
 - any ending but a whole answer is a failure with a short kind: ``http_<status>``, ``error_event``, ``truncated``,
   ``malformed``, ``timeout``, ``connect``;
+- a kept connection that the server has closed without a word is opened anew, and its request sent again, once;
 - a load goes to the server itself, whatever proxy is set: a proxy's pace is not the server's.
 """
 
@@ -35,7 +36,7 @@ class Connection:
         self._target = target
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._body: list[bytes] = []
-        self._whole = self._keep_alive = False
+        self._whole = self._keep_alive = self._heard = False
 
     async def close(self) -> None:
         """Close the connection and wait until it is gone."""
@@ -59,6 +60,13 @@ class Connection:
 
         ``body`` collects the answer's body in pieces, for who wants to read it afterwards.
         """
+        kept = self._streams is not None
+        await self._ask(request, record, timeout, body)
+        if kept and record.failure == "truncated" and not self._heard:
+            await self._ask(request, record, timeout, body)
+
+    async def _ask(self, request: bytes, record: RequestRecord, timeout: float, body: list[bytes] | None) -> None:
+        self._heard = False
         try:
             async with asyncio.timeout(timeout):
                 reader, writer = await self._open()
@@ -67,7 +75,7 @@ class Connection:
             record.failure = "connect"
             return
         self._whole = self._keep_alive = False
-        record.sent = time.monotonic()
+        record.sent = record.sent or time.monotonic()
         try:
             async with asyncio.timeout(timeout):
                 writer.write(request)
@@ -103,7 +111,7 @@ class Connection:
         self._parser = httptools.HttpResponseParser(self)
         tail = rest = b""
         while not self._whole and (data := await reader.read(_READ_BYTES)):
-            now = time.monotonic()
+            now, self._heard = time.monotonic(), True
             self._body.clear()
             self._parser.feed_data(data)
             if body is not None:

@@ -10,9 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ekiden.evaluation.charts.slot_chart import PALETTE
-from ekiden.evaluation.charts.slot_svg import CHART_WIDTH, Bar, SlotPicture, TimeAxis, environment
-from ekiden.evaluation.charts.slots import letters
+from ekiden.dashboard.slot_svg import CHART_WIDTH, Bar, SlotPicture, TimeAxis, colours, environment, letters
 from ekiden.evaluation.outcome import ArmFigures, Chart, Falsifier, MetricOutcome, Outcome, SlotChart
 from ekiden.evaluation.report.figure_tables import DISTRIBUTIONS, FigureTables, unit_of
 from ekiden.evaluation.report.finding_tables import FindingTables
@@ -166,7 +164,7 @@ def _slot_groups(charts: Sequence[SlotChart], text: Words, numbers: Numbers) -> 
         here = [chart for chart in charts if chart.workload == workload]
         requests = list(dict.fromkeys(segment.request_id for chart in here for segment in chart.segments))
         names = letters(requests)
-        fill = {request: PALETTE[index % len(PALETTE)] for index, request in enumerate(requests)}
+        fill = colours(requests)
         pictures = []
         for chart in here:
             bars = [

@@ -57,6 +57,10 @@ class _System(msgspec.Struct, frozen=True):
     system: str
 
 
+class _Passage(msgspec.Struct, frozen=True):
+    text: str
+
+
 BLOCK_TOKENS = 512
 """Tokens of a block of the Mooncake trace."""
 LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
@@ -109,6 +113,14 @@ def prompts(path: str) -> tuple[Prompt, ...]:
 @cache
 def system_prompts(path: str) -> tuple[str, ...]:
     return tuple(line.system for line in msgspec.json.Decoder(_System).decode_lines(_read(path)))
+
+
+@cache
+def passages(language: str) -> tuple[str, ...]:
+    """Texts of some hundred words in ``en`` or ``ja``, for perplexity."""
+    return tuple(
+        line.text for line in msgspec.json.Decoder(_Passage).decode_lines(_read(f"text/perplexity_{language}.jsonl"))
+    )
 
 
 @cache

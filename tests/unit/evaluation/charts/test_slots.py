@@ -8,11 +8,12 @@ import pytest
 
 from ekiden.backends.fake import FakeRunner
 from ekiden.config import CacheConfig, Config, SchedulerConfig, controls_of
+from ekiden.dashboard.slot_svg import colours, letters
 from ekiden.engine.driver import Answer, run_batch
 from ekiden.engine.engine_core import EngineCore
-from ekiden.evaluation.charts.slot_chart import EMPTY, PADDED, axis, chart_rows, coloured, colours
+from ekiden.evaluation.charts.slot_chart import EMPTY, PADDED, axis, chart_rows, coloured
 from ekiden.evaluation.charts.slot_html import ChartData, TableData, page
-from ekiden.evaluation.charts.slots import letters, slot_figures, stays
+from ekiden.evaluation.charts.slots import slot_figures, stays
 from ekiden.evaluation.charts.trace import SlotRow, SlotStep, StepRecorder, Work
 from ekiden.state.request import FinishReason, RefusalReason, Request
 from ekiden.state.sampling_params import SamplingParams

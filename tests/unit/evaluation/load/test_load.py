@@ -301,6 +301,24 @@ async def test_a_connection_that_the_server_closed_while_it_was_idle_is_opened_a
     assert server.connections == 3
 
 
+async def test_a_kept_connection_that_is_closed_without_a_word_is_opened_anew_once(serve):
+    """Some servers close a connection after an answer without having said so, when the next request is on its way."""
+    answered: set[asyncio.StreamWriter] = set()
+
+    async def answer(path, body, writer):
+        if body["prompt"] == [3] or writer in answered:
+            writer.close()
+            return
+        answered.add(writer)
+        await send(writer, whole_answer(["a"]))
+
+    server, target = await serve(answer)
+    requests = completion_requests(target, "m", [[1], [2], [3]], output_tokens=1)
+    run = await closed_loop(target, requests, concurrency=1, timeout=5)
+    assert [record.failure for record in run.records] == [None, None, "truncated"]
+    assert [body["prompt"] for body in server.bodies] == [[1], [2], [2], [3], [3]]
+
+
 async def test_a_body_without_length_ends_with_its_connection(serve):
     async def answer(path, body, writer):
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(whole_answer(["a", "b"])))

@@ -10,7 +10,7 @@
 Formats that differ at one of these inherit the rest from :class:`WeightFormat`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -42,6 +42,7 @@ class WeightFormat:
     ``dynamic_group``: how many channels of an activation share a scale when the plugin quantises it; 0 for none.
     ``fuses_activation``: whether the MLP's activation is computed within the gate's product. The plugin's fastest
     float32 kernel allows none.
+    ``joins_products``: whether products that read the same states are computed as one, whose result is split again.
     ``details`` are further parameters of the format for the lineage. What a format makes of the same weights may
     change only together with ``conversion.CONVERTER_VERSION``.
     """
@@ -49,6 +50,7 @@ class WeightFormat:
     name: str
     dynamic_group: int = 0
     fuses_activation: bool = False
+    joins_products: bool = False
     details: Mapping[str, str] = field(default_factory=dict)
 
     def group(self, spec: ModelSpec, model: ov.Model) -> int:
@@ -62,16 +64,17 @@ class WeightFormat:
         """
         return spec, checkpoint
 
-    def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
-        """The tensor ``name`` as a constant ``[out, in]`` in this format, followed by its conversion to float32.
+    def matrix(self, checkpoint: Checkpoint, *names: str) -> Node:
+        """The tensor of that name as a constant ``[out, in]`` in this format, followed by its conversion to float32.
+        With :attr:`joins_products` also several, one after the other.
 
         Raises what ``checkpoint.tensor`` raises.
         """
         raise NotImplementedError
 
-    def product(self, x: Node, checkpoint: Checkpoint, name: str) -> Node:
-        """Hidden states ``[batch, length, in]`` times the layer's matrix ``name``: ``[batch, length, out]``."""
-        return op.matmul(x, self.matrix(checkpoint, name), False, True)
+    def product(self, x: Node, checkpoint: Checkpoint, *names: str) -> Node:
+        """Hidden states ``[batch, length, in]`` times a matrix of the layer, as :meth:`matrix` has it."""
+        return op.matmul(x, self.matrix(checkpoint, *names), False, True)
 
     def activation(self, x: Node, reader: Reader) -> Node:
         """Hidden states ``[batch, length, channels]`` as the products of ``reader`` are to read them."""
@@ -86,3 +89,9 @@ class WeightFormat:
         Each row's result has the same bits whatever rows are beside it.
         """
         return None
+
+
+def joined(checkpoint: Checkpoint, names: Sequence[str]) -> FloatArray:
+    """The tensors of these names, one after the other along their first axis."""
+    tensors = [checkpoint.tensor(name) for name in names]
+    return tensors[0] if len(tensors) == 1 else np.concatenate(tensors)

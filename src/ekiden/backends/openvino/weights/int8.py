@@ -12,7 +12,7 @@ import numpy.typing as npt
 from openvino import Node, Type
 from openvino import opset13 as op
 
-from ekiden.backends.openvino.weights.format import FloatArray, WeightFormat
+from ekiden.backends.openvino.weights.format import FloatArray, WeightFormat, joined
 from ekiden.models.architectures.spec import Checkpoint
 from ekiden.models.architectures.weights import EMBEDDING, HEAD
 
@@ -45,9 +45,10 @@ class Int8(WeightFormat):
     name: str = "int8"
     dynamic_group: int = DYNAMIC_QUANTISATION_GROUP
     fuses_activation: bool = True
+    joins_products: bool = True
 
-    def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
-        return int8_matrix(checkpoint.tensor(name))
+    def matrix(self, checkpoint: Checkpoint, *names: str) -> Node:
+        return int8_matrix(joined(checkpoint, names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,8 @@ class ExpandedInt8(WeightFormat):
 
     name: str = "int8-float32"
 
-    def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
+    def matrix(self, checkpoint: Checkpoint, *names: str) -> Node:
+        (name,) = names
         weight = checkpoint.tensor(name)
         if name in (EMBEDDING, HEAD):
             return int8_matrix(weight)

@@ -6,7 +6,7 @@ import numpy as np
 from openvino import Node, Type
 from openvino import opset13 as op
 
-from ekiden.backends.openvino.weights.format import WeightFormat
+from ekiden.backends.openvino.weights.format import WeightFormat, joined
 from ekiden.models.architectures.spec import Checkpoint
 
 
@@ -16,8 +16,8 @@ class Float16(WeightFormat):
 
     name: str = "fp16"
 
-    def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
-        return op.convert(op.constant(checkpoint.tensor(name).astype(np.float16)), Type.f32)
+    def matrix(self, checkpoint: Checkpoint, *names: str) -> Node:
+        return op.convert(op.constant(joined(checkpoint, names).astype(np.float16)), Type.f32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,5 +26,5 @@ class Float32(WeightFormat):
 
     name: str = "fp32"
 
-    def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
-        return op.constant(checkpoint.tensor(name))
+    def matrix(self, checkpoint: Checkpoint, *names: str) -> Node:
+        return op.constant(joined(checkpoint, names))

@@ -23,7 +23,7 @@ import openvino as ov
 from openvino import Node, Type
 from openvino import opset13 as op
 
-from ekiden.backends.openvino.weights.format import FloatArray, Reader, WeightFormat
+from ekiden.backends.openvino.weights.format import FloatArray, Reader, WeightFormat, joined
 from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP, int8_matrix, quantise_per_channel
 from ekiden.backends.openvino.weights.rotation import SEED, Rotation, rotated
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
@@ -45,6 +45,7 @@ class RotatedInt8(WeightFormat):
 
     name: str = "int8-rotated"
     fuses_activation: bool = True
+    joins_products: bool = True
     details: Mapping[str, str] = field(default_factory=lambda: {"rotation_seed": str(SEED)})
 
     def group(self, spec: ModelSpec, model: ov.Model) -> int:
@@ -59,8 +60,8 @@ class RotatedInt8(WeightFormat):
     def prepare(self, spec: ModelSpec, checkpoint: Checkpoint) -> tuple[ModelSpec, Checkpoint]:
         return rotated(spec, checkpoint)
 
-    def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
-        return _compressed(checkpoint.tensor(name))
+    def matrix(self, checkpoint: Checkpoint, *names: str) -> Node:
+        return _compressed(joined(checkpoint, names))
 
     def annotate(self, model: ov.Model, checkpoint: Checkpoint) -> None:
         """Note the last norm's weight, which states lack; the graph is all that a later start reads."""
@@ -78,11 +79,13 @@ class StaticInt8(RotatedInt8):
     """``int8-static``."""
 
     name: str = "int8-static"
+    joins_products: bool = False
     details: Mapping[str, str] = field(
         default_factory=lambda: {"rotation_seed": str(SEED), "static_range": f"{BOUND:g}"}
     )
 
-    def matrix(self, checkpoint: Checkpoint, name: str) -> Node:
+    def matrix(self, checkpoint: Checkpoint, *names: str) -> Node:
+        (name,) = names
         weight = checkpoint.tensor(name)
         if name.removesuffix(".weight").endswith(_READ_BY_STATIC_PRODUCTS):
             return int8_matrix(weight)

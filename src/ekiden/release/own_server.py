@@ -1,0 +1,56 @@
+"""The server in whose process a release is acted on, such as from its page: no HTTP, and the person is known."""
+
+import asyncio
+import concurrent.futures
+import sqlite3
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ekiden.api.admin import controls_told
+from ekiden.engine.interface import Engine, EngineDied
+from ekiden.evidence.reader import LedgerReader, LedgerReadError
+from ekiden.release.plan import ReleaseError
+from ekiden.release.server import PATIENCE, OutOfReach, Told
+from ekiden.state.controls import ControlChange, ControlState, InvalidControls, SetBy, typed_values
+
+
+class OwnServer:
+    """A :class:`ekiden.release.server.Server` for threads beside the event loop of its engine. ``who`` acts."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, who: str) -> None:
+        self._engine, self._loop, self._who = engine, loop, who
+
+    def policy(self) -> dict[str, Told]:
+        return _told(self._engine.controls())
+
+    def set(self, values: Mapping[str, Any], *, why: str, seconds: float | None) -> dict[str, Told]:
+        try:
+            change = ControlChange(
+                values=typed_values(values),
+                set_by=SetBy.PERSON,
+                who=self._who,
+                why=why[:500],
+                expires_at=None if seconds is None else time.monotonic() + seconds,
+            )
+            answer = asyncio.run_coroutine_threadsafe(self._engine.set_controls(change), self._loop)
+            return _told(answer.result(PATIENCE))
+        except InvalidControls as error:
+            raise ReleaseError(f"the server refuses the change: {error}") from error
+        except (EngineDied, TimeoutError, concurrent.futures.CancelledError, RuntimeError) as error:
+            raise OutOfReach(f"the engine does not answer: {error}") from error
+
+    def ledger(self) -> LedgerReader:
+        path = self._engine.ledger_path
+        try:
+            if path is None:
+                raise OutOfReach("the engine records no run now")
+            return LedgerReader(path)
+        except (LedgerReadError, sqlite3.Error, OSError) as error:
+            raise OutOfReach(f"the ledger of the server cannot be read: {error}") from error
+
+
+def _told(state: ControlState) -> dict[str, Told]:
+    return msgspec.convert(controls_told(state), dict[str, Told])
