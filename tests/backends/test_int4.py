@@ -32,11 +32,11 @@ def gguf_of(path: Path, **kinds: GGMLQuantizationType) -> GGUFCheckpoint:
     return GGUFCheckpoint(write_gguf(path / "model.gguf", types=types))
 
 
-def multiplied(checkpoint: Checkpoint, name: str) -> FloatArray:
+def multiplied(checkpoint: Checkpoint, *names: str) -> FloatArray:
     """What the product multiplies by, ``[out, in]``: each row of an identity matrix picks one column, and adds 0."""
-    width = checkpoint.shapes[name][1]
+    width = checkpoint.shapes[names[0]][1]
     x = op.parameter([1, width, width], Type.f32)
-    model = ov.Model([Int4().product(x, checkpoint, name)], [x])
+    model = ov.Model([Int4().product(x, checkpoint, *names)], [x])
     exact = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0", "INFERENCE_PRECISION_HINT": "f32"}
     found = ov.Core().compile_model(model, "CPU", exact)([np.eye(width, dtype=np.float32)[None]])[0]
     weights: FloatArray = found[0].T
@@ -60,13 +60,22 @@ def test_blocks_that_are_symmetric_need_no_second_product(tmp_path: Path):
 
 
 def test_each_tensor_of_a_mixed_file_keeps_its_own_precision(tmp_path: Path):
-    kinds = dict.fromkeys(TYPES, GGMLQuantizationType.Q4_0) | {"ffn_down": GGMLQuantizationType.Q8_0}
-    checkpoint = gguf_of(tmp_path, **kinds)
+    kinds = dict.fromkeys(TYPES, GGMLQuantizationType.Q4_0)
+    checkpoint = gguf_of(tmp_path, **kinds | dict.fromkeys(("attn_v", "ffn_down"), GGMLQuantizationType.Q8_0))
     graph = build_model(checkpoint.spec, checkpoint, Int4())
     types = [node.get_element_type().get_type_name() for node in graph.get_ops() if node.get_type_name() == "Constant"]
-    assert types.count("i4") == 2 * 6
-    assert types.count("i8") == 2 + 1, "down projections and the table"
+    assert types.count("i4") == 2 * 4, "query, key and output; gate and up are one"
+    assert types.count("i8") == 2 * 2 + 1, "value and down, and the table"
     assert types.count("u4") == 0
+
+
+@pytest.mark.parametrize("value", [GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0])
+def test_products_of_the_same_states_are_those_of_each_matrix(tmp_path: Path, value: GGMLQuantizationType):
+    kinds = {"attn_q": GGMLQuantizationType.Q4_0, "attn_k": GGMLQuantizationType.Q4_1, "attn_v": value}
+    checkpoint = gguf_of(tmp_path, **kinds)
+    names = [QUERY.replace("q_proj", part) for part in ("q_proj", "k_proj", "v_proj")]
+    each = [multiplied(checkpoint, name) for name in names]
+    assert np.array_equal(multiplied(checkpoint, *names), np.concatenate(each))
 
 
 def test_weights_without_blocks_become_groups(reference_dir: Path, tmp_path: Path):
@@ -79,21 +88,22 @@ def test_weights_without_blocks_become_groups(reference_dir: Path, tmp_path: Pat
 
 
 def test_a_searched_group_is_no_worse_than_a_rounded_one():
+    """By squared errors in proportion to the weights' sizes."""
     weight = np.random.default_rng(0).standard_t(4, (64, 256)).astype(np.float32)
     weight[:2, :32] = 0
     weight[2:4, :32] = np.abs(weight[2:4, :32])
     found = quantise_groups(weight, 32)
-    errors = np.square(found.weights() - weight).reshape(64, 8, 32).sum(-1)
-
     groups = weight.reshape(64, 8, 32)
+    sizes = np.abs(groups)
+    errors = (sizes * np.square(found.weights().reshape(groups.shape) - groups)).sum(-1)
     low, high = np.minimum(groups.min(-1, keepdims=True), 0), np.maximum(groups.max(-1, keepdims=True), 0)
     step = (high - low) / LEVELS
     step[step == 0] = 1
     zero = np.rint(-low / step)
     rounded = (np.clip(np.rint(groups / step) + zero, 0, LEVELS) - zero) * step
-    plain = np.square(rounded - groups).sum(-1)
+    plain = (sizes * np.square(rounded - groups)).sum(-1)
     # The scale's rounding to float16 moves a weight by up to 2**-11 of itself.
-    assert (errors <= plain + (2.0**-10 * np.abs(groups)).max(-1) ** 2 * 32).all()
+    assert (errors <= plain + 32 * sizes.max(-1) * (2.0**-10 * sizes.max(-1)) ** 2).all()
     assert errors.sum() < 0.96 * plain.sum()
     assert not errors[:2, 0].any()
 

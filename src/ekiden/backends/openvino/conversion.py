@@ -36,7 +36,7 @@ from ekiden.models.files import sha256_of
 
 log = logging.getLogger(__name__)
 
-CONVERTER_VERSION = 3
+CONVERTER_VERSION = 4
 """Increase it whenever ``graph.py`` builds something else from the same weights."""
 
 OUTDATED_BYTES: Final = 2 * 2**30

@@ -138,15 +138,14 @@ def _token_by_token(node: Node, weights: set[str]) -> bool:
 
 def _sums_channel_groups(node: Node) -> bool:
     """Whether a node is one of the pair that splits each token's channels into groups and sums each group."""
-    if node.get_type_name() == "ReduceSum":
-        axis = node.input_value(1).get_node()
-        parted = node.input_value(0).get_node()
-        return parted.get_type_name() == "Reshape" and list(axis.get_vector()) == [_TOKENS_RANK]
-    if node.get_type_name() != "Reshape" or not node.get_attributes()["special_zero"]:
+    kind = node.get_type_name()
+    if kind not in ("Reshape", "ReduceSum") or node.input_value(1).get_node().get_type_name() != "Constant":
         return False
-    shape = node.input_value(1).get_node()
+    numbers: list[int] = node.input_value(1).get_node().get_vector().tolist()
+    if kind == "ReduceSum":
+        return node.input_value(0).get_node().get_type_name() == "Reshape" and numbers == [_TOKENS_RANK]
     # A zero keeps the size at its place: tokens and the batch of 1 stay as they are.
-    return shape.get_type_name() == "Constant" and list(shape.get_vector())[:-1] == [0, 0, -1]
+    return bool(node.get_attributes()["special_zero"]) and numbers[:-1] == [0, 0, -1]
 
 
 def _source_name(value: Output) -> str:

@@ -14,6 +14,7 @@ Each matrix of the layers becomes what loses least:
 Why, and what else was tried: docs/decisions/0026.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ import openvino as ov
 from openvino import Node, Type
 from openvino import opset13 as op
 
-from ekiden.backends.openvino.weights.format import FloatArray, WeightFormat
+from ekiden.backends.openvino.weights.format import FloatArray, WeightFormat, joined
 from ekiden.backends.openvino.weights.groups import quantise_groups
 from ekiden.backends.openvino.weights.int8 import int8_matrix
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
@@ -45,6 +46,7 @@ class Int4(WeightFormat):
 
     name: str = "int4"
     fuses_activation: bool = True
+    joins_products: bool = True
 
     def group(self, spec: ModelSpec, model: ov.Model) -> int:
         """That of the weights: the kernels are slow where more activations share a scale than weights do."""
@@ -66,14 +68,15 @@ class Int4(WeightFormat):
         model.set_rt_info(str(size), _GROUP_NOTE)
 
     def matrix(self, checkpoint: Checkpoint, *names: str) -> Node:
-        (name,) = names
-        if name in (EMBEDDING, HEAD):
-            return int8_matrix(checkpoint.tensor(name))
-        return _layer_matrix(checkpoint, name)[0]
+        if names[0] in (EMBEDDING, HEAD):
+            return int8_matrix(joined(checkpoint, names))
+        return _layer_matrix(checkpoint, names)[0]
 
     def product(self, x: Node, checkpoint: Checkpoint, *names: str) -> Node:
-        (name,) = names
-        matrix, remainders = _layer_matrix(checkpoint, name)
+        kinds = {_is_four_bits(checkpoint, name) for name in names}
+        if len(kinds) > 1:
+            return op.concat([self.product(x, checkpoint, name) for name in names], 2)
+        matrix, remainders = _layer_matrix(checkpoint, names)
         product = op.matmul(x, matrix, False, True)
         if remainders is None:
             return product
@@ -97,16 +100,24 @@ def group_remainders(blocks: Blocks) -> FloatArray | None:
     return remainders if remainders.any() else None
 
 
-def _layer_matrix(checkpoint: Checkpoint, name: str) -> tuple[Node, FloatArray | None]:
-    """A layer's matrix in the form it is given above, and the remainders of its groups if it has any."""
+def _layer_matrix(checkpoint: Checkpoint, names: Sequence[str]) -> tuple[Node, FloatArray | None]:
+    """Matrices of a layer, one after the other, in the form that is given above for all of them, and the remainders of
+    their groups if they have any."""
     if isinstance(checkpoint, InGroups):
-        found = quantise_groups(checkpoint.tensor(name), checkpoint.group)
+        found = quantise_groups(joined(checkpoint, names), checkpoint.group)
         centred = op.subtract(_four_bits(found.values, Type.u4), _four_bits(found.zeros, Type.u4))
         return _scaled(centred, found.scales.astype(np.float32)), None
-    blocks = checkpoint.blocks(name) if isinstance(checkpoint, StoresBlocks) else None
-    if blocks is None:
-        return int8_matrix(checkpoint.tensor(name)), None
+    stored = [checkpoint.blocks(name) for name in names] if isinstance(checkpoint, StoresBlocks) else []
+    parts = [each for each in stored if each is not None]
+    if len(parts) < len(names):
+        return int8_matrix(joined(checkpoint, names)), None
+    blocks = Blocks(*(np.concatenate(each) for each in zip(*parts, strict=True)))
     return _scaled(_four_bits(blocks.values ^ _MIDDLE, Type.i4), blocks.scales), group_remainders(blocks)
+
+
+def _is_four_bits(checkpoint: Checkpoint, name: str) -> bool:
+    """Whether a layer's matrix is stored so."""
+    return isinstance(checkpoint, StoresBlocks) and checkpoint.blocks(name) is not None
 
 
 def _matrices(checkpoint: Checkpoint) -> list[str]:
@@ -115,9 +126,7 @@ def _matrices(checkpoint: Checkpoint) -> list[str]:
 
 
 def _has_blocks(checkpoint: Checkpoint) -> bool:
-    return isinstance(checkpoint, StoresBlocks) and any(
-        checkpoint.blocks(name) is not None for name in _matrices(checkpoint)
-    )
+    return any(_is_four_bits(checkpoint, name) for name in _matrices(checkpoint))
 
 
 def _four_bits(values: npt.NDArray[np.uint8], kind: Type) -> Node:
