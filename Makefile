@@ -59,13 +59,15 @@ format: setup-test
 	$(BIN)/ruff format .
 
 # Many more simulated worlds than the test command runs (a failure prints the seed that shows it again), the longest
-# runs of the real model at their full length, twenty kills of its engine, and 1,000 evaluations of equal arms.
+# runs of the real model at their full length, twenty kills of its engine, every weight format, and
+# 1,000 evaluations of equal arms.
 SEEDS ?= 50000
 soak: setup-test
 	SIMULATION_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/simulation/test_simulation.py $(ARGS)
 	SOAK_REQUESTS=500 SOAK_MARKERS=200 SOAK_KILLS=20 $(BIN)/python -m pytest -q \
 	  tests/endtoend/test_ledger.py tests/endtoend/test_structured_output.py tests/endtoend/test_engine_ends.py \
 	  tests/unit/engine/test_after_an_end.py $(ARGS)
+	SOAK_FORMATS=1 $(BIN)/python -m pytest -q tests/backends/test_invariance.py tests/endtoend/test_reference.py $(ARGS)
 	SOAK_EVALUATIONS=500 $(BIN)/python -m pytest -q tests/unit/evaluation/analysis/test_verdict.py \
 	  tests/unit/evaluation/experiment/test_phases.py $(ARGS)
 

@@ -1,5 +1,6 @@
 """The default model in each integer format: a row has the same bits whatever runs beside it and however it is cut."""
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,7 +15,11 @@ LENGTHS = (2, 3, 31, 32, 33, 64, 65, 97, 130, 161)
 BLOCKS = 8
 
 
-@pytest.fixture(scope="module", params=["int8", "int8-rotated", "int8-static", "int4"])
+FORMATS = ("int8-rotated", "int4", *(("int8", "int8-static") if "SOAK_FORMATS" in os.environ else ()))
+"""What is chosen by itself and what is furthest from it; `make soak` tries the others too."""
+
+
+@pytest.fixture(scope="module", params=FORMATS)
 def runner(request: pytest.FixtureRequest, smollm2_files: ModelFiles) -> Iterator[OpenVINORunner]:
     loaded = load(smollm2_files, weights=request.param, expand_weights="never")
     yield loaded
