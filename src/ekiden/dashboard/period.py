@@ -11,8 +11,8 @@ from ekiden.ledger.retention import is_being_written
 from ekiden.state.controls import SetBy
 
 MOST_POINTS: Final = 600
-LEAST_POINT: Final = 200_000
-"""Microseconds of the narrowest point."""
+LEAST_POINT: Final = 1_000_000
+"""Microseconds of the narrowest point: a rate over less would show a single prompt as thousands of tokens a second."""
 MOST_WAITS: Final = 2_000
 MOST_BARS: Final = 3_000
 _MOST_CONTROLS: Final = 500
