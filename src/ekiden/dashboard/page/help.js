@@ -1,6 +1,6 @@
 // A word with its meaning: unit and formula come up on hover and on focus, and go with Escape (WCAG 1.4.13).
 
-import { classes, html, useEffect, useLayoutEffect, useName, useRef, useState } from "./lib.js";
+import { classes, html, useLayoutEffect, useName, useRef, useState } from "./lib.js";
 import { has, t } from "./i18n.js";
 
 /**
@@ -10,7 +10,7 @@ import { has, t } from "./i18n.js";
 export function Help({ of, text, children, class: extra }) {
   const words = text ?? (has(`help.${of}`) ? t(`help.${of}`) : null);
   const [open, setOpen] = useState(false), name = useName("help"), word = useRef(), tip = useRef();
-  useEffect(() => {
+  useLayoutEffect(() => { // not after the next painting: Escape may come before
     if (!open) return undefined;
     const close = (event) => event.key === "Escape" && (event.stopPropagation(), setOpen(false));
     const away = (event) => tip.current?.contains(event.target) || word.current?.contains(event.target) || setOpen(false);
