@@ -27,14 +27,14 @@ from ekiden.dashboard.files import LANGUAGES
 from ekiden.dashboard.frames import Frames
 from ekiden.dashboard.period import period
 from ekiden.dashboard.request_list import list_requests
-from ekiden.dashboard.run_list import list_runs, open_named
+from ekiden.dashboard.run_list import list_runs, open_named, open_with_request
 from ekiden.dashboard.shapes import PHASES, Comparison, PageConfig, RequestStory
 from ekiden.dashboard.story import stories
 from ekiden.dashboard.what_if import Busy, Simulator, TooLong, typed
 from ekiden.engine.interface import Engine
 from ekiden.evidence.listing import BY
 from ekiden.evidence.reader import LedgerReader, LedgerReadError
-from ekiden.evidence.runs import find_request, open_run
+from ekiden.evidence.runs import open_run
 from ekiden.guard.runtime import Guard
 from ekiden.guardrails.readings import DEFAULT_OBJECTIVES
 from ekiden.ledger.retention import ledger_folder
@@ -216,14 +216,8 @@ def _with(open_it: Callable[[], LedgerReader], work: Callable[[LedgerReader], T]
 
 def _found(folder: Path, request_id: str, run: str | None) -> tuple[Path, int]:
     """A run's file, and the number of a request in it."""
-    if run is None:
-        reader, rows = find_request(folder, request_id)
-    else:
-        reader = open_named(folder, run)
-        rows = reader.requests_named(request_id)
+    reader, rows = open_with_request(folder, request_id, run)
     with reader:
-        if not rows:
-            raise LedgerReadError(f"no request {request_id!r} in run {reader.header.run_id}")
         return reader.path, rows[0].request
 
 

@@ -7,6 +7,8 @@ from typing import Final
 from ekiden.dashboard.shapes import Run
 from ekiden.evidence.period_rows import PeriodRows
 from ekiden.evidence.reader import LedgerReader, LedgerReadError, damaged
+from ekiden.evidence.runs import find_request
+from ekiden.ledger.records import RequestRow
 from ekiden.ledger.retention import is_being_written, runs_in
 
 MOST_RUNS: Final = 200
@@ -54,3 +56,18 @@ def _readable(reader: LedgerReader) -> Run:
         order=str(header.scheduler.get("scheduling_policy")),
         slots=int(header.scheduler.get("max_num_seqs", 0)),
     )
+
+
+def open_with_request(folder: Path, request_id: str, run: str | None) -> tuple[LedgerReader, list[RequestRow]]:
+    """The run that is named, or the newest that knows the request, and the answers of that call.
+
+    Raises :class:`LedgerReadError` for a request that no run knows, or not this one.
+    """
+    if run is None:
+        return find_request(folder, request_id)
+    reader = open_named(folder, run)
+    rows = reader.requests_named(request_id)
+    if not rows:
+        with reader:
+            raise LedgerReadError(f"no request {request_id!r} in run {reader.header.run_id}")
+    return reader, rows

@@ -9,14 +9,13 @@ from ekiden.dashboard.padding import Padding
 from ekiden.dashboard.part import read_part
 from ekiden.dashboard.period import slots_at
 from ekiden.dashboard.request_list import line_of
-from ekiden.dashboard.run_list import open_named
+from ekiden.dashboard.run_list import open_with_request
 from ekiden.dashboard.shapes import Answered, Bar, RequestStory, Waited
 from ekiden.evidence.breakdown import Breakdown, breakdown
 from ekiden.evidence.explain import explain
 from ekiden.evidence.period_rows import PeriodRows
 from ekiden.evidence.places import admitted_slots
-from ekiden.evidence.reader import LedgerReader, LedgerReadError
-from ekiden.evidence.runs import find_request
+from ekiden.evidence.reader import LedgerReader
 from ekiden.evidence.timeline import Moment
 from ekiden.evidence.why import Question, why
 from ekiden.ledger.records import RequestRow
@@ -34,14 +33,8 @@ def stories(folder: Path, request_id: str, run: str | None) -> list[RequestStory
 
     Raises :class:`LedgerReadError` for a request that no run knows, or not this one.
     """
-    if run is None:
-        reader, rows = find_request(folder, request_id)
-    else:
-        reader = open_named(folder, run)
-        rows = reader.requests_named(request_id)
+    reader, rows = open_with_request(folder, request_id, run)
     with reader:
-        if not rows:
-            raise LedgerReadError(f"no request {request_id!r} in run {reader.header.run_id}")
         return [story(reader, row) for row in rows[:MOST_ANSWERS]]
 
 
