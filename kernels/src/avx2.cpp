@@ -10,42 +10,56 @@
 namespace ekiden {
 namespace {
 
+// Of four inputs, those of even place, (0, 2), are in 32 bits of one vector, and those of odd place, (1, 3), in another:
+// weights come to be so by shifts, which run on units that multiplication leaves free; activations are stored so.
 struct Avx2 {
   using Value = std::int16_t;
   static constexpr int channels = 8;
-  static constexpr int largest_rows = 6;
-  static constexpr int vectors(int rows) { return rows <= 3 ? 2 : 1; }
+  static constexpr int largest_rows = 4;  // 8 sums, 4 vectors of weights and 4 for the rest fill the 16 registers
+  static constexpr int vectors = 2;
 
-  // Four channels each; two neighbouring lanes are the halves of a channel's sum.
-  struct Sum {
-    __m256i low, high;
-  };
-  struct Weights {
-    __m256i low, high;
-  };
+  using Sum = __m256i;
   using Float = __m256;
+  struct Pair {
+    __m256i even, odd;
+  };
+  using Weights = Pair;
 
   static Float zero() { return _mm256_setzero_ps(); }
-  static Sum start(const std::int32_t*) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  static Sum start(const std::int32_t*) { return _mm256_setzero_si256(); }
   static Weights weights(const std::int8_t* at) {
-    return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))),
-            _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 16)))};
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+    return {_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8), _mm256_srai_epi16(bytes, 8)};
   }
-  static __m256i inputs(const void* at) { return _mm256_set1_epi64x(*static_cast<const std::int64_t*>(at)); }
-  static Sum dot(Sum sum, __m256i x, Weights w) {
-    return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(x, w.low)),
-            _mm256_add_epi32(sum.high, _mm256_madd_epi16(x, w.high))};
+  static Pair inputs(const Value* at) { return {broadcast(at), broadcast(at + 2)}; }
+  static Sum dot(Sum sum, Pair x, Weights w) {
+    accumulate(sum, _mm256_madd_epi16(x.even, w.even));
+    accumulate(sum, _mm256_madd_epi16(x.odd, w.odd));
+    return sum;
   }
   static Float add(Float f, Sum sum, float s) {
-    const __m256i halves = _mm256_hadd_epi32(sum.low, sum.high);  // channels 0 1 4 5 2 3 6 7
-    const __m256i whole = _mm256_permute4x64_epi64(halves, 0xd8);
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(s), f);
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_set1_ps(s), f);
   }
   static void store(float* y, Float f, const float* scales) { store_scaled(y, f, scales); }
   static void store_some(float* y, Float f, const float* scales, std::int64_t count) {
     store_scaled_some(y, f, scales, count);
   }
-  static void sixteen(Value* to, __m256i values) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), values); }
+
+  // 16 activations in their order: of every four, inputs 1 and 2 change places.
+  static void store_activations(Value* to, __m256i values) {
+    const __m256i swapped = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(values, 0xd8), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), swapped);
+  }
+
+ private:
+  static __m256i broadcast(const Value* at) {
+    std::int32_t two;
+    __builtin_memcpy(&two, at, sizeof two);
+    return _mm256_set1_epi32(two);
+  }
+
+  // sum += addend, in place: left to itself, the compiler copies sums to and fro and keeps some in memory.
+  static void accumulate(Sum& sum, __m256i addend) { asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(addend)); }
 };
 
 const Backend backend{sizeof(Avx2::Value), quantise<Avx2>, multiply<Avx2>, rms_norm, gate};

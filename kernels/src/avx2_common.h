@@ -31,7 +31,7 @@ inline __m256i quantised(const float* x, __m256 s) {
   return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(q, _mm256_set1_ps(-127.0f)), _mm256_set1_ps(127.0f)));
 }
 
-// `Store` has a Value, and puts 16 quantised activations, in 16 bits each, where they belong.
+// `Store` says how activations are kept: their Value, and `store_activations` of 16, given in 16 bits each.
 template <class Store>
 void quantise(const float* x, std::int64_t row_stride, std::int64_t first_row, std::int64_t last_row, std::int64_t k,
               std::int64_t group, void* activations) {
@@ -56,7 +56,7 @@ void quantise(const float* x, std::int64_t row_stride, std::int64_t first_row, s
         const __m256 divisor = _mm256_set1_ps(s);
         const __m256i packed = _mm256_packs_epi32(quantised(from + i, divisor), quantised(from + i + lanes, divisor));
         const __m256i ordered = _mm256_permute4x64_epi64(packed, 0xd8);
-        Store::sixteen(values + i, zero ? _mm256_setzero_si256() : ordered);
+        Store::store_activations(values + i, zero ? _mm256_setzero_si256() : ordered);
       }
     }
   }

@@ -1,7 +1,5 @@
 """The libraries that the tests of the kernels share."""
 
-from pathlib import Path
-
 import pytest
 
 from kernels.tests.library import KERNELS, OF_ISA, Library, build

@@ -1,10 +1,12 @@
 """The kernels through ctypes: builds a library of them, and gives numpy arrays to its C functions."""
 
 import ctypes
+import shutil
 import subprocess
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,7 @@ Floats = npt.NDArray[np.float32]
 Int8s = npt.NDArray[np.int8]
 
 KERNELS = Path(__file__).resolve().parent.parent
+COMPILER = shutil.which("g++") or "g++"
 BLOCK = 16
 FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{KERNELS / 'src'}")
 OF_ISA = {
@@ -35,12 +38,12 @@ def build(folder: Path, name: str, sources: dict[Path, tuple[str, ...]]) -> "Lib
     """Compiles `sources`, each with flags of its own, into `folder`, all at once."""
     objects = {source: folder / f"{name}-{source.stem}.o" for source in sources}
     running = [
-        subprocess.Popen(["g++", *FLAGS, *flags, "-c", str(source), "-o", str(objects[source])])
+        subprocess.Popen([COMPILER, *FLAGS, *flags, "-c", str(source), "-o", str(objects[source])])  # noqa: S603 - ours
         for source, flags in sources.items()
     ]
     assert [process.wait() for process in running] == [0] * len(running)
     library = folder / f"{name}.so"
-    subprocess.run(["g++", "-shared", *map(str, objects.values()), "-o", str(library)], check=True)
+    subprocess.run([COMPILER, "-shared", *map(str, objects.values()), "-o", str(library)], check=True)  # noqa: S603
     return Library(ctypes.CDLL(str(library)))
 
 
@@ -54,11 +57,11 @@ class Linear:
 
     @property
     def n(self) -> int:
-        return self.weights.shape[0]
+        return len(self.weights)
 
     @property
     def k(self) -> int:
-        return self.weights.shape[1]
+        return self.weights.size // self.n
 
     @property
     def blocks(self) -> int:
@@ -118,7 +121,9 @@ class Library:
             int(isa),
             _pointer(x),
             *map(ctypes.c_int64, (len(x), first_row, last_row)),
-            *map(_pointer, (values, scales, sums)),
+            _pointer(values),
+            _pointer(scales),
+            _pointer(sums),
             *map(ctypes.c_int64, (layer.n, layer.k, layer.group, first_block, last_block)),
             _pointer(y),
         )
@@ -142,6 +147,6 @@ class Library:
         return out
 
 
-def _pointer(array: npt.NDArray[np.generic]) -> ctypes.c_void_p:
+def _pointer(array: npt.NDArray[Any]) -> ctypes.c_void_p:
     assert array.flags.c_contiguous
     return array.ctypes.data_as(ctypes.c_void_p)
