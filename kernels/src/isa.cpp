@@ -134,9 +134,9 @@ bool prefer(Isa isa) {
 }
 
 bool agrees(Isa isa) {
-  // Every count of rows that a tile may have, whole and ragged blocks, one group and several.
+  // Every height of a tile; two blocks, and an odd one that is not full; one group and three.
   for (std::int64_t rows = 1; rows <= 14; ++rows) {
-    if (!linear_agrees(isa, rows, 23 + rows, 96, rows % 2 == 0 ? 32 : 96)) return false;
+    if (!linear_agrees(isa, rows, 41, 96, rows % 2 == 0 ? 32 : 96)) return false;
   }
   return elementwise_agrees(isa);
 }

@@ -3,6 +3,7 @@
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -18,10 +19,14 @@ KERNELS = Path(__file__).resolve().parent.parent
 COMPILER = shutil.which("g++") or "g++"
 BLOCK = 16
 FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{KERNELS / 'src'}")
+# GCC 12 warns of its own header: an operand of AVX-512 that is undefined on purpose.
 OF_ISA = {
     "avx2": ("-mavx2", "-mfma"),
     "avx2_vnni": ("-mavx2", "-mfma", "-mavxvnni"),
-    "avx512_vnni": ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni"),
+    "avx512_vnni": (
+        *("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni"),
+        "-Wno-maybe-uninitialized",
+    ),
 }
 
 
@@ -34,16 +39,19 @@ class Isa(IntEnum):
     AVX512_VNNI = 3
 
 
-def build(folder: Path, name: str, sources: dict[Path, tuple[str, ...]]) -> "Library":
-    """Compiles `sources`, each with flags of its own, into `folder`, all at once."""
-    objects = {source: folder / f"{name}-{source.stem}.o" for source in sources}
+def compiled(folder: Path, sources: dict[Path, tuple[str, ...]]) -> dict[str, Path]:
+    """Compiles `sources`, each with flags of its own, all at once. Gives the object files by their names."""
+    objects = {source.stem: folder / f"{source.stem}.o" for source in sources}
     running = [
-        subprocess.Popen([COMPILER, *FLAGS, *flags, "-c", str(source), "-o", str(objects[source])])  # noqa: S603 - ours
+        subprocess.Popen([COMPILER, *FLAGS, *flags, "-c", str(source), "-o", str(objects[source.stem])])  # noqa: S603
         for source, flags in sources.items()
     ]
     assert [process.wait() for process in running] == [0] * len(running)
-    library = folder / f"{name}.so"
-    subprocess.run([COMPILER, "-shared", *map(str, objects.values()), "-o", str(library)], check=True)  # noqa: S603
+    return objects
+
+
+def linked(library: Path, objects: Iterable[Path]) -> "Library":
+    subprocess.run([COMPILER, "-shared", *map(str, objects), "-o", str(library)], check=True)  # noqa: S603
     return Library(ctypes.CDLL(str(library)))
 
 
@@ -145,6 +153,13 @@ class Library:
             _pointer(out),
         )
         return out
+
+
+def equal_bits(a: Floats, b: Floats) -> bool:
+    """Signs of zeros included; any NaN equals any other."""
+    return bool(
+        np.array_equal(np.isnan(a), np.isnan(b)) and (np.isnan(a) | (a.view(np.int32) == b.view(np.int32))).all()
+    )
 
 
 def _pointer(array: npt.NDArray[Any]) -> ctypes.c_void_p:

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.tests.library import Floats, Isa, Library, Linear
+from kernels.tests.library import BLOCK, Floats, Isa, Library, Linear, equal_bits
 
-FAST = [isa for isa in Isa if isa is not Isa.PORTABLE]
+FAST = [Isa.AVX2, Isa.AVX2_VNNI, Isa.AVX512_VNNI]
+VNNI = [Isa.AVX2_VNNI, Isa.AVX512_VNNI]
 
 
 def layer_of(rng: np.random.Generator, n: int, k: int, group: int) -> Linear:
@@ -21,10 +22,6 @@ def activations_of(rng: np.random.Generator, rows: int, k: int) -> Floats:
     return np.where(rng.random((rows, k)) < 0.1, 0, x).astype(np.float32)
 
 
-def equal_bits(a: Floats, b: Floats) -> bool:
-    return bool(np.array_equal(a.view(np.int32), b.view(np.int32)))
-
-
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Linear, Floats]:
     group = draw(st.sampled_from([32, 64, 96, 192, 512]))
@@ -34,7 +31,7 @@ def problems(draw: st.DrawFn) -> tuple[Linear, Floats]:
     return layer, activations_of(rng, draw(st.integers(1, 40)), layer.k)
 
 
-def test_portable_equals_integer_arithmetic(built: Library) -> None:
+def test_portable_equals_integer_arithmetic(kernels: Library) -> None:
     rng = np.random.default_rng(1)
     rows, n, group, groups = 7, 37, 96, 3
     layer = layer_of(rng, n, group * groups, group)
@@ -50,14 +47,98 @@ def test_portable_equals_integer_arithmetic(built: Library) -> None:
     expected = np.zeros((rows, n), np.float32)
     for g in range(groups):
         expected = (sums[..., g] * powers[:, g] + expected).astype(np.float32)
-    assert equal_bits(built.linear(Isa.PORTABLE, x, layer), expected * layer.scales)
+    assert equal_bits(kernels.linear(Isa.PORTABLE, x, layer), expected * layer.scales)
 
 
 @pytest.mark.parametrize("isa", FAST)
 @given(problem=problems())
 @settings(max_examples=25, deadline=None)
-def test_equals_portable(built: Library, isa: Isa, problem: tuple[Linear, Floats]) -> None:
-    if not built.usable(isa):
+def test_every_instruction_set_equals_portable(kernels: Library, isa: Isa, problem: tuple[Linear, Floats]) -> None:
+    if not kernels.usable(isa):
         pytest.skip(f"no {isa.name} here")
     layer, x = problem
-    assert equal_bits(built.linear(isa, x, layer), built.linear(Isa.PORTABLE, x, layer))
+    assert equal_bits(kernels.linear(isa, x, layer), kernels.linear(Isa.PORTABLE, x, layer))
+
+
+@pytest.mark.parametrize("isa", VNNI)
+@given(problem=problems())
+@settings(max_examples=25, deadline=None)
+def test_vnni_without_its_instruction_equals_portable(
+    emulated: Library, isa: Isa, problem: tuple[Linear, Floats]
+) -> None:
+    layer, x = problem
+    assert equal_bits(emulated.linear(isa, x, layer), emulated.linear(Isa.PORTABLE, x, layer))
+
+
+@pytest.mark.parametrize("isa", list(Isa))
+def test_the_largest_sums_are_exact(emulated: Library, isa: Isa) -> None:
+    layer = Linear(weights=np.full((17, 512), -128, np.int8), scales=np.ones(17, np.float32), group=512)
+    x = np.full((13, 512), 127, np.float32)
+    assert (emulated.linear(isa, x, layer) == -128 * 127 * 512).all()
+
+
+@pytest.mark.parametrize("isa", list(Isa))
+def test_a_row_is_the_same_beside_any_others(emulated: Library, isa: Isa) -> None:
+    rng = np.random.default_rng(2)
+    layer = layer_of(rng, 41, 192, 64)
+    x = activations_of(rng, 30, layer.k)
+    together = emulated.linear(isa, x, layer)
+    for row in range(len(x)):
+        assert equal_bits(emulated.linear(isa, x[row : row + 1], layer)[0], together[row])
+
+
+@pytest.mark.parametrize("isa", list(Isa))
+def test_parts_make_the_whole_and_write_nothing_else(emulated: Library, isa: Isa) -> None:
+    rng = np.random.default_rng(3)
+    layer = layer_of(rng, 70, 64, 32)  # five blocks
+    x = activations_of(rng, 9, layer.k)
+    whole = emulated.linear(isa, x, layer)
+    for rows, blocks in (((0, 5), (0, 3)), ((5, 9), (0, 3)), ((0, 9), (3, 5)), ((2, 3), (1, 2))):
+        part = emulated.linear(isa, x, layer, rows=rows, blocks=blocks)
+        expected = np.full_like(whole, -1)
+        inside = np.s_[rows[0] : rows[1], blocks[0] * BLOCK : blocks[1] * BLOCK]
+        expected[inside] = whole[inside]
+        assert equal_bits(part, expected)
+
+
+@pytest.mark.parametrize("isa", list(Isa))
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_is_nan_and_no_other(emulated: Library, isa: Isa, bad: float) -> None:
+    rng = np.random.default_rng(4)
+    layer = layer_of(rng, 20, 128, 64)
+    x = activations_of(rng, 6, layer.k)
+    expected = emulated.linear(isa, x, layer)
+    x[3, 17] = bad
+    expected[3] = np.nan
+    assert equal_bits(emulated.linear(isa, x, layer), expected)
+
+
+@pytest.mark.parametrize("isa", list(Isa))
+def test_zeros_and_the_smallest_numbers(emulated: Library, isa: Isa) -> None:
+    layer = layer_of(np.random.default_rng(5), 20, 64, 32)
+    x = np.zeros((4, 64), np.float32)
+    x[1, :] = -0.0
+    x[2, :] = 1e-45  # max / 127 is zero
+    x[3, 5], x[3, 6] = 2e-43, -2e-43  # the scale is subnormal, and x / scale larger than 127 before it is bounded
+    y = emulated.linear(isa, x, layer)
+    assert (y[:3] == 0).all()
+    assert equal_bits(y, emulated.linear(Isa.PORTABLE, x, layer))
+
+
+def test_kernels_are_checked_against_portable(kernels: Library, emulated: Library) -> None:
+    assert all(kernels.agrees(isa) for isa in Isa if kernels.usable(isa))
+    assert all(emulated.agrees(isa) for isa in Isa)
+
+
+def test_an_instruction_set_can_be_preferred(kernels: Library) -> None:
+    best = kernels.best
+    assert best == max(isa for isa in Isa if kernels.usable(isa))
+    try:
+        assert kernels.prefer(Isa.PORTABLE)
+        assert kernels.best is Isa.PORTABLE
+        for isa in Isa:
+            if not kernels.usable(isa):
+                assert not kernels.prefer(isa)
+                assert kernels.best is Isa.PORTABLE
+    finally:
+        assert kernels.prefer(best)
