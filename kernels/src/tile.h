@@ -24,7 +24,8 @@
 
 namespace ekiden {
 
-// How far ahead weights are fetched: far enough for few rows to read them as fast as memory gives them.
+// How far ahead a single tile fetches weights: enough to read them as fast as memory gives them. Where several tiles
+// use a block one after another, each fetches its part of what comes next instead, so that memory never waits.
 constexpr std::int64_t prefetch_bytes = 4096;
 
 // Activations that a second-level cache has room for beside weights: so many rows meet a block one after another.
@@ -35,6 +36,8 @@ struct TilePlace {
   const unsigned char* activations;  // its first row
   std::int64_t activation_bytes;     // from one row to the next
   const std::int8_t* values;         // its first channel
+  const std::int8_t* ahead;          // weights to be fetched meanwhile, for each block of the tile,
+  std::int64_t ahead_stride;         // and from one four of inputs to the next
   const std::int32_t* sums;
   const float* scales;
   float* y;
@@ -65,6 +68,7 @@ void tile(const TilePlace& place) {
     for (int c = 0; c < C; ++c) total[r][c] = V::zero();
   }
   const std::int8_t* values = place.values;
+  const std::int8_t* ahead = place.ahead;
   for (std::int64_t g = 0; g < groups; ++g) {
     typename V::Sum sum[R][C];
 #pragma GCC unroll 16
@@ -78,7 +82,7 @@ void tile(const TilePlace& place) {
 #pragma GCC unroll 16
       for (int c = 0; c < C; ++c) {
         const std::int8_t* at = values + block_of<V>(c) * block_channels * place.k + within_block<V>(c) * 4;
-        if (within_block<V>(c) == 0) __builtin_prefetch(at + prefetch_bytes);
+        if (within_block<V>(c) == 0) __builtin_prefetch(ahead + block_of<V>(c) * block_channels * place.k);
         w[c] = V::weights(at);
       }
 #pragma GCC unroll 16
@@ -88,6 +92,7 @@ void tile(const TilePlace& place) {
         for (int c = 0; c < C; ++c) sum[r][c] = V::dot(sum[r][c], x, w[c]);
       }
       values += block_channels * 4;
+      ahead += place.ahead_stride;
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -127,25 +132,31 @@ void multiply(const void* activations, std::int64_t first_row, std::int64_t last
               std::int64_t first_block, std::int64_t last_block, float* y, std::int64_t row_stride) {
   constexpr std::int64_t blocks_of_tile = V::vectors * V::channels / block_channels;
   const std::int64_t bytes = activation_row_bytes(sizeof(typename V::Value), weights.k, weights.group);
-  const std::int64_t tiles_of_chunk = 1 + chunk_bytes / (bytes * V::largest_rows);
+  const std::int64_t block_bytes = block_channels * weights.k;
   const std::int64_t rows = last_row - first_row;
   const std::int64_t tiles = (rows + V::largest_rows - 1) / V::largest_rows;
+  const std::int64_t tiles_of_chunk = 1 + chunk_bytes / (bytes * V::largest_rows);
   for (std::int64_t chunk = 0; chunk < tiles; chunk += tiles_of_chunk) {
+    const std::int64_t chunk_end = tiles - chunk < tiles_of_chunk ? tiles : chunk + tiles_of_chunk;
     for (std::int64_t block = first_block; block < last_block; block += blocks_of_tile) {
       const std::int64_t channel = block * block_channels;
-      for (std::int64_t t = chunk; t < tiles && t < chunk + tiles_of_chunk; ++t) {
-        // Tiles as equally tall as can be: many short ones would cost more.
+      TilePlace place;
+      place.activation_bytes = bytes;
+      place.values = weights.values + block * block_bytes;
+      place.sums = weights.sums + channel * (weights.k / weights.group);
+      place.scales = weights.scales + channel;
+      place.y_stride = row_stride;
+      place.k = weights.k;
+      place.group = weights.group;
+      place.channels = weights.n - channel;
+      place.ahead_stride = tiles == 1 ? 64 : 64 / (chunk_end - chunk) + 1;
+      for (std::int64_t t = chunk; t < chunk_end; ++t) {
+        // As equally tall as can be: a tile costs what a taller one costs, but for its rows.
         const std::int64_t begin = first_row + rows * t / tiles, end = first_row + rows * (t + 1) / tiles;
-        const TilePlace place{static_cast<const unsigned char*>(activations) + begin * bytes,
-                              bytes,
-                              weights.values + channel * weights.k,
-                              weights.sums + channel * (weights.k / weights.group),
-                              weights.scales + channel,
-                              y + begin * row_stride + channel,
-                              row_stride,
-                              weights.k,
-                              weights.group,
-                              weights.n - channel};
+        const std::int64_t part = block_bytes * (t - chunk) / (chunk_end - chunk);
+        place.activations = static_cast<const unsigned char*>(activations) + begin * bytes;
+        place.y = y + begin * row_stride + channel;
+        place.ahead = place.values + (tiles == 1 ? prefetch_bytes : blocks_of_tile * block_bytes + part);
         tile_of<V>(end - begin, last_block - block, place);
       }
     }
