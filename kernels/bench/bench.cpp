@@ -3,7 +3,8 @@
 //
 //   bench [threads [rows ...]]      from 1 or 2 threads, each with half of a product's blocks
 //
-// Of each product the best of a few passes counts, so that other work on the machine weighs less. GMAC/s are multiplications with additions; GB/s are bytes of weights.
+// Of each product the best of a few passes counts, so that other work on the machine weighs less. GMAC/s are
+// multiplications with additions; GB/s are bytes of weights.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -147,7 +148,8 @@ int main(int count, char** arguments) {
   for (int i = 2; i < count; ++i) rows.push_back(std::atoi(arguments[i]));
   if (rows.empty()) rows = {1, 2, 8, 32, 64, 184, 512};
   const Isa isa = best();
-  std::printf("instruction set %d, %d threads\n", static_cast<int>(isa), threads);
+  const char* const names[isa_count] = {"portable", "AVX2", "AVX-VNNI", "AVX-512 VNNI"};
+  std::printf("%s, threads: %d\n", names[static_cast<int>(isa)], threads);
   const Bench bench(isa, threads);
   for (const std::int64_t r : rows) bench.report(r);
   return 0;

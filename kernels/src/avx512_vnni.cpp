@@ -4,6 +4,9 @@
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__) && \
     defined(__AVX2__) && defined(__FMA__)
 
+// GCC 12 warns of its own headers, where an operand is undefined on purpose.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
 #include "tile.h"
 #include "vnni.h"
 

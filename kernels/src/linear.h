@@ -4,7 +4,7 @@
 // The result is the same, bit for bit, on every instruction set, and for a row whatever rows are beside it:
 //   - an activation is q = round-to-nearest-even(x / s) with s = max|x| / 127 over its row and group;
 //   - the products of a group are summed in int32, which is exact;
-//   - then in float32, groups ascending: f = fma(float(sum of the group), s, f), from f = 0; and y = f * scale[channel].
+//   - then in float32, groups ascending: f = fma(float(sum of the group), s, f), from f = 0; y = f * scale[channel].
 //
 // The caller shares rows and blocks of channels out among threads: both functions write what they are asked for, and
 // read nothing that another call writes.

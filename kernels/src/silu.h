@@ -17,6 +17,7 @@ constexpr float ln2_high = 0x1.62e4p-1f;  // few bits: its product with n is exa
 constexpr float ln2_low = 0x1.7f7d1cp-20f;
 constexpr int large_exponent = 64;
 // exp(r) = 1 + r + r^2 (c[0] + c[1] r + ...)
-constexpr float exp_terms[6] = {0x1p-1f, 0x1.555556p-3f, 0x1.555556p-5f, 0x1.111112p-7f, 0x1.6c16c2p-10f, 0x1.a01a02p-13f};
+constexpr float exp_terms[6] = {0x1p-1f,        0x1.555556p-3f,  0x1.555556p-5f,
+                                0x1.111112p-7f, 0x1.6c16c2p-10f, 0x1.a01a02p-13f};
 
 }  // namespace ekiden

@@ -1,7 +1,7 @@
 // The integer product, as a template over an instruction set's vectors.
 //
-// A tile is some rows x some vectors of output channels, whose sums stay in registers while the inputs of a group go by:
-// four inputs of a row are broadcast, and meet four inputs of each channel. A `Vectors` has:
+// A tile is some rows x some vectors of output channels, whose sums stay in registers while the inputs of a group go
+// by: four inputs of a row are broadcast, and meet four inputs of each channel. A `Vectors` has:
 //   Value          one quantised activation as it is stored
 //   channels       output channels of a vector: 8 or 16
 //   vectors        of a tile
@@ -16,8 +16,8 @@
 //   store(y, f, scales)                f * scale, of all channels of a vector
 //   store_some(y, f, scales, count)    or of the first `count`
 //
-// Include it in one translation unit per instruction set, with a `Vectors` from an unnamed namespace: nothing made of it
-// is then shared with code that is compiled for other instructions.
+// Include it in one translation unit per instruction set, with a `Vectors` from an unnamed namespace: nothing made of
+// it is then shared with code that is compiled for other instructions.
 #pragma once
 
 #include "backend.h"

@@ -14,6 +14,7 @@ VNNI = ("avx2_vnni", "avx512_vnni")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     sources = {KERNELS / "src" / f"{name}.cpp": OF_ISA.get(name, ()) for name in (*SHARED, *VNNI)}
     sources[KERNELS / "tests" / "emulated.cpp"] = OF_ISA["avx2"]
+    sources[KERNELS / "tests" / "faulty.cpp"] = ()
     return compiled(tmp_path_factory.mktemp("kernels"), sources)
 
 
@@ -29,3 +30,9 @@ def emulated(objects: dict[str, Path], kernels: Library) -> Library:
     if not kernels.usable(Isa.AVX2):
         pytest.skip("the emulation needs AVX2")
     return linked(objects["isa"].with_name("emulated.so"), [objects[name] for name in (*SHARED, "emulated")])
+
+
+@pytest.fixture(scope="session")
+def faulty(objects: dict[str, Path]) -> Library:
+    """Those for VNNI give wrong results."""
+    return linked(objects["isa"].with_name("faulty.so"), [objects[name] for name in (*SHARED, "faulty")])

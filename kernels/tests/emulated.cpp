@@ -13,9 +13,9 @@ struct Instruction {
   static __m256i dpbusd(__m256i sum, __m256i x, __m256i w) {
     __m256i halves[2];
     for (int half = 0; half < 2; ++half) {
-      const __m256i wide_x = _mm256_cvtepu8_epi16(half == 0 ? _mm256_castsi256_si128(x) : _mm256_extracti128_si256(x, 1));
-      const __m256i wide_w = _mm256_cvtepi8_epi16(half == 0 ? _mm256_castsi256_si128(w) : _mm256_extracti128_si256(w, 1));
-      halves[half] = _mm256_madd_epi16(wide_x, wide_w);
+      const __m128i x_half = half == 0 ? _mm256_castsi256_si128(x) : _mm256_extracti128_si256(x, 1);
+      const __m128i w_half = half == 0 ? _mm256_castsi256_si128(w) : _mm256_extracti128_si256(w, 1);
+      halves[half] = _mm256_madd_epi16(_mm256_cvtepu8_epi16(x_half), _mm256_cvtepi8_epi16(w_half));
     }
     const __m256i fours = _mm256_permute4x64_epi64(_mm256_hadd_epi32(halves[0], halves[1]), 0xd8);
     return _mm256_add_epi32(sum, fours);
@@ -46,7 +46,9 @@ struct Sixteen {
   static Sum dot(Sum sum, __m256i x, Weights w) {
     return {Eight::dot(sum.low, x, w.low), Eight::dot(sum.high, x, w.high)};
   }
-  static Float add(Float f, Sum sum, float s) { return {Eight::add(f.low, sum.low, s), Eight::add(f.high, sum.high, s)}; }
+  static Float add(Float f, Sum sum, float s) {
+    return {Eight::add(f.low, sum.low, s), Eight::add(f.high, sum.high, s)};
+  }
   static void store(float* y, Float f, const float* scales) {
     Eight::store(y, f.low, scales);
     Eight::store(y + 8, f.high, scales + 8);
