@@ -1,9 +1,9 @@
 // AVX2 without VNNI. Eight-bit multiply-add saturates here, so both sides are widened to 16 bits: vpmaddwd adds pairs
 // of products exactly, and does 16 of them in an instruction where a float32 fma does 8.
 //
-// Measured on Zen 3 and left out, as they came out equal or little better: vpmaddubsw with the weight's sign moved to the
-// activation, which takes as many instructions; and Winograd's inner product, (x0 + w1) (x1 + w0), which halves the
-// multiplications but was 4 % faster.
+// Measured on Zen 3 and left out: vpmaddubsw with the weight's sign moved to the activation, which takes as many
+// instructions and as long; and Winograd's inner product, (x0 + w1) (x1 + w0), which halves the multiplications and was
+// 4 % faster.
 #include "backend.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -14,8 +14,8 @@
 namespace ekiden {
 namespace {
 
-// Of four inputs, those of even place, (0, 2), are in 32 bits of one vector, and those of odd place, (1, 3), in another.
-// Weights come to be so by shifts, which run on units that multiplication leaves free; activations are stored so.
+// Of four inputs, those of even place, 0 and 2, are in 32 bits of one vector, and those of odd place, 1 and 3, in
+// another. Weights come to be so by shifts, on units that multiplication leaves free; activations are stored so.
 struct Avx2 {
   using Value = std::int16_t;
   static constexpr int channels = 8;
