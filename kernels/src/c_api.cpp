@@ -1,5 +1,4 @@
 // The kernels for tests through ctypes: plain C functions, an instruction set by its number.
-#include <cstring>
 #include <vector>
 
 #include "elementwise.h"
