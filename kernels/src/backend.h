@@ -24,8 +24,8 @@ extern const Backend* const avx2_backend;
 extern const Backend* const avx2_vnni_backend;
 extern const Backend* const avx512_vnni_backend;
 
-// A row of quantised activations: k values, then a float32 scale for each group, up to a whole cache line. It is static,
-// as no translation unit may use what another compiled for its instructions.
+// A row of quantised activations: k values, then a float32 scale for each group, up to a whole cache line. Static, as
+// no translation unit may use what another compiled for its instructions.
 static constexpr std::int64_t activation_row_bytes(std::int64_t value_bytes, std::int64_t k, std::int64_t group) {
   const std::int64_t bytes = k * value_bytes + k / group * 4;
   return (bytes + 63) / 64 * 64;
