@@ -59,10 +59,11 @@ format: setup-test
 	$(BIN)/ruff format .
 
 # Many more simulated worlds than the test command runs (a failure prints the seed that shows it again), the longest
-# runs of the real model at their full length, twenty kills of its engine, every weight format, and
-# 1,000 evaluations of equal arms.
+# runs of the real model at their full length, twenty kills of its engine, every weight format,
+# 1,000 evaluations of equal arms, and new examples for every property (the test command draws the same ones each time).
 SEEDS ?= 50000
 soak: setup-test
+	SOAK_EXAMPLES=1 $(PYTEST) -m "not model and not program" tests/unit tests/api $(ARGS)
 	SIMULATION_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/simulation/test_simulation.py $(ARGS)
 	SOAK_REQUESTS=500 SOAK_MARKERS=200 SOAK_KILLS=20 $(BIN)/python -m pytest -q \
 	  tests/endtoend/test_ledger.py tests/endtoend/test_structured_output.py tests/endtoend/test_engine_ends.py \

@@ -13,8 +13,14 @@ from hypothesis import HealthCheck, settings
 from ekiden.models.fetch import model_cache_dir
 from ekiden.models.resolve import ModelFiles, resolve
 
-# How fast examples are generated and run depends on the machine, not on the code.
-settings.register_profile("ekiden", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How fast examples are generated and run depends on the machine, not on the code. The test command draws the same
+# examples each time, so that the same commit gets the same answer; `make soak` draws new ones (SOAK_EXAMPLES).
+settings.register_profile(
+    "ekiden",
+    deadline=None,
+    derandomize="SOAK_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("ekiden")
 
 TESTS = Path(__file__).parent

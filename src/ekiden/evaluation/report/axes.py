@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _MOST_TICKS = 6
+_NOTHING = 1e-300
+"""Magnitudes below it count as 0: a share of them, or a step between them, may round to 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Axis:
 
 def linear(values: Iterable[float], *, include: Iterable[float] = ()) -> Axis:
     """An axis that holds all the values, with a little room; 0 to 1 where there are none."""
-    known = [value for value in (*values, *include) if math.isfinite(value)]
+    known = [value if abs(value) >= _NOTHING else 0.0 for value in (*values, *include) if math.isfinite(value)]
     if not known:
         return Axis(low=0.0, high=1.0)
     low, high = min(known), max(known)
@@ -48,7 +50,7 @@ def linear(values: Iterable[float], *, include: Iterable[float] = ()) -> Axis:
 
 def logarithmic(values: Iterable[float]) -> Axis:
     """Values of 0 and below, which have no place on it, lie at its left end."""
-    known = [value for value in values if math.isfinite(value) and value > 0]
+    known = [value for value in values if math.isfinite(value) and value >= _NOTHING]
     if not known:
         return Axis(low=0.1, high=10.0, log=True)
     low, high = min(known), max(known)

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ekiden.evaluation.outcome import Comparison, Phase
@@ -13,6 +13,9 @@ VALUES = st.lists(st.floats(-1e9, 1e9, allow_nan=False), max_size=20)
 
 
 @given(VALUES, st.booleans())
+@example([5e-324], True)
+@example([0.0, 5e-323], False)
+@example([0.0, 1e-310], False)
 def test_an_axis_holds_its_values_and_has_ticks_in_order(values, log):
     axis = logarithmic(values) if log else linear(values)
     assert axis.low < axis.high
