@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 .PHONY: serve demo evaluate test test-fast test-clients soak fuzz bench bench-peer lint format clean lock
 .PHONY: vendor pictures
-.PHONY: setup setup-test setup-light-clients setup-clients setup-browser setup-evaluate setup-bench
+.PHONY: setup setup-kernels setup-test setup-light-clients setup-clients setup-browser setup-evaluate setup-bench
 .PHONY: setup-peers setup-peer-vllm setup-peer-llamacpp
 
 serve: setup
@@ -89,10 +89,13 @@ clean:
 	rm -rf $(VENV) .venv-clients .venv-peers tests/clients/programs/*/node_modules $(BROWSER)/node_modules build dist demo-out evaluation-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-setup: $(VENV)/.ekiden-serve
-setup-evaluate: $(VENV)/.ekiden-evaluate
-setup-test: $(VENV)/.ekiden-test
-setup-bench: $(VENV)/.ekiden-bench
+# Our own kernels are compiled where there is a C++ compiler, which takes half a minute. `make serve KERNELS=` goes without.
+KERNELS ?= $(if $(shell command -v $(CXX)),$(VENV)/.ekiden-kernels)
+setup: $(VENV)/.ekiden-serve $(KERNELS)
+setup-kernels: $(VENV)/.ekiden-kernels
+setup-evaluate: $(VENV)/.ekiden-evaluate $(KERNELS)
+setup-test: $(VENV)/.ekiden-test $(KERNELS)
+setup-bench: $(VENV)/.ekiden-bench $(KERNELS)
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed; name it with PYTHON=..." >&2; exit 2; }
@@ -104,6 +107,14 @@ $(BIN)/python:
 $(VENV)/.ekiden-serve: requirements.lock pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps -e .
+	@touch $@
+
+# They are built against the OpenVINO of the environment, and belong to it alone.
+$(VENV)/.ekiden-kernels: requirements-kernels.lock requirements.lock $(wildcard kernels/*.* kernels/src/* kernels/ekiden_kernels/*.py) \
+  | $(VENV)/.ekiden-serve
+	$(BIN)/python -m pip install --quiet -r requirements-kernels.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --force-reinstall ./kernels || \
+	  echo "Our own kernels cannot be compiled here (see above). Ekiden works without them." >&2
 	@touch $@
 
 $(VENV)/.ekiden-test: requirements-test.lock $(VENV)/.ekiden-serve
@@ -180,6 +191,7 @@ lock:
 	$(COMPILE) --extra evaluate -c requirements.lock -o requirements-evaluate.lock
 	$(COMPILE) --group test -c requirements.lock -o requirements-test.lock
 	$(COMPILE) --group bench -c requirements.lock -o requirements-bench.lock
+	$(COMPILE) --group kernels -c requirements.lock -o requirements-kernels.lock
 	for name in instructor frameworks evaluation; do \
 	  uv pip compile $(CLIENTS)/environments/$$name.in $(PINNED) -o $(CLIENTS)/environments/$$name.lock || exit; \
 	done

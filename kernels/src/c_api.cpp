@@ -6,6 +6,7 @@
 
 using ekiden::Isa;
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 int ekiden_usable(int isa) { return ekiden::usable(static_cast<Isa>(isa)) ? 1 : 0; }
@@ -37,3 +38,4 @@ void ekiden_gate(int isa, const float* gate, const float* up, std::int64_t n, fl
 }
 
 }  // extern "C"
+#pragma GCC visibility pop
