@@ -90,7 +90,7 @@ def is_loopback(host: str) -> bool:
 
 BATCHING = ("continuous", "static", "static-padded", "window", "sequential")
 AUTO_WEIGHTS = "auto"
-WEIGHTS = (AUTO_WEIGHTS, "int8-rotated", "int8-static", "int8", "int4", "fp16", "fp32")
+WEIGHTS = (AUTO_WEIGHTS, "int8-rotated", "int8-static", "int8-kernels", "int8", "int4", "fp16", "fp32")
 ORDERS = ("fcfs", "priority", "deadline", "fair")
 
 
@@ -103,8 +103,9 @@ class ModelConfig(_Section):
         AUTO_WEIGHTS,
         "weight format. int8-rotated: int8 of a model with rotated hidden states, as accurate as fp16; int8-static: "
         "the same with constant ranges, for busy servers on processors where it is faster; int4: groups of four bits, "
-        "a GGUF file's own where it has them, for large models and few streams; auto: int8-rotated, or int8 where the "
-        "processor has no integer dot products (VNNI)",
+        "a GGUF file's own where it has them, for large models and few streams; int8-kernels: int8-rotated in kernels of "
+        "our own, where the package ekiden-kernels is installed; auto: int8-rotated, or where the processor has no "
+        "integer dot products (VNNI) int8-kernels if installed, else int8",
         choices=WEIGHTS,
     )
     expand_weights: str = setting(

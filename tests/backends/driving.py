@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ekiden.backends.openvino import kernels, machine
 from ekiden.backends.openvino.loader import load_runner
 from ekiden.backends.openvino.runner import OpenVINORunner
 from ekiden.config import CacheConfig, Config, EngineConfig, ModelConfig, SchedulerConfig
@@ -21,6 +22,13 @@ from ekiden.state.sequence import Sequence
 LENGTH = 200
 """Tokens of a long prompt, and the blocks that each of several gets."""
 BLOCKS = 8
+
+ROTATED_FORMATS = (
+    "int8-rotated",
+    *(() if machine.lacks_integer_dot_products() else ("int8-static",)),
+    *(("int8-kernels",) if kernels.installed() else ()),
+)
+"""The integer formats of rotated models that this machine can compute."""
 
 Logits = dict[int, npt.NDArray[np.float32]]
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ekiden.backends.openvino import machine
+from ekiden.backends.openvino import kernels, machine
 from ekiden.backends.openvino.graph import build_model
+from ekiden.backends.openvino.kernels import Kernels
 from ekiden.backends.openvino.weights.int8 import quantise_per_channel
 from ekiden.backends.openvino.weights.table import EXPANDED, choose_format
 from ekiden.config import ConfigError
@@ -80,6 +81,7 @@ def test_answers_stay_as_close_to_the_reference_as_those_of_int8(reference_dir: 
 def test_auto_expands_where_it_pays_and_fits(flags, memory, settings, format, description, monkeypatch):
     monkeypatch.setattr(machine, "cpu_flags", lambda: flags)
     monkeypatch.setattr(machine, "memory_bytes", lambda: memory)
+    monkeypatch.setattr(kernels, "installed", Kernels)
     assert choose_format(configuration(**settings).model, description.spec).format.name == format
 
 
@@ -91,6 +93,12 @@ def test_the_memory_is_the_smaller_of_the_machines_and_the_groups(tmp_path: Path
     assert machine.memory_bytes() == whole
     (tmp_path / "memory.max").write_text("268435456\n")
     assert machine.memory_bytes() == 2**28
+
+
+def test_products_of_bytes_are_refused_where_they_overflow(description, monkeypatch):
+    monkeypatch.setattr(machine, "cpu_flags", lambda: AVX2)
+    with pytest.raises(ConfigError, match=r"int8-static, but this processor lacks integer dot products.*--weig"):
+        choose_format(configuration(weights="int8-static").model, description.spec)
 
 
 def test_only_int8_can_be_expanded():

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ekiden.backends.openvino import machine
 from ekiden.backends.openvino.weights.plain import Float32
 from ekiden.backends.openvino.weights.rotation import rotated
 from ekiden.backends.openvino.weights.table import FORMATS
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
-from tests.backends.driving import load_folder, sequence, step
+from tests.backends.driving import ROTATED_FORMATS, load_folder, sequence, step
 
 FAMILIES = (
     "llama",
@@ -75,13 +76,15 @@ def test_rotated_formats_are_as_close_as_int8_in_every_family(name: str, referen
     """By the root mean square of the logits' errors at 21 positions.
 
     A constant range of 4 has steps up to 1.6 times as wide as those of int8: the largest of a group of 64 Gaussian
-    values is 2.6 on average.
+    values is 2.6 on average. A processor without integer dot products computes int8 with activations as they are, which
+    our kernels quantise.
     """
+    no_integers = machine.lacks_integer_dot_products()
     vectors = np.load(reference_dir / name / "logits.npz")
     token_ids, expected = vectors["input_ids"].tolist(), vectors["logits"]
     lengths = range(20, len(token_ids) + 1)
     errors = {}
-    for weights in ("int8", "int8-rotated", "int8-static"):
+    for weights in ("int8", *ROTATED_FORMATS):
         runner = load_folder(
             reference_dir / name, tmp_path, weights=weights, expand_weights="never", kv_cache_size="8MiB"
         )
@@ -89,5 +92,6 @@ def test_rotated_formats_are_as_close_as_int8_in_every_family(name: str, referen
         found = step(runner, [(each, len(each.token_ids)) for each in rows])
         differences = [found[at] - expected[length - 1] for at, length in enumerate(lengths)]
         errors[weights] = float(np.sqrt(np.mean(np.square(differences))))
-    assert errors["int8-rotated"] <= 1.1 * errors["int8"], errors
-    assert errors["int8-static"] <= 1.6 * errors["int8"], errors
+    bounds = {"int8-rotated": 1.3, "int8-kernels": 1.6} if no_integers else {"int8-rotated": 1.1, "int8-kernels": 1.1}
+    for weights, bound in {**bounds, "int8-static": 1.6}.items():
+        assert errors.get(weights, 0) <= bound * errors["int8"], errors

@@ -16,7 +16,7 @@ from ekiden.models.resolve import files_in_folder
 from ekiden.sampling.pooling import mean_state
 from ekiden.state.request import Pooling, Reading
 from ekiden.state.sequence import Sequence
-from tests.backends.driving import LENGTH, execute, load_folder, placed, step
+from tests.backends.driving import LENGTH, ROTATED_FORMATS, execute, load_folder, placed, step
 
 
 def read(tokens: list[int], place: int, pooling: Pooling, scored_from: int | None = None) -> Sequence:
@@ -52,7 +52,7 @@ def test_the_states_are_those_that_the_head_reads(name: str, reference_dir: Path
     assert np.abs(head @ np.frombuffer(mean, np.float32) - expected.mean(axis=0)).max() <= 1e-3
 
 
-@pytest.mark.parametrize("weights", ["int8-rotated", "int8-static"])
+@pytest.mark.parametrize("weights", ROTATED_FORMATS)
 @pytest.mark.parametrize("name", ["llama", "llama-tied"])
 def test_states_of_a_rotated_model_are_turned_back(
     name: str, weights: str, reference_dir: Path, tmp_path: Path

@@ -14,6 +14,7 @@ from ekiden.config import CacheConfig, Config, ModelConfig
 from ekiden.engine.parts import EngineParts
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
+from tests.backends.driving import ROTATED_FORMATS
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +55,15 @@ def perplexity(parts: EngineParts, passages: list[list[int]]) -> float:
 def test_perplexity_of_the_default_configuration_is_that_of_float32(
     parts: EngineParts, reference: dict[str, Any]
 ) -> None:
-    """Within 0.5% where the format is int8-rotated; within 2% where the processor gets int8 as it was."""
-    rotated = parts.runner.info.details["weights"] == "int8-rotated"
+    """Within 0.5% where the model is rotated; within 2% where the processor gets int8 as it was."""
+    rotated = parts.runner.info.details["weights"] in ("int8-rotated", "int8-kernels")
     found = perplexity(parts, reference["passages"])
     assert found == pytest.approx(reference["perplexity"]["fp32"], rel=0.005 if rotated else 0.02)
     print(f"perplexity {found:.3f} against {reference['perplexity']['fp32']:.3f} in float32")
 
 
-@pytest.mark.parametrize("weights", ["int4", *(["int8-static"] if "SOAK_FORMATS" in os.environ else [])])
-def test_constant_ranges_and_a_files_own_four_bits_cost_no_perplexity(weights: str, reference: dict[str, Any]) -> None:
+@pytest.mark.parametrize("weights", ["int4", *(ROTATED_FORMATS if "SOAK_FORMATS" in os.environ else [])])
+def test_rotation_and_a_files_own_four_bits_cost_no_perplexity(weights: str, reference: dict[str, Any]) -> None:
     """Within 0.5% of float32, from which int8 is 0.9% away."""
     config = Config(model=ModelConfig(weights=weights), cache=CacheConfig(kv_cache_size="256MiB"))
     loaded = load_model(config)

@@ -36,7 +36,7 @@ from ekiden.models.files import sha256_of
 
 log = logging.getLogger(__name__)
 
-CONVERTER_VERSION = 4
+CONVERTER_VERSION = 5
 """Increase it whenever ``graph.py`` builds something else from the same weights."""
 
 OUTDATED_BYTES: Final = 2 * 2**30
@@ -73,7 +73,7 @@ def converted(core: ov.Core, entry: Path, build: Callable[[], ov.Model]) -> ov.M
         return found
     model = build()
     try:
-        _write(model, entry)
+        _write(core, model, entry)
     except (OSError, RuntimeError) as error:
         log.warning("the converted model cannot be kept in %s: %s; the next start converts again", entry, error)
         return model
@@ -110,7 +110,7 @@ def _hold(entry: Path) -> None:
         os.utime(entry)
 
 
-def _write(model: ov.Model, entry: Path) -> None:
+def _write(core: ov.Core, model: ov.Model, entry: Path) -> None:
     parent = entry.parent
     parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(parent)
@@ -119,7 +119,7 @@ def _write(model: ov.Model, entry: Path) -> None:
     try:
         ov.save_model(model, partial / GRAPH, compress_to_fp16=False)
         # Reading it back detects a file that a full disk has truncated.
-        ov.Core().read_model(partial / GRAPH)
+        core.read_model(partial / GRAPH)
         files = {name: [(partial / name).stat().st_size, sha256_of(partial / name)] for name in (GRAPH, CONSTANTS)}
         with (partial / _MANIFEST).open("w") as file:
             json.dump({"files": files, "made_by": _present_converter()}, file)

@@ -19,7 +19,7 @@ from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.loader import AS_EXPORTED
 from ekiden.backends.openvino.weights.format import WeightFormat
 from ekiden.backends.openvino.weights.int8 import DYNAMIC_QUANTISATION_GROUP
-from ekiden.backends.openvino.weights.table import FORMATS, INT8, choose_format
+from ekiden.backends.openvino.weights.table import INT8, PLUGIN_FORMATS, choose_format
 from ekiden.config import Config, parse_size
 from ekiden.measure.figures import Figures
 from ekiden.models.errors import ModelError
@@ -44,9 +44,9 @@ class GenAIPeer(AbstractContextManager["GenAIPeer"]):
         self._genai = openvino_genai
         self._folder = tempfile.TemporaryDirectory(prefix="ekiden-peer-")
         spec = description.spec
-        weights, group = FORMATS.get(config.model.weights, INT8), DYNAMIC_QUANTISATION_GROUP
+        weights, group = PLUGIN_FORMATS.get(config.model.weights, INT8), DYNAMIC_QUANTISATION_GROUP
         if tuned and spec is not None:
-            weights = choose_format(config.model, spec).format
+            weights = choose_format(config.model, spec, own_kernels=False).format
         graph = _graph(description, weights)
         if tuned and spec is not None:
             group = weights.group(spec, ov.Core().read_model(graph))

@@ -64,8 +64,8 @@ def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: WeightFormat) 
     for index in range(spec.num_layers):
         hidden = _layer(build, hidden, index)
     hidden = _rms_norm(hidden, checkpoint.tensor(FINAL_NORM), spec.rms_norm_eps)
-    head = embedding if spec.tie_word_embeddings else weights.matrix(checkpoint, HEAD)
-    result = op.result(op.matmul(weights.activation(hidden, Reader.HEAD), head, False, True))
+    head = EMBEDDING if spec.tie_word_embeddings else HEAD
+    result = op.result(weights.head(weights.activation(hidden, Reader.HEAD), checkpoint, head, embedding))
     result.output(0).set_names({"logits"})
     inputs = [input_ids, attention_mask, position_ids, beam_idx]
     model = ov.Model([result], build.assignments, inputs, spec.family)
@@ -101,6 +101,9 @@ def _attention(build: _Build, x: Node, index: int) -> Node:
 
 def _mlp(build: _Build, x: Node, prefix: str) -> Node:
     bias = build.spec.mlp_bias
+    whole = None if bias else build.weights.gated_mlp(x, build.checkpoint, prefix)
+    if whole is not None:
+        return whole
     x = build.weights.activation(x, Reader.GATE_UP)
     gate, up = _linears(build, x, [prefix + "gate_proj", prefix + "up_proj"], bias)
     if build.weights.fuses_activation:

@@ -47,6 +47,8 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     threads = config.engine.threads or machine.usable_threads()
     core, files = ov.Core(), description.files
     weights, told = _weights(config, description)
+    if weights is not None:
+        weights.extend(core)
     format_name = told["weights"]
     entry = conversion_entry(files.cache_dir, description.digests, format_name)
     graph = _paged_graph(core, description, weights, entry)
@@ -141,7 +143,7 @@ def _weights(config: Config, description: ModelDescription) -> tuple[WeightForma
     return choice.format, {
         "weights": choice.format.name,
         "weights_reason": choice.reason,
-        **choice.format.details,
+        **choice.format.told(),
     }
 
 

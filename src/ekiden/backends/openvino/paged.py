@@ -18,6 +18,7 @@ from openvino import opset13 as op
 from openvino._offline_transformations import paged_attention_transformation
 
 from ekiden.backends.openvino.constants import share_small_constants
+from ekiden.backends.openvino.kernels import GATED_MLP, LINEAR
 from ekiden.models.errors import ModelError
 
 STATE_ROWS = "state_rows"
@@ -123,9 +124,8 @@ def _entries_of_the_tail(model: ov.Model, head_input: Input, weights: set[str]) 
 def _token_by_token(node: Node, weights: set[str]) -> bool:
     """Whether a node's output for a token depends on that token alone."""
     kind = node.get_type_name()
-    if kind == "MatMul":
-        attributes = node.get_attributes()
-        return _source_name(node.input_value(1)) in weights and not attributes.get("transpose_a", False)
+    if kind in (LINEAR, GATED_MLP, "MatMul"):
+        return _source_name(node.input_value(1)) in weights and (kind == GATED_MLP or _is_product(node))
     if kind == "ReduceMean":
         axes = node.input_value(1).get_node()
         last = (-1, _TOKENS_RANK - 1)
@@ -191,9 +191,15 @@ def _find_head(result: Node, weights: set[str]) -> Node | None:
         if len(varying) != 1:
             return None
         node = varying[0].get_node()
-    if node.get_type_name() != "MatMul" or node.get_attributes().get("transpose_a", False):
+    if not _is_product(node):
         return None
     return node if len(node.output(0).get_target_inputs()) == 1 else None
+
+
+def _is_product(node: Node) -> bool:
+    """Whether a node multiplies its first input, as it is, by a matrix."""
+    kind = node.get_type_name()
+    return kind == LINEAR or (kind == "MatMul" and not node.get_attributes().get("transpose_a", False))
 
 
 def _read_by(head: Node) -> Input:

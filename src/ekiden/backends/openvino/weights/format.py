@@ -21,6 +21,7 @@ from openvino import Node
 from openvino import opset13 as op
 
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
+from ekiden.models.architectures.weights import EMBEDDING
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -53,6 +54,10 @@ class WeightFormat:
     joins_products: bool = False
     details: Mapping[str, str] = field(default_factory=dict)
 
+    def told(self) -> dict[str, str]:
+        """What the lineage is told beside the name."""
+        return dict(self.details)
+
     def group(self, spec: ModelSpec, model: ov.Model) -> int:
         """How many channels of an activation share a scale in ``model``, a graph of ``spec``: :attr:`dynamic_group`."""
         return self.dynamic_group
@@ -75,6 +80,17 @@ class WeightFormat:
     def product(self, x: Node, checkpoint: Checkpoint, *names: str) -> Node:
         """Hidden states ``[batch, length, in]`` times a matrix of the layer, as :meth:`matrix` has it."""
         return op.matmul(x, self.matrix(checkpoint, *names), False, True)
+
+    def extend(self, core: ov.Core) -> None:
+        """Teach OpenVINO the operations that graphs of this format have beyond its own."""
+
+    def gated_mlp(self, x: Node, checkpoint: Checkpoint, prefix: str) -> Node | None:
+        """The MLP of the layer whose tensors' names begin so, as one operation; None for one built of products."""
+        return None
+
+    def head(self, x: Node, checkpoint: Checkpoint, name: str, embedding: Node) -> Node:
+        """The logits of hidden states ``[batch, length, hidden]``; ``embedding`` is the matrix of the embedding."""
+        return op.matmul(x, embedding if name == EMBEDDING else self.matrix(checkpoint, name), False, True)
 
     def activation(self, x: Node, reader: Reader) -> Node:
         """Hidden states ``[batch, length, channels]`` as the products of ``reader`` are to read them."""

@@ -4,20 +4,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekiden.backends.openvino import machine
+from ekiden.backends.openvino import kernels, machine
 from ekiden.backends.openvino.weights.format import WeightFormat
 from ekiden.backends.openvino.weights.int4 import Int4
 from ekiden.backends.openvino.weights.int8 import ExpandedInt8, Int8
+from ekiden.backends.openvino.weights.kernels import KernelInt8
 from ekiden.backends.openvino.weights.plain import Float16, Float32
 from ekiden.backends.openvino.weights.rotated import RotatedInt8, StaticInt8
 from ekiden.config import AUTO_WEIGHTS as AUTO
-from ekiden.config import ModelConfig
+from ekiden.config import ConfigError, ModelConfig
 from ekiden.models.architectures.spec import ModelSpec
 
 INT8, EXPANDED, ROTATED = Int8(), ExpandedInt8(), RotatedInt8()
-FORMATS: dict[str, WeightFormat] = {
-    each.name: each for each in (INT8, EXPANDED, ROTATED, StaticInt8(), Int4(), Float16(), Float32())
+STATIC, KERNELS = StaticInt8(), KernelInt8()
+PLUGIN_FORMATS: dict[str, WeightFormat] = {
+    each.name: each for each in (INT8, EXPANDED, ROTATED, STATIC, Int4(), Float16(), Float32())
 }
+"""Those whose graphs have OpenVINO's own operations only."""
+FORMATS = {**PLUGIN_FORMATS, KERNELS.name: KERNELS}
 
 EXPANDED_SHARE = 1 / 8
 """The largest share of the machine's memory that weights are expanded into unless the user asks for it."""
@@ -31,17 +35,35 @@ class Choice:
     reason: str
 
 
-def choose_format(config: ModelConfig, spec: ModelSpec) -> Choice:
+def choose_format(config: ModelConfig, spec: ModelSpec, *, own_kernels: bool = True) -> Choice:
     """The format that the weights of the model ``spec`` are computed in.
 
     ``auto`` is a rule and not a measurement, so that every start on a machine gives the same tokens: rotated int8
-    where integers are multiplied (docs/decisions/0025), int8 elsewhere.
+    where the plugin multiplies integers (docs/decisions/0025) or our own kernels do (0034), int8 elsewhere. Without
+    ``own_kernels`` no format is chosen whose graph only a program with our extension can read.
+
+    Raises :class:`ConfigError` when our kernels are asked for and cannot be used, and for products of bytes where they
+    overflow.
     """
     asked, expand = config.weights, config.expand_weights
     no_integers = machine.lacks_integer_dot_products()
     if asked == AUTO and not no_integers and expand != "always":
         return Choice(ROTATED, "auto: this processor is not known to lack integer dot products")
-    weights = INT8 if asked == AUTO else FORMATS[asked]
+    if asked == AUTO and expand == "auto" and own_kernels and kernels.installed() and KERNELS.misfit(spec) is None:
+        return Choice(KERNELS, f"auto: this processor lacks integer dot products and {kernels.PACKAGE} is installed")
+    if asked == KERNELS.name and not kernels.installed():
+        raise ConfigError(
+            f"weights is {KERNELS.name}, but {kernels.installed().reason}; install it as the README says, or choose "
+            "--weights auto"
+        )
+    if asked == STATIC.name and no_integers:
+        # The plugin adds pairs of products in 16 bits there, which are too few: errors are five to nine times as large.
+        raise ConfigError(
+            f"weights is {STATIC.name}, but this processor lacks integer dot products (VNNI), where products of "
+            "bytes overflow; choose --weights auto"
+        )
+    known = FORMATS if own_kernels else PLUGIN_FORMATS
+    weights = INT8 if asked == AUTO else known.get(asked, INT8)
     why = "auto: this processor lacks integer dot products" if asked == AUTO and no_integers else "set"
     if weights is not INT8 or expand == "never":
         return Choice(weights, why)

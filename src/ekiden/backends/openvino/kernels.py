@@ -1,0 +1,126 @@
+"""Ekiden's own kernels, an optional package with an OpenVINO extension: whether they can be used, and their nodes."""
+
+import ctypes
+import functools
+import logging
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+from openvino import Node, Output
+from openvino import opset13 as op
+from openvino.utils.node_factory import NodeFactory
+
+log = logging.getLogger(__name__)
+
+PACKAGE = "ekiden-kernels"
+LINEAR, GATED_MLP = "Int8Linear", "Int8GatedMlp"
+INSTRUCTION_SETS = ("portable", "avx2", "avx2_vnni", "avx512_vnni")
+"""By their numbers in the library (``kernels/src/isa.h``), from the slowest to the fastest."""
+
+_CHANNELS, _INPUTS = 16, 4
+"""The kernels read weights in blocks of so many output channels times so many inputs."""
+_GROUPS = range(256, 0, -32)
+"""Sizes of the groups of activations that share a scale, the best first."""
+
+Quantised = tuple[npt.NDArray[np.int8], npt.NDArray[np.floating]]
+"""A weight ``[out, in]`` and its scales, ``[out]`` or ``[out, 1]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """``library`` is the extension's path, and ``version`` that of the package with the instruction set that it uses.
+
+    Both are empty where the kernels cannot be used, for the given ``reason``.
+    """
+
+    library: str = ""
+    version: str = ""
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.library)
+
+
+@functools.cache
+def installed() -> Kernels:
+    """The kernels, if the package is there, was built for the OpenVINO that runs, and computes right here."""
+    try:
+        import ekiden_kernels
+    except ImportError:
+        return Kernels(reason=f"the package {PACKAGE} is not installed")
+    if ov.get_version() != ekiden_kernels.OPENVINO:
+        return Kernels(
+            reason=f"{PACKAGE} was built for OpenVINO {ekiden_kernels.OPENVINO}, and this is {ov.get_version()}"
+        )
+    path = str(ekiden_kernels.LIBRARY)
+    try:
+        chosen = _fastest_right(ctypes.CDLL(path))
+    except OSError as error:
+        return Kernels(reason=f"{PACKAGE} cannot be loaded: {error}")
+    return Kernels(path, f"{metadata.version(PACKAGE)} {chosen}")
+
+
+def _fastest_right(library: Any) -> str:
+    """Make the library use the fastest instruction set that gives the bits of the portable code here; its name."""
+    for number, name in reversed(list(enumerate(INSTRUCTION_SETS))):
+        if library.ekiden_usable(number):
+            if library.ekiden_agrees(number):
+                library.ekiden_prefer(number)
+                return name
+            log.warning("the kernels for %s compute wrongly on this processor; slower ones are used", name)
+    raise AssertionError("the portable code agrees with itself")
+
+
+def group_of(width: int) -> int | None:
+    """How many of ``width`` inputs share a scale; None where the kernels have no group that divides it."""
+    return next((size for size in _GROUPS if width % size == 0), None)
+
+
+def linear(x: Node, weight: Quantised) -> Node:
+    """``x [..., in]`` times a weight: ``[..., out]``."""
+    constants, group = _constants(*weight)
+    node: Node = _factory().create(LINEAR, [x.output(0), *constants], {"channels": len(weight[0]), "group": group})
+    return node
+
+
+def gated_mlp(x: Node, gate_up: Quantised, down: Quantised) -> Node:
+    """``(silu(x @ gate) * (x @ up)) @ down`` of ``x [..., hidden]``; ``gate_up`` is both, one after the other."""
+    (first, group), (second, inner_group) = _constants(*gate_up), _constants(*down)
+    inputs = [x.output(0), *first, *second]
+    node: Node = _factory().create(GATED_MLP, inputs, {"group": group, "inner_group": inner_group})
+    return node
+
+
+def packed(
+    values: npt.NDArray[np.int8], scales: npt.NDArray[np.floating], group: int
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+    """A weight as the kernels read it: values ``[blocks, in / 4, 16, 4]``, scales ``[blocks * 16]``, and the sum of
+    each group's values ``[blocks, in / group, 16]``. Channels that fill the last block are 0."""
+    channels, width = values.shape
+    missing = -channels % _CHANNELS
+    values = np.pad(values, ((0, missing), (0, 0)))
+    blocks = values.reshape(-1, _CHANNELS, width // _INPUTS, _INPUTS).transpose(0, 2, 1, 3)
+    sums = values.reshape(-1, _CHANNELS, width // group, group).sum(3, dtype=np.int32).transpose(0, 2, 1)
+    return (
+        np.ascontiguousarray(blocks),
+        np.pad(scales.reshape(-1).astype(np.float32), (0, missing)),
+        np.ascontiguousarray(sums),
+    )
+
+
+def _constants(values: npt.NDArray[np.int8], scales: npt.NDArray[np.floating]) -> tuple[list[Output], int]:
+    """A weight as the kernels read it, and the size of the groups of its inputs."""
+    group = group_of(values.shape[1])
+    assert group is not None, "the format was chosen for a model whose widths have a group"
+    return [op.constant(each).output(0) for each in packed(values, scales, group)], group
+
+
+@functools.cache
+def _factory() -> NodeFactory:
+    factory = NodeFactory()
+    factory.add_extension(installed().library)
+    return factory
