@@ -103,8 +103,8 @@ class ModelConfig(_Section):
         AUTO_WEIGHTS,
         "weight format. int8-rotated: int8 of a model with rotated hidden states, as accurate as fp16; int8-static: "
         "the same with constant ranges, for busy servers on processors where it is faster; int4: groups of four bits, "
-        "a GGUF file's own where it has them, for large models and few streams; int8-kernels: int8-rotated in kernels of "
-        "our own, where the package ekiden-kernels is installed; auto: int8-rotated, or where the processor has no "
+        "a GGUF file's own where it has them, for large models and few streams; int8-kernels: int8-rotated in our own "
+        "kernels, where the package ekiden-kernels is installed; auto: int8-rotated, or where the processor has no "
         "integer dot products (VNNI) int8-kernels if installed, else int8",
         choices=WEIGHTS,
     )
