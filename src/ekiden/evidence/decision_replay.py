@@ -19,9 +19,10 @@ from ekiden.errors import UserError
 from ekiden.evidence.decision_difference import Difference, difference
 from ekiden.evidence.reader import decisions_of, end_detail_of, inputs_of, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
+from ekiden.ledger.blobs import Drafted, RequestDetail, TurnInputs
 from ekiden.ledger.details import FAILED_RULES, STOP_STRING
 from ekiden.ledger.recorder import Recorder
-from ekiden.ledger.records import PAUSE_REASONS, Drafted, RequestDetail, RequestRow, Rows, RunHeader, TurnInputs
+from ekiden.ledger.records import PAUSE_REASONS, RequestRow, Rows, RunHeader
 from ekiden.sampling.grammar_limits import GrammarError
 from ekiden.state.controls import ControlChange, SetBy, TenantLimits
 from ekiden.state.drafting import BY_GRAMMAR, NO_GUESS, Ask, Drafter, Guess

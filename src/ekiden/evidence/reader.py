@@ -18,20 +18,17 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from ekiden.errors import UserError
+from ekiden.ledger.blobs import EndDetail, RequestDetail, TurnDecisions, TurnInputs
 from ekiden.ledger.records import (
     FORMAT,
     REFUSED,
     TABLES,
     ControlRow,
-    EndDetail,
     EndRow,
     EventKind,
-    RequestDetail,
     RequestRow,
     Rows,
     RunHeader,
-    TurnDecisions,
-    TurnInputs,
     TurnRow,
 )
 from ekiden.ledger.retention import is_being_written

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from ekiden.ledger.blobs import Admitted, Drafted, EndDetail, TurnDecisions, TurnInputs
 from ekiden.ledger.details import end_detail, request_detail, stop_of
 from ekiden.ledger.records import (
     LEFT_OUT_CODES,
@@ -17,18 +18,13 @@ from ekiden.ledger.records import (
     PAUSE_BITS,
     REFUSED,
     WAIT_CODES,
-    Admitted,
     ControlRow,
-    Drafted,
-    EndDetail,
     EndRow,
     EventKind,
     EventRow,
     RequestRow,
     Resumed,
     Rows,
-    TurnDecisions,
-    TurnInputs,
     TurnRow,
 )
 from ekiden.state.controls import Controls, ControlValue, SetBy
