@@ -11,7 +11,7 @@ import pytest
 from ekiden.build.engines import build_engine
 from ekiden.config import Config, LedgerConfig, LimitsConfig, ServerConfig
 from ekiden.engine.async_engine import AsyncEngine
-from ekiden.engine.engine_core import MAX_NOTED_REFUSALS
+from ekiden.engine.inbox import MAX_NOTED_REFUSALS
 from ekiden.engine.interface import Health
 from ekiden.engine.loop import MAX_QUEUED_NOTES
 from ekiden.evidence.decision_replay import replay

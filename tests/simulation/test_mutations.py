@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ekiden.engine.engine_core import EngineCore
+from ekiden.engine.inbox import Inbox
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
 from ekiden.policies.speculation import Speculation
 from ekiden.stages import formation, retirement
@@ -22,9 +22,10 @@ from ekiden.state.controls import Controls
 from ekiden.state.invariants import Invariant, InvariantBreach
 from ekiden.state.plan import Row, RowResult, StateSum, StepOutput
 from ekiden.state.population import Population
-from ekiden.state.request import Pooling, Request
+from ekiden.state.request import Pooling, Request, RequestUpdate
 from ekiden.state.runner import ChunkRules
 from ekiden.state.sequence import Sequence
+from ekiden.state.turn import Turn
 from tests.simulation.simulator import shrink, simulate
 from tests.simulation.trouble import PLANTED
 
@@ -184,13 +185,13 @@ def deadlines_are_forgotten(patch: Patch) -> None:
 
 @breaks(Invariant.ONE_END)
 def an_abort_is_told_twice(patch: Patch) -> None:
-    apply_inbox = EngineCore._apply_inbox
+    apply = Inbox.apply
 
-    def twice(self: EngineCore, turn: Any) -> Any:
-        updates = apply_inbox(self, turn)
+    def twice(self: Inbox, turn: Turn, resumed: list[Sequence]) -> list[RequestUpdate]:
+        updates = apply(self, turn, resumed)
         return updates + [update for update in updates if update.finish is not None]
 
-    patch.setattr(EngineCore, "_apply_inbox", twice)
+    patch.setattr(Inbox, "apply", twice)
 
 
 @breaks(Invariant.PLACES)

@@ -7,7 +7,8 @@ from ekiden.dashboard.shapes import Considered
 from ekiden.evidence.breakdown import Breakdown
 from ekiden.evidence.reader import Event, LedgerReader, decisions_of, request_detail_of
 from ekiden.evidence.words import seconds
-from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, WAIT_REASONS, EventKind, Resumed, TurnDecisions, TurnRow
+from ekiden.ledger.blobs import TurnDecisions
+from ekiden.ledger.records import LEFT_OUT_REASONS, PAUSE_BITS, WAIT_REASONS, EventKind, Resumed, TurnRow
 
 MOST_DECISIONS: Final = 80
 _NAMED: Final = 12

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from ekiden.dashboard.shapes import Run
+from ekiden.evidence.ledger_file import damaged
 from ekiden.evidence.period_rows import PeriodRows
-from ekiden.evidence.reader import LedgerReader, LedgerReadError, damaged
+from ekiden.evidence.reader import LedgerReader, LedgerReadError
 from ekiden.evidence.runs import find_request
 from ekiden.ledger.records import RequestRow
 from ekiden.ledger.retention import is_being_written, runs_in

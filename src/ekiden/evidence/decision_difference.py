@@ -7,7 +7,8 @@ from itertools import repeat, zip_longest
 import msgspec
 
 from ekiden.evidence.reader import decisions_of, end_detail_of, request_detail_of
-from ekiden.ledger.records import EndRow, RequestRow, Rows, TurnDecisions, TurnRow
+from ekiden.ledger.blobs import TurnDecisions
+from ekiden.ledger.records import EndRow, RequestRow, Rows, TurnRow
 
 _COLUMNS = TurnRow._fields[: TurnRow._fields.index("inputs")]
 """Those that are plain figures of the turn."""

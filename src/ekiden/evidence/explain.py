@@ -13,8 +13,9 @@ from ekiden.evidence.breakdown import Breakdown, CauseTime, breakdown
 from ekiden.evidence.causes import OWN_WORK, REMEDIES, Cause
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
 from ekiden.evidence.words import estimate_facts, event_words, seconds
+from ekiden.ledger.blobs import CarriedDetail
 from ekiden.ledger.dead_ends import NOT_RECORDED
-from ekiden.ledger.records import ENGINE_ENDED, NO_DRAFT_REASONS, CarriedDetail, EndRow, EventKind, RequestRow
+from ekiden.ledger.records import ENGINE_ENDED, NO_DRAFT_REASONS, EndRow, EventKind, RequestRow
 from ekiden.ledger.retention import was_killed
 from ekiden.state.request import FinishReason
 

@@ -113,6 +113,11 @@ class Moment(NamedTuple):
     long: Settled
     padded: bool
 
+    @property
+    def with_first(self) -> list[Asked]:
+        """Requests that got their first token in the near window, but for those from an engine that had ended."""
+        return [a for a in self.requests if a.first is not None and a.first >= self.since and not a.carried]
+
 
 def moment_of(reader: LedgerReader, at: float | None, objectives: Objectives, windows: Windows) -> Moment:
     """``at``: seconds since the run began; None: the end of the newest turn."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from ekiden.ledger.blobs import CarriedDetail, RequestDetail
 from ekiden.ledger.details import KEY_BYTES, unpack_tokens
-from ekiden.ledger.records import CarriedDetail, RequestDetail, RequestRow
+from ekiden.ledger.records import RequestRow
 from ekiden.state.request import Carried, Request
 from ekiden.state.sampling_params import Grammar, GrammarKind, SamplingParams
 

@@ -8,7 +8,8 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from ekiden.evidence.reader import LedgerReader, LedgerReadError, damaged
+from ekiden.evidence.ledger_file import damaged
+from ekiden.evidence.reader import LedgerReader, LedgerReadError
 from ekiden.ledger.records import RequestRow
 from ekiden.ledger.retention import runs_in
 

@@ -15,7 +15,8 @@ from ekiden.config import is_loopback
 from ekiden.evidence.extras import ExportError, needed
 from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.words import event_words
-from ekiden.ledger.records import EndRow, RequestDetail, RequestRow
+from ekiden.ledger.blobs import RequestDetail
+from ekiden.ledger.records import EndRow, RequestRow
 
 BATCH: Final = 256
 """Spans in one message to a collector."""

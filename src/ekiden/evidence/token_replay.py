@@ -14,8 +14,9 @@ from ekiden.engine.driver import NO_LIMITS, run_batch
 from ekiden.engine.engine_core import EngineCore
 from ekiden.evidence.reader import LedgerReader, end_detail_of, request_detail_of
 from ekiden.evidence.recorded_requests import kept_request_of
+from ekiden.ledger.blobs import RequestDetail
 from ekiden.ledger.details import digest, reading_digest
-from ekiden.ledger.records import REFUSED, EndRow, RequestDetail
+from ekiden.ledger.records import REFUSED, EndRow
 from ekiden.state.request import FinishReason, Request
 
 

@@ -21,7 +21,8 @@ from ekiden.evidence.period_rows import PeriodRows
 from ekiden.evidence.reader import LedgerReader, end_detail_of, request_detail_of
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.evidence.recorded_speed import recorded_speed
-from ekiden.ledger.records import NO_DRAFT_CODES, REFUSED, DraftTotals, RequestDetail, RequestRow, RunHeader
+from ekiden.ledger.blobs import DraftTotals, RequestDetail
+from ekiden.ledger.records import NO_DRAFT_CODES, REFUSED, RequestRow, RunHeader
 from ekiden.measure.percentiles import median, percentiles
 from ekiden.policies.lookup import LONGEST_MATCH
 from ekiden.state.drafting import NO_GUESS, Ask, Drafter, Guess, NoDrafts

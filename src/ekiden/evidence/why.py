@@ -11,7 +11,8 @@ import msgspec
 from ekiden.evidence.explain import explain
 from ekiden.evidence.reader import LedgerReader, decisions_of, end_detail_of, request_detail_of
 from ekiden.evidence.words import estimate_facts, seconds
-from ekiden.ledger.records import ENGINE_ENDED, EventKind, RequestDetail, RequestRow
+from ekiden.ledger.blobs import RequestDetail
+from ekiden.ledger.records import ENGINE_ENDED, EventKind, RequestRow
 from ekiden.state.request import FinishReason, RefusalReason
 
 WordsAndFacts = tuple[str, dict[str, Any]]

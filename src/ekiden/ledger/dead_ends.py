@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from ekiden.ledger.blobs import EndDetail
 from ekiden.ledger.details import digest
-from ekiden.ledger.records import ENGINE_ENDED, EndDetail, EndRow, EventKind, RunHeader
+from ekiden.ledger.records import ENGINE_ENDED, EndRow, EventKind, RunHeader
 
 NOT_RECORDED: Final = "the engine ended without recording the request's end"
 

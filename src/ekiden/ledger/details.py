@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from ekiden.kv_cache.prefix_cache import prefix_keys, prompt_keys
-from ekiden.ledger.records import NO_DRAFT_CODES, CarriedDetail, DraftTotals, EndDetail, RequestDetail
+from ekiden.ledger.blobs import CarriedDetail, DraftTotals, EndDetail, RequestDetail
+from ekiden.ledger.records import NO_DRAFT_CODES
 from ekiden.state.drafting import Drafting
 from ekiden.state.request import Carried, Finish, FinishReason, Refusal, RefusalReason, TokenLogprobs
 from ekiden.state.sampling_params import SamplingParams

@@ -10,31 +10,26 @@ from typing import Final
 
 import msgspec
 
+from ekiden.ledger.blobs import EndDetail, TurnDecisions, TurnInputs
 from ekiden.ledger.details import end_detail, request_detail, stop_of
+from ekiden.ledger.numbering import Events, Numbering
 from ekiden.ledger.records import (
-    LEFT_OUT_CODES,
     NO_DRAFT_CODES,
     PAUSE_BITS,
     REFUSED,
     WAIT_CODES,
-    Admitted,
     ControlRow,
-    Drafted,
-    EndDetail,
     EndRow,
     EventKind,
-    EventRow,
     RequestRow,
-    Resumed,
     Rows,
-    TurnDecisions,
-    TurnInputs,
     TurnRow,
 )
+from ekiden.ledger.scheduling import Scheduling
 from ekiden.state.controls import Controls, ControlValue, SetBy
 from ekiden.state.policy import StepLoad
 from ekiden.state.request import Finish, FinishReason, Refusal
-from ekiden.state.sequence import Fault, PauseReason, Sequence, Stage, Status
+from ekiden.state.sequence import Fault, PauseReason, Sequence, Stage
 from ekiden.state.turn import Arrival, FormationOutcome, RefillOutcome, Turn
 
 _UNSET_AT_FIRST: Final = frozenset({"epoch", "draining", "guard", "release"})
@@ -77,19 +72,13 @@ class Recorder:
         self._keep_prompts = keep_prompts
         self._encode = msgspec.msgpack.Encoder().encode
         self._turn = 0
-        self._numbered = 0
-        self._number: dict[Sequence, int] = {}
-        self._live: dict[str, Sequence] = {}
-        self._padded: list[Sequence] = []
-        self._recomputing: set[Sequence] = set()
-        self._decodes: list[Sequence] = []
-        self._left_out: dict[int, int] = {}
-        self._passed_over: list[Sequence] = []
+        self._numbering, self._events = Numbering(), Events()
+        self._number, self._live = self._numbering.of, self._numbering.live
+        self._scheduling = Scheduling(self._numbering, self._events)
         self._configured = controls
         self._wait: int | None = None
         self._head: int | None = None
         # The rows of the turn, made anew for each.
-        self._events: list[EventRow] = []
         self._ends: list[EndRow] = []
         self._requests: list[RequestRow] = []
         self._controls: list[ControlRow] = []
@@ -110,30 +99,25 @@ class Recorder:
         for arrival in turn.arrivals:
             sequence = arrival.outcome
             if isinstance(sequence, Sequence) and sequence not in self._number:
-                self._numbered += 1
-                self._number[sequence], self._live[sequence.request_id] = self._numbered, sequence
+                self._numbering.arrived(sequence)
         for update in (*turn.ended_at_start, *turn.updates):
             if update.finish is not None and (ended := self._live.pop(update.request_id, None)) is not None:
                 self._forget(ended)
 
     def _forget(self, sequence: Sequence) -> None:
-        """A request has ended; a finished row that goes on as padding keeps its number."""
-        self._recomputing.discard(sequence)
-        self._left_out.pop(self._number[sequence], None)
-        if sequence.padding:
-            self._padded.append(sequence)
-        else:
-            del self._number[sequence]
+        self._scheduling.forget(sequence)
+        self._numbering.ended(sequence)
 
     def _rows_of(self, turn: Turn) -> Rows:
-        self._events, self._ends, self._requests, self._controls = [], [], [], []
+        self._ends, self._requests, self._controls = [], [], []
+        self._events.begin(self._turn)
         start, end = self._micros(turn.start), self._micros(turn.end)
         inputs = TurnInputs()
         self._note_controls(turn, start)
         if turn.arrivals or turn.aborts or turn.pauses or turn.ended_at_start or turn.pauses_applied:
             self._inbox(turn, start, inputs)
         inputs.controls = turn.control_changes
-        inputs.drafts = self._guessed(turn)
+        inputs.drafts = self._scheduling.guessed(turn)
         inputs.failure = turn.failure
         if turn.output is not None:  # what stage 3 measured
             timing = turn.output.timing
@@ -144,18 +128,12 @@ class Recorder:
             inputs.attempts = turn.output.attempts
         decisions = self._decide(turn, end, inputs)
         row = self._turn_row(turn, start, end, inputs, decisions)
-        for sequence in self._padded:
-            if sequence.slot is None:  # a finished row that is no longer computed
-                del self._number[sequence]
-        self._padded = [sequence for sequence in self._padded if sequence.slot is not None]
+        self._numbering.end_turn()
         self._ends.sort()  # as they are read back
-        return Rows(row, self._events, self._requests, self._ends, self._controls)
+        return Rows(row, self._events.rows, self._requests, self._ends, self._controls)
 
     def _micros(self, seconds: float) -> int:
         return round(seconds * 1e6) - self._base
-
-    def _event(self, number: int, kind: EventKind, value: int = 0, *, late: int = 0) -> None:
-        self._events.append(EventRow(number, self._turn, len(self._events), late, kind.value, value))
 
     def _note_controls(self, turn: Turn, start: int) -> None:
         if self._configured is not None:
@@ -186,7 +164,7 @@ class Recorder:
         ]
         for name, reasons, change in turn.pauses_applied:
             number = numbers[live[name]]
-            self._event(number, EventKind.PAUSED, sum(PAUSE_BITS[reason] for reason in reasons))
+            self._events.add(number, EventKind.PAUSED, sum(PAUSE_BITS[reason] for reason in reasons))
             person = change.reason is PauseReason.OPERATOR
             set_by, who = (SetBy.PERSON if person else SetBy.SOFTWARE_RULE), change.by or change.reason.value
             state = control_text(change.paused)
@@ -196,16 +174,15 @@ class Recorder:
                 self._ended(update.request_id, update.finish, start, late=0)
 
     def _arrived(self, arrival: Arrival, start: int) -> None:
-        self._numbered += 1
-        number, request, outcome = self._numbered, arrival.request, arrival.outcome
+        request, outcome = arrival.request, arrival.outcome
+        number = self._numbering.arrived(outcome if isinstance(outcome, Sequence) else None)
         if isinstance(outcome, Sequence):
-            self._number[outcome], self._live[request.request_id] = number, outcome
             if request.carried is None:
-                self._event(number, EventKind.ARRIVED)
+                self._events.add(number, EventKind.ARRIVED)
             else:
-                self._event(number, EventKind.CARRIED, len(request.carried.token_ids))
+                self._events.add(number, EventKind.CARRIED, len(request.carried.token_ids))
         else:
-            self._event(number, EventKind.REFUSED)
+            self._events.add(number, EventKind.REFUSED)
             refused = self._encode(EndDetail(output_digest=b"", message=outcome.message))
             e2e = start - self._micros(request.arrival_time)
             self._ends.append(EndRow(number, self._turn, start, e2e, REFUSED, 0, 0, 0, None, None, 0, refused))
@@ -231,13 +208,13 @@ class Recorder:
         """What was decided; the answers that the model's tokens ended are added to the inputs."""
         number, formed = self._number, turn.formed
         at_start, at_end = turn.refilled_at_start, turn.refilled
-        made = TurnDecisions(admitted_start=self._admitted(at_start, late=0))
-        made.resumed_start = self._resumed(at_start, late=0)
+        made = TurnDecisions(admitted_start=self._scheduling.admitted(at_start, late=0))
+        made.resumed_start = self._scheduling.resumed(at_start, late=0)
         if formed is not None:
             rows = formed.plan.rows
-            made.decodes, made.prefills = self._rows(formed)
-            made.left_out = self._left_out_changes(formed)
-            made.victims = self._victims(formed)
+            made.decodes, made.prefills = self._scheduling.rows(formed)
+            made.left_out = self._scheduling.left_out(formed)
+            made.victims = self._scheduling.victims(formed)
             made.drafts = [
                 (number[formed.sequences[i]], rows[i].num_drafts) for i in formed.guesses if rows[i].num_drafts
             ]
@@ -245,7 +222,7 @@ class Recorder:
             inputs.micros_per_draft = formed.micros_per_draft
             made.swap_out, made.swap_in, made.budget = formed.plan.swap_out, formed.plan.swap_in, formed.token_budget
             if turn.output is not None:
-                self._first_tokens(formed, turn.end)
+                self._scheduling.first_tokens(formed, turn.end)
         for update in turn.updates:
             if update.finish is not None:
                 sequence = self._live[update.request_id]
@@ -255,9 +232,9 @@ class Recorder:
                     inputs.stops.append((number[sequence], stop_of(sequence)))
                 made.retired.append((number[sequence], update.finish.num_blocks))
                 self._ended(update.request_id, update.finish, end, late=1)
-        made.resumed = self._resumed(at_end, late=1)
-        made.admitted = self._admitted(at_end, late=1)
-        made.passed_over = self._passed_over_changes(at_end or at_start)
+        made.resumed = self._scheduling.resumed(at_end, late=1)
+        made.admitted = self._scheduling.admitted(at_end, late=1)
+        made.passed_over = self._scheduling.passed_over(at_end or at_start)
         return made
 
     def _stage_of_fault(self, sequence: Sequence, fault: Fault, formed: FormationOutcome | None) -> int:
@@ -265,106 +242,11 @@ class Recorder:
         in_step = formed is not None and sequence in formed.sequences
         return (Stage.ADVANCE if in_step and fault.stage is Stage.FORMATION else fault.stage).value
 
-    def _rows(self, formed: FormationOutcome) -> tuple[list[int] | None, list[tuple[int, int]]]:
-        """The decode rows when they changed, and the prefill chunks, which stand after them."""
-        number, rows = self._number, formed.plan.rows
-        count = len(rows)
-        while count and rows[count - 1].prefill:
-            count -= 1
-        decodes = formed.sequences[:count]
-        changed = None
-        if decodes != self._decodes:
-            self._decodes = decodes
-            changed = [number[sequence] for sequence in decodes]
-        prefills: list[tuple[int, int]] = []
-        for sequence, row in zip(formed.sequences[count:], rows[count:], strict=True):
-            prefills.append((number[sequence], len(row.token_ids)))
-            self._event(number[sequence], EventKind.PREFILL, len(row.token_ids))
-        return changed, prefills
-
-    def _guessed(self, turn: Turn) -> list[Drafted]:
-        """Rows for which something was guessed, and how many tokens each of them gave."""
-        formed = turn.formed
-        if formed is None or not formed.guesses:
-            return []
-        given = {update.request_id: len(update.token_ids) for update in turn.updates}
-        found = []
-        for index, (count, match, allowed) in formed.guesses.items():
-            sequence = formed.sequences[index]
-            tokens = given.get(sequence.request_id, 0)
-            found.append(Drafted(self._number[sequence], count, tokens, match, allowed))
-            if tokens > 1:
-                self._event(self._number[sequence], EventKind.TOKENS, tokens, late=1)
-        return found
-
-    def _left_out_changes(self, formed: FormationOutcome) -> list[tuple[int, int]]:
-        now = {self._number[sequence]: LEFT_OUT_CODES[reason] for sequence, reason in formed.left_out}
-        changes = [(number, code) for number, code in now.items() if self._left_out.get(number) != code]
-        changes += [(number, 0) for number in self._left_out if number not in now]
-        for number, code in changes:
-            self._event(number, EventKind.LEFT_OUT, code)
-        self._left_out = now
-        return changes
-
-    def _victims(self, formed: FormationOutcome) -> list[tuple[int, int]]:
-        number = self._number
-        for sequence, kept in zip(formed.preempted, formed.kept_blocks, strict=True):
-            self._event(number[sequence], EventKind.PREEMPTED, kept)
-        pairs = zip(formed.preempted, formed.runners_up, strict=True)
-        return [(number[victim], number[other] if other else 0) for victim, other in pairs]
-
-    def _first_tokens(self, formed: FormationOutcome, end: float) -> None:
-        """Note which sequences got their first token, and which have computed their dropped KV blocks again."""
-        live = self._live
-        for sequence, row in zip(formed.sequences, formed.plan.rows, strict=True):
-            if row.prefill and sequence.first_token_time == end and live.get(sequence.request_id) is sequence:
-                self._event(self._number[sequence], EventKind.FIRST_TOKEN, late=1)
-        caught_up = [s for s in self._recomputing if s.status is Status.RUNNING and s.num_uncomputed_tokens == 1]
-        for sequence in sorted(caught_up, key=self._number.__getitem__):
-            self._recomputing.discard(sequence)
-            self._event(self._number[sequence], EventKind.CAUGHT_UP, late=1)
-
-    def _admitted(self, outcome: RefillOutcome | None, *, late: int) -> list[Admitted]:
-        if outcome is None:
-            return []
-        admitted = []
-        for sequence, (slot, blocks, standing) in zip(outcome.admitted, outcome.places, strict=True):
-            number = self._number[sequence]
-            admitted.append(Admitted(number, slot, blocks, sequence.num_cached_tokens, standing))
-            self._event(number, EventKind.ADMITTED, sequence.num_cached_tokens, late=late)
-            carried = sequence.request.carried  # by now the turn may have brought a token of its own
-            if carried is not None and carried.token_ids:
-                self._recomputing.add(sequence)
-        return admitted
-
-    def _resumed(self, outcome: RefillOutcome | None, *, late: int) -> list[int]:
-        if outcome is None:
-            return []
-        for sequence in outcome.resumed:
-            # One that has ended in this turn has no slot any more.
-            back = Resumed(sequence.slot or 0, whole=sequence.num_uncomputed_tokens <= 1)
-            self._event(self._number[sequence], EventKind.RESUMED, back.value, late=late)
-            if not back.whole and sequence.num_output_tokens:
-                self._recomputing.add(sequence)
-        return [self._number[sequence] for sequence in outcome.resumed]
-
-    def _passed_over_changes(self, outcome: RefillOutcome | None) -> list[int] | None:
-        """The requests that were looked at for admission and did not fit; None when they are those of before."""
-        now = self._passed_over if outcome is None else outcome.passed_over
-        if now == self._passed_over:
-            return None
-        gone = [(sequence, 0) for sequence in self._passed_over if sequence not in now and sequence in self._number]
-        come = [(sequence, 1) for sequence in now if sequence not in self._passed_over]
-        for sequence, blocked in gone + come:
-            self._event(self._number[sequence], EventKind.BLOCKED, blocked, late=1)
-        self._passed_over = now
-        return [self._number[sequence] for sequence in now]
-
     def _ended(self, request_id: str, finish: Finish, at: int, *, late: int) -> None:
         sequence = self._live.pop(request_id)
         number = self._number[sequence]
         self._forget(sequence)
-        self._event(number, EventKind.ENDED, int(sequence.fault is not None), late=late)
+        self._events.add(number, EventKind.ENDED, int(sequence.fault is not None), late=late)
         self._ends.append(
             EndRow(
                 number,

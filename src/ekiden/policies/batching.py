@@ -55,4 +55,4 @@ _POLICIES: dict[str, Callable[[Controls, Population, float], int]] = {
     "window": _window,
     "sequential": _sequential,
 }
-assert _POLICIES.keys() == set(BATCHING), "the policies of config.py are not those that are made here"
+assert _POLICIES.keys() == set(BATCHING), "the policies of config/engine.py are not those that are made here"

@@ -114,4 +114,4 @@ _QUEUES: dict[str, QueueMaker] = {
     "deadline": _sorted_by(_due),
     "fair": FairQueue,
 }
-assert _QUEUES.keys() == set(ORDERS), "the orders of config.py are not those that have a queue here"
+assert _QUEUES.keys() == set(ORDERS), "the orders of config/engine.py are not those that have a queue here"

@@ -8,8 +8,7 @@ Rules (docs/decisions/0027 has the figures):
   that the backend would keep are charged for that, and for a part of the way back;
 - places go to the likeliest drafts first, whoever's they are, and only what no other sequence can use of the token
   budget and the KV pool is given to them. They never break the inter-token target;
-- a chance is what was accepted so far of this request's drafts on such grounds, and of all requests' where there is
-  little of its own. The grounds of a draft by lookup are how long the text before it agrees, earlier drafts included;
+- a chance is what was accepted so far of drafts like it (:mod:`ekiden.policies.draft_chances`);
 - drafts in the place of rows with which the backend would fill the step cost little, or nothing where it always does;
 - a request whose drafts fail has fewer, then none for a while: each guess that was not worth a place forgives a little
   of what is known against it, so that it is tried again, ever more rarely;
@@ -22,7 +21,6 @@ Rules (docs/decisions/0027 has the figures):
 What is kept of a request is in :attr:`Sequence.drafting`, and ends with it. All follows from recorded values.
 """
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,6 +28,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from ekiden.kv_cache.kv_cache_manager import KVCacheManager
+from ekiden.policies.draft_chances import GROUNDS, MODEL, DraftChances, ground_of
 from ekiden.policies.draft_price import MARGIN, StepPrice, StepSize
 from ekiden.state.containment import contained
 from ekiden.state.controls import ControlsInForce
@@ -38,18 +37,6 @@ from ekiden.state.policy import StepLoad, StepTimePredictor
 from ekiden.state.sequence import Sequence, Stage
 from ekiden.state.turn import FormationOutcome, Guessed
 
-MATCHES: Final = (2, 3, 4, 6, 10, 20)
-"""Lengths of a match from which on its drafts are another ground."""
-_MODEL, _GRAMMAR, _LOOKUP = 0, 1, 2
-_FIRST_CHANCES: Final = (0.6, 0.9, 0.2, 0.4, 0.5, 0.65, 0.8, 0.9, 0.95)
-"""Of a draft by a model, by a grammar and by lookup, before any was tried: one for each ground."""
-GROUNDS: Final = len(_FIRST_CHANCES)
-assert _LOOKUP + len(MATCHES) + 1 == GROUNDS
-_OWN_FADING: Final = 0.9
-_FADING: Final = 0.995
-_OWN_TRUST: Final = 2.0
-_TRUST: Final = 8.0
-"""Drafts that what is known without them counts for."""
 _GAIN: Final = 1.03
 """Drafts must make this of a step without them: what they save is an estimate, what they cost is not."""
 _LEAST_SECONDS: Final = 1e-6
@@ -63,19 +50,8 @@ _STAY_FADING: Final = 0.7
 _WIDEST: Final = 4096
 _PATIENCE: Final = 64
 """Steps with guesses and without drafts after which some are tried."""
-_FORGIVING: Final = 0.97
-"""What is left of the tries on a ground each time that it was not worth a place, so that it is tried again."""
 _ANSWERS: Final = 64
 """Ended answers of which the fastest tells how many tokens a row may give in a step."""
-
-
-def ground_of(match: int, place: int) -> int:
-    """The ground of a guess's draft number ``place``, counted from 0."""
-    if match == BY_MODEL:
-        return _MODEL
-    if match == BY_GRAMMAR:
-        return _GRAMMAR
-    return _LOOKUP + bisect_right(MATCHES, match + place)
 
 
 class Chosen(NamedTuple):
@@ -106,8 +82,7 @@ class Speculation:
     max_drafts: int
     least_rows: int = 1
     tokens_per_change: int = 0
-    _right: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
-    _tried: list[float] = field(default_factory=lambda: [0.0] * GROUNDS)
+    _chances: DraftChances = field(default_factory=DraftChances)
     _waited: int = 0
     """Steps with guesses and without drafts, one after another."""
     _window: int = _LOOK_ROWS
@@ -199,7 +174,7 @@ class Speculation:
             if break_even >= 1.0 and not price.free:
                 _note(outcome, sequence, NoDrafts.UNLIKELY)
                 continue
-            drafts = _run_length(self._chance(drafting, _MODEL), with_model, limit)
+            drafts = _run_length(self._chances.chance(drafting, MODEL), with_model, limit)
             yield index, Ask(sequence.request_id, tokens, limit, drafts, sequence.plain_sampling)
 
     def _offer(self, outcome: FormationOutcome, asked: tuple[int, Ask], price: StepPrice) -> _Offer | None:
@@ -212,11 +187,9 @@ class Speculation:
         with contained(sequence, Stage.FORMATION, "guessing how it goes on"):
             forced = () if rules is None else rules.forced(ask.limit)
             guess = Guess(forced, BY_GRAMMAR) if forced else self.drafter.guess(ask)
-            chances = self._chances(drafting, guess, price)
+            chances = self._worth_a_place(drafting, guess, price)
             if guess.tokens and not chances:
-                ground = ground_of(guess.match, 0)
-                drafting.right[ground] *= _FORGIVING
-                drafting.tried[ground] *= _FORGIVING
+                self._chances.forgive(drafting, ground_of(guess.match, 0))
             if rules is not None and chances:
                 masks = rules.masks(guess.tokens[: len(chances)])
         if sequence.fault is not None or not guess.tokens:
@@ -231,12 +204,12 @@ class Speculation:
         drafting.match = guess.match
         return _Offer(index, tuple(guess.tokens[:allowed]), masks, chances[:allowed])
 
-    def _chances(self, drafting: Drafting, guess: Guess, price: StepPrice) -> list[float]:
+    def _worth_a_place(self, drafting: Drafting, guess: Guess, price: StepPrice) -> list[float]:
         """For each draft, the chance that it and all before it are right, as long as that is worth a place."""
         found: list[float] = []
         chance, break_even = 1.0, price.break_even
         for place in range(min(len(guess.tokens), self._window)):
-            chance *= self._chance(drafting, ground_of(guess.match, place))
+            chance *= self._chances.chance(drafting, ground_of(guess.match, place))
             if chance < break_even and place >= price.free:
                 break
             found.append(chance)
@@ -302,14 +275,8 @@ class Speculation:
         drafting.num_accepted += num_accepted
         self._last_drafts += num_drafts
         self._last_right += num_accepted
-        if sequence.finish_reason is not None:
-            return
-        for place in range(min(num_accepted + 1, num_drafts)):
-            ground, right = ground_of(drafting.match, place), float(place < num_accepted)
-            drafting.right[ground] = drafting.right[ground] * _OWN_FADING + right
-            drafting.tried[ground] = drafting.tried[ground] * _OWN_FADING + 1.0
-            self._right[ground] = self._right[ground] * _FADING + right
-            self._tried[ground] = self._tried[ground] * _FADING + 1.0
+        if sequence.finish_reason is None:
+            self._chances.learn(drafting, num_drafts, num_accepted)
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""
@@ -319,12 +286,6 @@ class Speculation:
             if steps > 0:
                 self._paces.append(sequence.num_output_tokens / steps)
         self.drafter.forget(sequence.request_id)
-
-    # --- chances
-
-    def _chance(self, drafting: Drafting, ground: int) -> float:
-        usual = (self._right[ground] + _TRUST * _FIRST_CHANCES[ground]) / (self._tried[ground] + _TRUST)
-        return (drafting.right[ground] + _OWN_TRUST * usual) / (drafting.tried[ground] + _OWN_TRUST)
 
 
 def load_with_draft(load: StepLoad, position: int) -> StepLoad:

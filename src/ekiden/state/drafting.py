@@ -79,7 +79,7 @@ class NoDrafts(StrEnum):
 class Drafting:
     """What came of one sequence's drafts. ``refused`` counts the steps in which it got none, by the reason.
 
-    ``right`` and ``tried`` count drafts for each ground (:mod:`ekiden.policies.speculation`), the old ones fading.
+    ``right`` and ``tried`` count drafts for each ground (:mod:`ekiden.policies.draft_chances`), the old ones fading.
     """
 
     grounds: int

@@ -10,7 +10,8 @@ import pytest
 from ekiden.config import LimitsConfig
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.evidence.explain import explain
-from ekiden.evidence.live import SHOWN_TENANTS, live_view
+from ekiden.evidence.live import live_view
+from ekiden.evidence.live_rates import SHOWN_TENANTS
 from ekiden.evidence.live_view import LiveView, SlotState, Spread
 from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.records import Rows, RunHeader

@@ -24,7 +24,7 @@ def main(folder: Path) -> None:
     names = itertools.count()
     began = time.monotonic()
     for turn in itertools.count(1):
-        while len(core.population.by_id) + len(core._arrivals) < 16:
+        while len(core.request_ids) < 16:
             core.add_request(make_request(f"r{next(names)}", max_tokens=30))
         core.step()
         print(turn, time.monotonic() - began, flush=True)

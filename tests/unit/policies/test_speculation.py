@@ -16,9 +16,8 @@ from ekiden.engine.engine_core import EngineCore
 from ekiden.engine.simulated import EngineSpeed, SimulatedRunner
 from ekiden.engine.step_time import StepCost
 from ekiden.policies.draft_price import StepSize
-from ekiden.policies.speculation import GROUNDS, ground_of
 from ekiden.state.controls import ControlChange, SetBy
-from ekiden.state.drafting import BY_GRAMMAR, BY_MODEL, NO_GUESS, Ask, Drafter, Guess, NoDrafts
+from ekiden.state.drafting import NO_GUESS, Ask, Drafter, Guess, NoDrafts
 from ekiden.state.policy import StepLoad, StepTimePredictor, TimeRange
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
@@ -226,12 +225,6 @@ def test_each_step_without_drafts_has_one_reason() -> None:
     told = [(s.request_id, why) for view in run.views for s, why in view.formed.no_drafts]
     whys = (NoDrafts.UNLIKELY, NoDrafts.NO_GUESS, NoDrafts.LENGTH)
     assert told == [(name, why) for why in whys for name in "012"], "only what is new"
-
-
-@given(st.integers(1, 40), st.integers(0, 16))
-def test_a_draft_further_on_has_no_weaker_ground(match: int, place: int) -> None:
-    assert 2 <= ground_of(match, place) <= ground_of(match, place + 1) < GROUNDS
-    assert ground_of(BY_MODEL, place) != ground_of(BY_GRAMMAR, place)
 
 
 @settings(max_examples=15, deadline=None)

@@ -82,8 +82,31 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     strict = config.engine.determinism == "strict"
     tested = _self_test(test, files.cache_dir, {"model": entry.name, **settings, **most}, strict)
     machine.release_file_pages(entry / CONSTANTS if description.spec else files.weights[-1])
-    integer = "activation_group" in told and not machine.lacks_integer_dot_products()
-    info = RunnerInfo(
+    stored = _stored_bytes(entry if description.spec else files.root)
+    info = _info(description, config, model, settings, tested, stored_bytes=stored, **most)
+    tokenizer, vocab_size = description.tokenizer, description.vocab_size
+    without_token = tokenizer.ids_without_token(vocab_size)
+    sampler = Sampler(OpenVINOReducer(core, threads), tokenizer.eos_token_ids, without_token)
+    # With drafts there may be more logits in a step than rows, and no more than the test tried are to be in a pass.
+    limits = PassLimits(tested.limits.tokens, tested.limits.logits or (most_logits if strict else None))
+    return OpenVINORunner(model, info, sampler, limits=limits, sizes=PassSizes(info.tokens_per_change))
+
+
+def _info(
+    description: ModelDescription,
+    config: Config,
+    model: CompiledPagedModel,
+    settings: dict[str, str],
+    tested: SelfTestResult,
+    *,
+    stored_bytes: int | None,
+    most_tokens: int,
+    most_logits: int,
+) -> RunnerInfo:
+    """What the engine must know of the model. Under strict determinism no pass may be larger than those tested."""
+    strict, pool = config.engine.determinism == "strict", model.pool
+    integer = "activation_group" in settings and not machine.lacks_integer_dot_products()
+    return RunnerInfo(
         backend="openvino",
         vocab_size=description.vocab_size,
         max_model_len=config.model.max_model_len or description.max_position_embeddings,
@@ -93,9 +116,9 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
         bytes_per_block=pool.bytes_per_block,
         chunks=CHUNK_RULES,
         hidden_size=model.hidden_size,
-        most_tokens=most["most_tokens"] if strict else None,
+        most_tokens=most_tokens if strict else None,
         most_rows=most_logits if strict else None,
-        stored_bytes=_stored_bytes(entry if description.spec else files.root),
+        stored_bytes=stored_bytes,
         max_drafts=MAX_DRAFTS if tested.drafts or not strict else 0,
         tokens_per_change=tokens_per_change(description.spec, integer_products=integer),
         details={
@@ -107,12 +130,6 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
             "cpu_flags": machine.cpu_flags(),
         },
     )
-    tokenizer, vocab_size = description.tokenizer, description.vocab_size
-    without_token = tokenizer.ids_without_token(vocab_size)
-    sampler = Sampler(OpenVINOReducer(core, threads), tokenizer.eos_token_ids, without_token)
-    # With drafts there may be more logits in a step than rows, and no more than the test tried are to be in a pass.
-    limits = PassLimits(tested.limits.tokens, tested.limits.logits or (most_logits if strict else None))
-    return OpenVINORunner(model, info, sampler, limits=limits, sizes=PassSizes(info.tokens_per_change))
 
 
 def devices() -> list[str]:

@@ -11,7 +11,8 @@ from ekiden.config import Config, LedgerConfig
 from ekiden.evaluation.analysis.calibration import MOST_TENANTS, OTHERS, calibrated
 from ekiden.evaluation.load.engine_subject import WARM_UP
 from ekiden.evidence.reader import LedgerReader, request_detail_of
-from ekiden.ledger.records import EndRow, RequestDetail, RequestRow, Rows, TurnDecisions, TurnInputs, TurnRow
+from ekiden.ledger.blobs import RequestDetail, TurnDecisions, TurnInputs
+from ekiden.ledger.records import EndRow, RequestRow, Rows, TurnRow
 from ekiden.ledger.retention import SUFFIX
 from ekiden.ledger.store import LedgerWriter
 from tests.unit.evaluation.analysis.served import run
