@@ -1,9 +1,12 @@
 """Drafts for tests: a drafter that knows the answers, and a step time by which each draft is worth its place."""
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from ekiden.engine.engine_core import EngineCore
+from ekiden.policies.lookup import LONGEST_MATCH
 from ekiden.policies.speculation import Speculation
 from ekiden.state.drafting import NO_GUESS, Ask, Drafter, Guess
 from ekiden.state.policy import StepLoad, TimeRange
@@ -43,6 +46,49 @@ class KnowsAnswers(Drafter):
 
     def forget(self, request_id: str) -> None:
         self.forgotten.add(request_id)
+
+
+@cache
+def _drawn(what: str, request_id: str, number: int) -> float:
+    return random.Random(f"{what} {request_id} {number}").random()
+
+
+@dataclass
+class Foreseen(Drafter):
+    """Texts of which some tokens can be guessed, and always the same ones; matches grow as those of a lookup do.
+
+    ``answer(token_ids, count)``: what really comes next. ``found`` and ``right`` are the chances that there is a guess
+    where none goes on, and that a guessed token is right. All prompts have ``prompt`` tokens.
+    """
+
+    answer: Callable[[Sequence[int], int], Sequence[int]]
+    prompt: int
+    right: float
+    found: float = 0.9
+
+    def match(self, request_id: str, number: int) -> int:
+        """Of the guess at a token of the answer; 0 where there is none."""
+        run = 0
+        while number - run > 1 and self.is_right(request_id, number - run - 1):
+            run += 1
+        first = number - run
+        found = _drawn("found", request_id, first) < self.found
+        return min(2 + run, LONGEST_MATCH) if found else 0
+
+    def is_right(self, request_id: str, number: int) -> bool:
+        return _drawn("right", request_id, number) < self.right
+
+    def guess(self, ask: Ask) -> Guess:
+        number = len(ask.token_ids) - self.prompt
+        match, right = self.match(ask.request_id, number), self.run(ask.request_id, number, ask.limit)
+        if not match:
+            return NO_GUESS
+        answer = self.answer(ask.token_ids, ask.limit)
+        return Guess([*answer[:right], *(token + 1 for token in answer[right:])], match)
+
+    def run(self, request_id: str, number: int, limit: int) -> int:
+        """How many of so many tokens are guessed rightly from this one on."""
+        return next((place for place in range(limit) if not self.is_right(request_id, number + place)), limit)
 
 
 def speculation_of(core: EngineCore) -> Speculation:

@@ -99,16 +99,17 @@ def command(
                 return 0
         if rate is None:
             raise UserError("--rate is missing; give the requests a second that the fleet is offered")
-        seeds = range(seed, seed + repeats)
+        seeds, drafts = range(seed, seed + repeats), []
         if source is None and reader is not None:
-            from ekiden.evaluation.project.recorded import recorded_workload
+            from ekiden.evaluation.project.recorded import recorded_loads
 
-            workloads = [recorded_workload(reader, rate=rate, seconds=seconds, seed=each) for each in seeds]
+            loads = recorded_loads(reader, rate=rate, seconds=seconds, seeds=seeds)
+            workloads, drafts = [load.workload for load in loads], [load.drafts for load in loads]
         else:
             workloads = _made(source or _DEFAULT_SOURCE, rate, seconds, length_scale, seeds, profile)
     objectives = Objectives(ttft=ttft, tpot=tpot, attainment=attainment)
     changed = {name: value for name, value in changes.items() if value is not None}
-    projector = Projector(profile, workloads, objectives, router=router, changed=changed, seed=seed)
+    projector = Projector(profile, workloads, objectives, router=router, changed=changed, drafts=drafts, seed=seed)
     needed: Needed | None = None
     if replicas is not None:
         figures = projector.fleet(replicas)

@@ -22,6 +22,8 @@ from ekiden.state.request import Request
 from ekiden.state.runner import ModelRunner, RunnerInfo
 from ekiden.state.sampling_params import BIAS
 
+TOKEN = 0
+"""What every answer consists of, where no inner runner makes tokens."""
 LEAST_STEP = 1e-6
 """Seconds that a step takes at least, so that time passes."""
 _TENTH_TO_NINETIETH = 2.563
@@ -95,7 +97,7 @@ NO_NOISE = Noise()
 class SimulatedRunner:
     """A :class:`~ekiden.state.runner.ModelRunner` in virtual time.
 
-    Without ``inner`` every token is 0. A token that the bias of a row makes the only choice is given as soon as
+    Without ``inner`` every token is :data:`TOKEN`. One that the bias of a row makes the only choice is given as soon as
     ``min_tokens`` allows it, as a sampler would. ``slowdown`` multiplies the time of every step: a planted regression.
     """
 
@@ -131,7 +133,7 @@ class SimulatedRunner:
         if self._inner is not None:
             given = self._inner.execute(plan).rows
         else:
-            given = [NO_TOKENS if row.sampling is None else _zeros(row) for row in plan.rows]
+            given = [NO_TOKENS if row.sampling is None else _same_tokens(row) for row in plan.rows]
         results = [_forced(row, result) for row, result in zip(plan.rows, given, strict=True)]
         return StepOutput(rows=results, timing=StepTiming(model=seconds))
 
@@ -155,15 +157,16 @@ class SimulatedRunner:
             self._inner.close()
 
 
-_ZERO = RowResult((0,))
+_ONE_TOKEN = RowResult((TOKEN,))
 
 
-def _zeros(row: Row) -> RowResult:
-    """One token, and one more for each draft that is 0 as long as all before it are."""
+def _same_tokens(row: Row) -> RowResult:
+    """One token, and one more for each draft that is right as long as all before it are."""
     if not row.num_drafts:
-        return _ZERO
+        return _ONE_TOKEN
     drafts = row.token_ids[-row.num_drafts :]
-    return RowResult((0,) * (1 + next((at for at, draft in enumerate(drafts) if draft), len(drafts))))
+    right = next((place for place, draft in enumerate(drafts) if draft != TOKEN), len(drafts))
+    return RowResult((TOKEN,) * (1 + right))
 
 
 def _forced(row: Row, result: RowResult) -> RowResult:
@@ -171,9 +174,10 @@ def _forced(row: Row, result: RowResult) -> RowResult:
     sampling = row.sampling
     if sampling is None or not sampling.params.logit_bias:
         return result
-    before = row.end - row.num_drafts - sampling.num_prompt_tokens
+    free = max(0, sampling.params.min_tokens - (row.end - row.num_drafts - sampling.num_prompt_tokens))
     highest = [token for token, bias in sampling.params.logit_bias.items() if bias == BIAS.most]
-    return RowResult((min(highest),)) if highest and before >= sampling.params.min_tokens else result
+    forced = highest and len(result.tokens) > free
+    return RowResult((*result.tokens[:free], min(highest))) if forced else result
 
 
 def simulate(

@@ -128,10 +128,10 @@ class PeriodRows:
             found += self._reader.requests_numbered(numbers[place : place + _AT_ONCE])
         return found
 
-    def ends(self, numbers: Sequence[int], *, details: bool = False) -> dict[int, EndRow]:
-        """The ends of some requests by their numbers, without details unless these are asked for."""
+    def ends(self, numbers: Sequence[int]) -> dict[int, EndRow]:
+        """The ends of some requests by their numbers, without details."""
         found: dict[int, EndRow] = {}
-        columns = ", ".join(name if details or name != "detail" else "x''" for name in EndRow._fields)
+        columns = ", ".join(name if name != "detail" else "x''" for name in EndRow._fields)
         for place in range(0, len(numbers), _AT_ONCE):
             some = numbers[place : place + _AT_ONCE]
             sql = f"SELECT {columns} FROM ends WHERE request IN ({', '.join('?' * len(some))})"  # noqa: S608

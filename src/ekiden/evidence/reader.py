@@ -210,6 +210,10 @@ class LedgerReader(LedgerFile):
         """The stored turns of a range, without inputs and decisions."""
         return self._rows(TurnRow, "WHERE turn BETWEEN ? AND ? ORDER BY turn", first, last, blobs=False)
 
+    def turns_with_decisions(self, first: int, last: int) -> Iterator[TurnRow]:
+        """The stored turns of a range, with inputs and decisions."""
+        return self._iterate(TurnRow, "WHERE turn BETWEEN ? AND ? ORDER BY turn", first, last)
+
     def all_turns(self) -> Iterator[TurnRow]:
         return self._iterate(TurnRow, "ORDER BY turn")
 

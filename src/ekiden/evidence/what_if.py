@@ -2,14 +2,14 @@
 
 The production engine core serves the recorded arrivals in virtual time. Answers have their recorded lengths; where a
 request did not come to its end (refused, aborted, out of time) its length is unknown and the median of the finished
-ones stands in. As many tokens are guessed ahead for each request as were on average, and as many of them are right.
+ones stands in. Of each answer is guessed ahead what could be (:mod:`ekiden.evidence.recorded_drafts`).
 Clients that left leave at the recorded time; pauses are left out.
 
 Its error is measured, not assumed: the same simulation under the recorded policy is compared with what was recorded.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -18,14 +18,13 @@ from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.simulated import EngineSpeed, SimulatedRunner, simulate
 from ekiden.evidence.decision_replay import config_of, runner_info
 from ekiden.evidence.period_rows import PeriodRows
-from ekiden.evidence.reader import LedgerReader, end_detail_of, request_detail_of
+from ekiden.evidence.reader import LedgerReader, request_detail_of
+from ekiden.evidence.recorded_drafts import RecordedDrafter, recorded_drafts
 from ekiden.evidence.recorded_requests import PromptMaker, request_of
 from ekiden.evidence.recorded_speed import recorded_speed
-from ekiden.ledger.blobs import DraftTotals, RequestDetail
-from ekiden.ledger.records import NO_DRAFT_CODES, REFUSED, RequestRow, RunHeader
+from ekiden.ledger.blobs import RequestDetail
+from ekiden.ledger.records import REFUSED, RequestRow, RunHeader
 from ekiden.measure.percentiles import median, percentiles
-from ekiden.policies.lookup import LONGEST_MATCH
-from ekiden.state.drafting import NO_GUESS, Ask, Drafter, Guess, NoDrafts
 from ekiden.state.request import FinishReason, Request
 from ekiden.state.sampling_params import SamplingParams
 
@@ -127,15 +126,15 @@ class _Load:
         rows = reader.all_requests() if part is None else reader.requests_arrived(*part)
         told = {row: detail for row in rows if not (detail := request_detail_of(row)).by_door}
         numbers = {row.request for row in told}
-        ends = PeriodRows(reader).ends(sorted(numbers), details=True)
+        ends = PeriodRows(reader).ends(sorted(numbers))
         lengths = {end.request: end.output_tokens for end in ends.values() if end.reason in WHOLE}
         read = {row.request for row, detail in told.items() if detail.reading is not None}
         answers = [length for number, length in lengths.items() if number not in read]
         typical = int(median(answers)) if answers else 1
         self.unknown_lengths = len(numbers - lengths.keys())
         self.leaves = [(e.at / 1e6, str(e.request)) for e in ends.values() if e.reason == FinishReason.ABORT]
-        drafting = {end.request: end_detail_of(end).drafting for end in ends.values()}
-        self.paces = {str(number): _pace(totals) for number, totals in drafting.items() if totals is not None}
+        drafts = recorded_drafts(reader, list(told), max((end.turn for end in ends.values()), default=0))
+        self.drafts = {str(number): found for number, found in drafts.items()}
         self.requests: list[Request] = []
         for row, detail in told.items():
             room = row.max_tokens or header.max_model_len - row.prompt_tokens
@@ -150,45 +149,6 @@ class _Load:
         self.fared = {number: Fared(first, last, reason) for number, (reason, first, last) in numbered}
         span = max((end.at for end in ends.values()), default=0) - min((row.arrival for row in told), default=0)
         self.recorded = _figures(ended, span / 1e6)
-
-
-class _Pace(NamedTuple):
-    """Of one request on average: guesses in a step, where the engine asked for one, and in a row with drafts how many
-    there were and how many of them were right."""
-
-    guesses: float
-    drafts: float
-    right: float
-
-
-_NO_PACE: Final = _Pace(0.0, 0.0, 0.0)
-
-
-def _pace(totals: DraftTotals) -> _Pace:
-    rows, without = totals.rows, dict(totals.refused).get(NO_DRAFT_CODES[NoDrafts.NO_GUESS], 0)
-    return _Pace(rows / (rows + without), totals.drafts / rows, totals.accepted / rows) if rows else _NO_PACE
-
-
-class _AsRecorded(Drafter):
-    """Guesses as often for each request as was guessed, and as many tokens, of which as many are right: those that are
-    0, as the simulated model's tokens are."""
-
-    def __init__(self, paces: dict[str, _Pace]) -> None:
-        self._paces = paces
-        self._owed: dict[str, _Pace] = {}
-        """What the whole numbers given so far fall short of."""
-
-    def guess(self, ask: Ask) -> Guess:
-        pace = self._paces.get(ask.request_id, _NO_PACE)
-        owed = self._owed.get(ask.request_id, _NO_PACE)
-        guesses = owed.guesses + pace.guesses
-        if guesses < 1.0:
-            self._owed[ask.request_id] = owed._replace(guesses=guesses)
-            return NO_GUESS
-        drafts, right = owed.drafts + pace.drafts, owed.right + pace.right
-        self._owed[ask.request_id] = _Pace(guesses - 1.0, drafts % 1.0, right % 1.0)
-        found = min(int(right), ask.limit)
-        return Guess((0,) * found + (1,) * (min(int(drafts), ask.limit) - found), LONGEST_MATCH)
 
 
 def offered_again(
@@ -218,14 +178,16 @@ def _figures(ended: list[tuple[str, float | None, float]], duration: float) -> F
 
 def _simulate(header: RunHeader, load: _Load, speed: EngineSpeed, follow: int | None) -> tuple[Figures, Fared | None]:
     """One run in virtual time, and how one request fared in it."""
-    model, config = SimulatedRunner(speed, info=runner_info(header)), config_of(header)
+    model, config, drafter = SimulatedRunner(speed, info=runner_info(header)), config_of(header), RecordedDrafter()
+    for request in load.requests:
+        drafter.know(request, load.drafts.get(request.request_id))
     core = EngineCore(
         runner=model,
         controls=controls_of(config),
         cache=config.cache,
         clock=model.clock.now,
         max_model_len=header.max_model_len,
-        drafter=_AsRecorded(load.paces) if load.paces else None,
+        drafter=drafter,
     )
     ended: list[tuple[str, float | None, float]] = []
     followed: list[Fared] = []

@@ -3,6 +3,7 @@
 import math
 import random
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -68,6 +69,9 @@ def test_a_forced_end_comes_when_min_tokens_allows_it() -> None:
     # With 4 prompt tokens, a row that ends at 11 chooses the answer's eighth token, before which there are seven.
     assert runner.execute(decode(params, position=10)).rows[0].tokens == (0,)
     assert runner.execute(decode(params, position=11)).rows[0].tokens == (99,)
+    longer = decode(params, position=9)
+    longer.rows[0] = msgspec.structs.replace(longer.rows[0], token_ids=(7, 0, 0, 0), num_drafts=3)
+    assert runner.execute(longer).rows[0].tokens == (0, 0, 99), "drafts end where it does"
     milder = SamplingParams(logit_bias={99: 5.0})
     assert runner.execute(decode(milder, position=11)).rows[0].tokens == (0,)
 

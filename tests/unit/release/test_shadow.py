@@ -6,6 +6,7 @@ from ekiden.evidence.recorded_controls import controls_at
 from ekiden.release.plan import Objectives
 from ekiden.release.shadow import MOST_BEHIND, ShadowFollower
 from ekiden.state.controls import SetBy
+from tests.guessing import Foreseen
 from tests.unit.release.world import World
 
 OBJECTIVES = Objectives(ttft=1.0, tpot=0.2)
@@ -57,6 +58,30 @@ def test_the_prediction_comes_true(tmp_path):
     assert predicted.ttft_p50 == pytest.approx(came.ttft_p50, rel=0.1)
     world.close()
     other.close()
+
+
+@pytest.mark.parametrize(("right", "more"), [(0.4, 1.2), (0.9, 1.8)])
+def test_guesses_are_as_right_as_they_were(tmp_path, right, more):
+    """Production is simulated with the steps that it took, within 1 %; the candidate, without guesses, takes more."""
+    drafter = Foreseen(lambda _, count: [0] * count, prompt=40, right=right)
+    world = World(tmp_path, rate=0.25, drafter=drafter, lengths=(20, 60))
+    shadow = follower(world, {"num_speculative_tokens": 0}, lag=20.0)
+    follow(world, shadow, 60.0, every=10.0)
+    world.stop_traffic()
+    world.advance(40.0)
+    world.change({"release": ""}, why="a turn", seconds=None, who="anna")
+    shadow.look()
+    with world.ledger() as reader:
+        steps = sum(turn.p50 > 0 for turn in reader.turns(*reader.bounds()))
+    simulated = shadow._world
+    assert simulated is not None
+    assert simulated.production.outcomes.keys() == simulated.recorded.keys()
+    assert simulated.production.runner.steps == pytest.approx(steps, rel=0.01)
+    assert simulated.candidate.runner.steps > more * steps
+    error = shadow.report().error
+    assert error is not None
+    assert error < 0.02
+    world.close()
 
 
 def test_memory_is_bounded_by_the_window(world):

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ekiden.release.server import OutOfReach, Told
 from ekiden.release.state import ArmName, Block, Event
 from ekiden.release.store import ReleaseStore, create, store_for
 from ekiden.state.controls import ControlChange, SetBy
+from ekiden.state.drafting import Drafter
 from ekiden.state.request import Request
 from ekiden.state.runner import ChunkRules, RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
@@ -107,13 +109,17 @@ class World:
         run_id: str = "run",
         start: float = 0.0,
         keep_prompts: bool = False,
+        drafter: Drafter | None = None,
+        lengths: tuple[int, int] = (2, 7),
         **scheduler: Any,
     ) -> None:
+        """``lengths``: of answers, from and to."""
         settings = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "target_itl_ms": 0.0, **scheduler}
         self.config = Config(
             scheduler=SchedulerConfig(**settings), cache=CacheConfig(block_size=16), limits=LimitsConfig()
         )
-        self.runner = SimulatedRunner(SPEED, info=INFO)
+        self.runner = SimulatedRunner(SPEED, info=replace(INFO, max_drafts=0 if drafter is None else 4))
+        self._lengths = lengths
         self.clock = self.runner.clock
         self.clock.time = start
         self.reachable = True
@@ -144,6 +150,7 @@ class World:
             eos_token_ids=frozenset({999}),
             max_model_len=512,
             recorder=recorder,
+            drafter=drafter,
         )
 
     def close(self) -> None:
@@ -176,7 +183,7 @@ class World:
             self._arrivals.append(last + float(self._gaps.exponential(1 / self._rate)))
         while self._arrivals and self._arrivals[0] <= now:
             self._number += 1
-            length = int(self._random.integers(2, 7))
+            length = int(self._random.integers(*self._lengths))
             self.core.add_request(
                 Request(
                     request_id=f"r{self._number}",

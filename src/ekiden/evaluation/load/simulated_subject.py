@@ -19,6 +19,7 @@ from ekiden.evaluation.charts.trace import SlotStep, StepRecorder
 from ekiden.evaluation.load.requests import Collector, requests_of
 from ekiden.evaluation.results import ArmRun
 from ekiden.evaluation.workloads.offer import Offer, Workload
+from ekiden.state.drafting import Drafter
 from ekiden.state.runner import ModelRunner, RunnerInfo
 from ekiden.state.turn import TurnRecorder
 
@@ -119,7 +120,12 @@ class SimulatedSubject:
 
 
 def simulated_core(
-    config: Config, model: SimulatedRunner, runner: ModelRunner, *, recorder: TurnRecorder | None = None
+    config: Config,
+    model: SimulatedRunner,
+    runner: ModelRunner,
+    *,
+    recorder: TurnRecorder | None = None,
+    drafter: Drafter | None = None,
 ) -> EngineCore:
     """The production engine core on the clock of ``model``. ``runner`` is the model, or what was put around it."""
     return EngineCore(
@@ -131,6 +137,7 @@ def simulated_core(
         seed=config.engine.seed,
         max_model_len=config.model.max_model_len,
         recorder=recorder,
+        drafter=drafter,
     )
 
 

@@ -9,7 +9,7 @@ which the step ended, and not before. A fleet of one behaves exactly as one engi
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ekiden.config import Config
@@ -21,12 +21,16 @@ from ekiden.evaluation.load.simulated_subject import end_token_of, simulated_cor
 from ekiden.evaluation.project.routers import Router
 from ekiden.evaluation.results import Answered
 from ekiden.evaluation.workloads.offer import Workload
+from ekiden.evidence.recorded_drafts import AnswerDrafts, RecordedDrafter
 from ekiden.state.request import Request
 from ekiden.state.runner import RunnerInfo
 
 
 class Replica:
-    """One simulated engine. ``wakes`` is when it steps next: ``inf`` while nothing but an arrival can change that."""
+    """One simulated engine. ``wakes`` is when it steps next: ``inf`` while nothing but an arrival can change that.
+
+    ``drafts``: what could be guessed ahead of the answers, by request id.
+    """
 
     def __init__(
         self,
@@ -36,9 +40,11 @@ class Replica:
         *,
         noise: Noise = NO_NOISE,
         seed: Sequence[int] = (0,),
+        drafts: Mapping[str, AnswerDrafts] = {},
     ) -> None:
         self.model = SimulatedRunner(speed, info=info, noise=noise, seed=seed)
-        self.core = simulated_core(config, self.model, self.model)
+        self._drafts, self._drafter = drafts, RecordedDrafter()
+        self.core = simulated_core(config, self.model, self.model, drafter=self._drafter if drafts else None)
         self.wakes = math.inf
         self.requests = 0
         self.output_tokens = 0
@@ -50,6 +56,7 @@ class Replica:
 
     def take(self, request: Request) -> None:
         """A request arrives: an engine that waits steps at once, a busy one when its step has ended."""
+        self._drafter.know(request, self._drafts.get(request.request_id))
         self.core.add_request(request)
         self.requests += 1
         self.wakes = max(self.clock.time, request.arrival_time)

@@ -19,6 +19,8 @@ from ekiden.errors import UserError
 from ekiden.state.runner import ChunkRules, RunnerInfo
 
 PROFILE_VERSION = 1
+_LEAST = {"num_swap_blocks": 0, "max_drafts": 0, "tokens_per_change": 0, "max_model_len": 2}
+"""Of the fields of a model; 1 for the others."""
 
 
 class StepCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +46,12 @@ class ReplicaModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     chunk_border: int | None = None
     """A chunk that does not end its prompt ends at a multiple of so many tokens; a block where it is left out."""
     least_chunk: int = 1
+    least_rows: int = 1
+    """The backend fills its passes up to so many rows."""
+    max_drafts: int = 0
+    """The most tokens that are guessed ahead for a sequence in a step; 0 for none."""
+    tokens_per_change: int = 0
+    """How many tokens cost what it costs to compute another number of them than in the last step."""
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -89,8 +97,8 @@ class HardwareProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     @property
     def info(self) -> RunnerInfo:
         model = msgspec.structs.asdict(self.model)
-        border, least = model.pop("chunk_border"), model.pop("least_chunk")
-        chunks = ChunkRules(border=border or self.model.block_size, least=least)
+        border, least, rows = (model.pop(name) for name in ("chunk_border", "least_chunk", "least_rows"))
+        chunks = ChunkRules(border=border or self.model.block_size, least=least, least_rows=rows)
         return RunnerInfo(backend="simulated", chunks=chunks, **model)
 
     def config(self, changed: Mapping[str, Any] | None = None) -> Config:
@@ -139,7 +147,7 @@ def _faults(document: dict[str, Any]) -> Iterator[str]:
     if not any(costs.values()):
         yield "step_cost has only zeros; a step takes some time"
     for name, value in msgspec.structs.asdict(profile.model).items():
-        least = 0 if name == "num_swap_blocks" else 2 if name == "max_model_len" else 1
+        least = _LEAST.get(name, 1)
         if value is not None and value < least:
             yield f"model.{name} is {value}; it must be {least} or more"
     for section, kind in (("scheduler", SchedulerConfig), ("cache", CacheConfig), ("limits", LimitsConfig)):

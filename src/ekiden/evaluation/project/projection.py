@@ -5,7 +5,7 @@ whose coefficients nobody measured.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from ekiden.evaluation.project.profile import HardwareProfile
 from ekiden.evaluation.project.routers import ROUTERS
 from ekiden.evaluation.results import Answered
 from ekiden.evaluation.workloads.offer import Workload
+from ekiden.evidence.recorded_drafts import AnswerDrafts
 from ekiden.measure.percentiles import quantiles
 
 Points = dict[str, float | int] | None
@@ -63,7 +64,8 @@ class Needed(msgspec.Struct, kw_only=True):
 
 
 class Projector:
-    """Simulates fleets of one profile on given workloads. ``changed``: settings of the scheduler other than its own."""
+    """Simulates fleets of one profile on given workloads. ``changed``: settings of the scheduler other than its own;
+    ``drafts``: for each workload, what could be guessed ahead of its answers, by the offers' ids."""
 
     def __init__(
         self,
@@ -74,6 +76,7 @@ class Projector:
         router: str = "least-outstanding",
         changed: dict[str, Any] | None = None,
         prompts: Prompts | None = None,
+        drafts: Sequence[Mapping[str, AnswerDrafts]] = (),
         seed: int = 0,
     ) -> None:
         """Raises :class:`ekiden.config.ConfigError` for settings that cannot work."""
@@ -85,14 +88,16 @@ class Projector:
         self._seed = seed
         make = prompts or (lambda workload: simulated_prompts(workload, vocab_size=profile.model.vocab_size))
         self._prompts = [make(workload) for workload in workloads]
+        self._drafts = drafts or [{}] * len(workloads)
 
     def fleet(self, replicas: int) -> Projected:
         """The figures of so many replicas."""
         profile = self._profile
         runs = []
-        for number, (workload, prompts) in enumerate(zip(self._workloads, self._prompts, strict=True)):
+        loads = zip(self._workloads, self._prompts, self._drafts, strict=True)
+        for number, (workload, prompts, drafts) in enumerate(loads):
             engines = [
-                Replica(self._config, profile.speed, profile.info, seed=(self._seed, number, index))
+                Replica(self._config, profile.speed, profile.info, seed=(self._seed, number, index), drafts=drafts)
                 for index in range(replicas)
             ]
             runs.append(serve_fleet(engines, self._router(), workload, prompts))

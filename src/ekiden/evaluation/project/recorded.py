@@ -1,6 +1,8 @@
 """What a recorded run gives a projection: a profile of its machine, its requests as a load, and the model's error."""
 
 import random
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -9,11 +11,11 @@ from ekiden.evaluation.project.profile import PROFILE_VERSION, Accuracy, Hardwar
 from ekiden.evaluation.workloads.offer import Kind, Offer, Workload
 from ekiden.evaluation.workloads.synthetic import poisson_arrivals
 from ekiden.evidence.reader import LedgerReader, request_detail_of
+from ekiden.evidence.recorded_drafts import AnswerDrafts, recorded_drafts
 from ekiden.evidence.recorded_speed import recorded_speed
-from ekiden.evidence.what_if import what_if
-from ekiden.state.request import FinishReason
+from ekiden.evidence.what_if import WHOLE, what_if
+from ekiden.ledger.records import RequestRow
 
-_WHOLE = (FinishReason.STOP.value, FinishReason.LENGTH.value)
 _FEWEST_STEPS = 20
 _DETAILS = ("device", "cpu", "instruction_set", "threads", "weights", "kv_dtype")
 
@@ -43,6 +45,9 @@ def profile_of(reader: LedgerReader, *, name: str = "", checked_on: LedgerReader
             vocab_size=header.vocab_size,
             chunk_border=header.chunk_border,
             least_chunk=header.least_chunk,
+            least_rows=header.least_rows,
+            max_drafts=header.max_drafts,
+            tokens_per_change=header.tokens_per_change,
         ),
         scheduler={key: value for key, value in header.scheduler.items() if value is not None},
         cache={key: value for key, value in header.cache.items() if value is not None and key != "block_size"},
@@ -66,35 +71,60 @@ def checked(profile: HardwareProfile, reader: LedgerReader) -> HardwareProfile:
     return msgspec.structs.replace(profile, accuracy=accuracy)
 
 
-def recorded_workload(reader: LedgerReader, *, rate: float, seconds: float, seed: int) -> Workload:
-    """Requests drawn from those that ended by themselves in a run (lengths, limits, tenants), at a Poisson rate.
+class RecordedLoad(NamedTuple):
+    """A workload, and what could be guessed ahead of its answers, by the offers' ids."""
+
+    workload: Workload
+    drafts: dict[str, AnswerDrafts]
+
+
+class _Known(NamedTuple):
+    """A request that ended by itself, with the length of its answer."""
+
+    row: RequestRow
+    output_tokens: int
+    max_tokens: int | None
+    """As it was stated."""
+    drafts: AnswerDrafts | None
+
+
+def recorded_loads(reader: LedgerReader, *, rate: float, seconds: float, seeds: Iterable[int]) -> list[RecordedLoad]:
+    """For each seed, requests drawn from those that ended by themselves in a run (lengths, limits, tenants, drafts), at
+    a Poisson rate.
 
     Raises :class:`UserError` for a run without any.
     """
-    ends = {end.request: end.output_tokens for end in reader.all_ends() if end.reason in _WHOLE}
+    rows = reader.all_requests()
+    lengths = {end.request: end.output_tokens for end in reader.all_ends() if end.reason in WHOLE}
+    drafts = recorded_drafts(reader, rows, reader.bounds()[1])
     known = []
-    for row in reader.all_requests():
-        detail = request_detail_of(row)
-        if ends.get(row.request) and not detail.by_door and detail.reading is None:
-            stated = detail.sampling.get("max_tokens")
-            known.append((row.prompt_tokens, ends[row.request], stated, row.tenant, row.priority))
+    for row in rows:
+        detail, length = request_detail_of(row), lengths.get(row.request)
+        if length and not detail.by_door and detail.reading is None:
+            known.append(_Known(row, length, detail.sampling.get("max_tokens"), drafts.get(row.request)))
     if not known:
         raise UserError(f"run {reader.header.run_id} has no request that ended by itself; name a --source of requests")
+    made = {"source": f"run {reader.header.run_id}", "rate": rate, "drawn_from": len(known)}
+    return [_drawn(known, rate, seconds, seed, {**made, "seed": seed}) for seed in seeds]
+
+
+def _drawn(known: list[_Known], rate: float, seconds: float, seed: int, made: dict[str, Any]) -> RecordedLoad:
     source = random.Random(seed)
     due = [at for at in poisson_arrivals(int(2 * rate * seconds) + 20, rate, seed=seed) if at < seconds]
-    offers = []
+    offers, drafts = [], {}
     for number, at in enumerate(due):
-        prompt, output, stated, tenant, priority = source.choice(known)
-        offers.append(
-            Offer(
-                id=f"r{number}",
-                at=at,
-                output_tokens=output,
-                max_tokens=stated,
-                prompt_tokens=prompt,
-                tenant=tenant,
-                priority=priority,
-            )
+        one = source.choice(known)
+        offer = Offer(
+            id=f"r{number}",
+            at=at,
+            output_tokens=one.output_tokens,
+            max_tokens=one.max_tokens,
+            prompt_tokens=one.row.prompt_tokens,
+            tenant=one.row.tenant,
+            priority=one.row.priority,
         )
-    made = {"source": f"run {reader.header.run_id}", "rate": rate, "seed": seed, "drawn_from": len(known)}
-    return Workload(name="recorded", kind=Kind.NORMAL, seconds=seconds, offers=tuple(offers), made=made, sources={})
+        offers.append(offer)
+        if one.drafts is not None:
+            drafts[offer.id] = one.drafts
+    workload = Workload(name="recorded", kind=Kind.NORMAL, seconds=seconds, offers=tuple(offers), made=made, sources={})
+    return RecordedLoad(workload, drafts)

@@ -6,12 +6,16 @@ import msgspec
 import pytest
 
 from ekiden.errors import UserError
+from ekiden.evaluation.plan.model import Objectives
 from ekiden.evaluation.project.packaged import packaged_profiles, profile_path
 from ekiden.evaluation.project.profile import read_profile, toml_of
-from ekiden.evaluation.project.recorded import checked, profile_of, recorded_workload
+from ekiden.evaluation.project.projection import Projector
+from ekiden.evaluation.project.recorded import checked, profile_of, recorded_loads
 from ekiden.evaluation.project.routers import ROUTERS
+from ekiden.state.drafting import Drafter
 from tests.unit.evaluation.project.fleets import PROFILE
 from tests.unit.evidence.directed import BASE, PER_PREFILL_TOKEN, PER_ROW, Directed
+from tests.unit.evidence.test_replay import Oracle
 
 
 def test_a_profile_reads_back_equal(tmp_path: Path) -> None:
@@ -68,8 +72,8 @@ def test_several_faults_are_told_together(tmp_path: Path) -> None:
         read_profile(tmp_path / "none.toml")
 
 
-def recorded(count: int = 30) -> Directed:
-    world = Directed()
+def recorded(count: int = 30, drafter: Drafter | None = None) -> Directed:
+    world = Directed(drafter=drafter)
     for number in range(count):
         world.submit(f"r{number}", prompt=8 + number % 5, output=20 if number % 4 == 0 else 6)
         world.step(2)
@@ -80,8 +84,7 @@ def recorded(count: int = 30) -> Directed:
 def test_a_recorded_run_gives_its_machines_profile_and_error(tmp_path: Path) -> None:
     with recorded().stored(tmp_path) as reader:
         profile = profile_of(reader)
-        drawn = recorded_workload(reader, rate=5.0, seconds=20.0, seed=1)
-        again = recorded_workload(reader, rate=5.0, seconds=20.0, seed=1)
+        (drawn, drafts), (again, _) = recorded_loads(reader, rate=5.0, seconds=20.0, seeds=(1, 1))
         slower = msgspec.structs.replace(profile.step_cost, step=3 * profile.step_cost.step)
         wrong = checked(msgspec.structs.replace(profile, step_cost=slower), reader)
     assert profile.step_cost.step == pytest.approx(BASE, rel=0.1)
@@ -94,9 +97,27 @@ def test_a_recorded_run_gives_its_machines_profile_and_error(tmp_path: Path) -> 
     assert wrong.accuracy.figures_error > 0.5
     assert profile.config().scheduler.max_num_seqs == 4
     assert drawn.digest == again.digest
+    assert drafts == {}
     assert {offer.output_tokens for offer in drawn.offers} == {6, 20}
     assert len(drawn.offers) == pytest.approx(100, abs=35)
     assert all(offer.at < 20.0 for offer in drawn.offers)
+
+
+def test_guesses_are_drawn_with_the_answers_for_which_they_were_made(tmp_path: Path) -> None:
+    with recorded(drafter=Oracle()).stored(tmp_path) as reader:
+        profile = profile_of(reader)
+        (load,) = recorded_loads(reader, rate=5.0, seconds=20.0, seeds=(1,))
+    assert profile.info.max_drafts == 4
+    longer = {offer.id for offer in load.workload.offers if offer.output_tokens == 20}
+    assert longer <= load.drafts.keys() <= {offer.id for offer in load.workload.offers}
+    guessed, plain = (
+        Projector(profile, [load.workload], Objectives(ttft=1.0, tpot=1.0), drafts=drafts).fleet(1)
+        for drafts in ([load.drafts], ())
+    )
+    assert guessed.failures == plain.failures == {}
+    assert guessed.tpot is not None
+    assert plain.tpot is not None
+    assert guessed.tpot["p50"] < 0.6 * plain.tpot["p50"]
 
 
 def test_a_run_with_too_little_in_it_is_refused(tmp_path: Path) -> None:
