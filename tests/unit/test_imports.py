@@ -80,9 +80,9 @@ def test_every_package_that_is_imported_is_declared() -> None:
     required = [*project["project"]["dependencies"], *(line for group in groups for line in group)]
     for peer in (ROOT / "benchmarks/peers").glob("*.in"):
         required += peer.read_text().splitlines()
-    declared = {_normal(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in required}
     kernels = tomllib.loads((ROOT / "kernels/pyproject.toml").read_text(encoding="utf-8"))
     required.append(kernels["project"]["name"])
+    declared = {_normal(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in required}
     distributions = {**PEERS, **packages_distributions()}
     undeclared = {
         name for name in imported() if not declared & {_normal(each) for each in distributions.get(name, [name])}
