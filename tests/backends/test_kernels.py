@@ -1,4 +1,4 @@
-"""Our own kernels in a model's graph (their arithmetic is tested in ``kernels/tests``)."""
+"""Our own kernels in a model's graph (their arithmetic is tested in ``tests/kernels``)."""
 
 import sys
 from pathlib import Path

@@ -15,7 +15,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 Int8s = npt.NDArray[np.int8]
 
-KERNELS = Path(__file__).resolve().parent.parent
+KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 COMPILER = shutil.which("g++") or "g++"
 BLOCK = 16
 FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{KERNELS / 'src'}")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.tests.library import KERNELS, OF_ISA, Isa, Library, compiled, linked
+from tests.kernels.library import KERNELS, OF_ISA, Isa, Library, compiled, linked
 
 SHARED = ("isa", "portable", "c_api", "avx2")
 VNNI = ("avx2_vnni", "avx512_vnni")
@@ -13,8 +13,8 @@ VNNI = ("avx2_vnni", "avx512_vnni")
 @pytest.fixture(scope="session")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     sources = {KERNELS / "src" / f"{name}.cpp": OF_ISA.get(name, ()) for name in (*SHARED, *VNNI)}
-    sources[KERNELS / "tests" / "emulated.cpp"] = OF_ISA["avx2"]
-    sources[KERNELS / "tests" / "faulty.cpp"] = ()
+    sources[Path(__file__).with_name("emulated.cpp")] = OF_ISA["avx2"]
+    sources[Path(__file__).with_name("faulty.cpp")] = ()
     return compiled(tmp_path_factory.mktemp("kernels"), sources)
 
 
