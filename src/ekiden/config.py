@@ -397,6 +397,12 @@ def controls_of(config: Config) -> Controls:
     return Controls(**asdict(config.scheduler), **limits, tenants=config.tenants)
 
 
+def meanings_of_controls() -> dict[str, str]:
+    """What each control that is a setting does, in the words of its flag's help."""
+    settings = [each for section in (SchedulerConfig, LimitsConfig) for each in fields(section)]
+    return {each.name: each.metadata["help"] for each in settings if each.name in Controls.__struct_fields__}
+
+
 def check_controls(controls: Controls, block_size: int) -> None:
     """Raise :class:`ConfigError` for controls that an engine could not have started with."""
     scheduler = {name: getattr(controls, name) for name in SchedulerConfig.__dataclass_fields__}

@@ -75,7 +75,7 @@ async def test_a_request_is_followed_from_the_queue_to_its_end(open_live: Open, 
 
 async def test_who_is_slow_why_and_what_to_do(open_live: Open, flooded: tuple[Served, str]):
     server, request_id = flooded
-    page = (await open_live(server, "#/requests?by=tenant&tenant=ann")).page
+    page = (await open_live(server, "#/requests?by=latest&tenant=ann")).page
     await page.locator("table a.id").first.click()
     await settled(page)
     await expect(page.locator(".lead")).to_contain_text("waiting for a free slot")
