@@ -20,8 +20,8 @@ from tests.api.conftest import Memory, assert_error
 from tests.api.real_core import RealCore, real_core
 
 DATA = "/dashboard/data/"
-PATHS = ["config", "runs", "stream", "period", "requests", "request?id=x", "what-if?id=x", "compare?a=x&b=y",
-         "releases", "evaluations"]  # fmt: skip
+PATHS = ["config", "runs", "stream", "period", "changes", "requests", "request?id=x", "what-if?id=x",
+         "compare?a=x&b=y", "releases", "evaluations"]  # fmt: skip
 LOCAL = {"host": "localhost:8000"}
 
 
@@ -283,9 +283,9 @@ async def test_period_requests_and_a_story(tmp_path: Path):
         ("period?from=1e99", 400, "from"),
         ("period?from=5&to=5", 400, "a period ends after it begins"),
         ("period?run=never", 404, "no run 'never'"),
+        ("changes?run=never", 404, "no run 'never'"),
         ("period?run=%2fetc%2fpasswd", 404, "no run '/etc/passwd'"),
-        ("requests?by=colour", 400, "by is 'colour'; it must be one of slowest, refused, tenant, latest"),
-        ("requests?by=tenant", 400, "tenant is missing"),
+        ("requests?by=colour", 400, "by is 'colour'; it must be one of slowest, refused, latest"),
         ("requests?limit=1000", 400, "limit is '1000'"),
         ("requests?limit=0", 400, "limit is '0'"),
         ("request", 400, "id is missing"),

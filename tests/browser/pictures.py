@@ -68,7 +68,7 @@ async def under_load(opener: Opener, server: Served, folder: Path, slow: str) ->
     phone = (await opener.live(server, "#/live", width=390, height=844, scheme="dark", language="ja")).page
     await asyncio.sleep(8)
     await phone.screenshot(path=folder / "live-phone-ja-dark.png")
-    await wide.evaluate("location.hash = '#/requests?by=tenant&tenant=ann'")
+    await wide.evaluate("location.hash = '#/requests?by=latest&tenant=ann'")
     await settled(wide)
     await wide.screenshot(path=folder / "requests.png")
     await wide.evaluate("location.hash = '#/controls'")

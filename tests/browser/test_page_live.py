@@ -57,6 +57,8 @@ async def test_the_engine_is_seen_at_work(open_live: Open, server: Served):
         await expect(page.locator(".tile").first).to_contain_text("4 / 4")
         await expect(page.locator(".tenants")).to_contain_text("flood")
         await expect(page.locator(".tenants")).to_contain_text("of the bound")
+        ann = page.locator(".tenants tbody tr", has_text="ann")
+        await expect(ann.locator("td").first).to_contain_text(re.compile(r"\d m?s"))  # its time to first token
         await expect(page.locator(".queue tbody tr").first).to_contain_text(re.compile("tenant's turn|free slot"))
         await expect(page.locator(".guard")).to_contain_text("watches only")
         assert await page.locator(".chart canvas").count() == 7

@@ -75,7 +75,14 @@ async def test_a_request_is_followed_from_the_queue_to_its_end(open_live: Open, 
 
 async def test_who_is_slow_why_and_what_to_do(open_live: Open, flooded: tuple[Served, str]):
     server, request_id = flooded
-    page = (await open_live(server, "#/requests?by=tenant&tenant=ann")).page
+    page = (await open_live(server, "#/requests?by=latest&tenant=ann")).page
+    chosen = page.get_by_role("button", name="Slowest")
+    await chosen.click()
+    await expect(chosen).to_have_attribute("aria-pressed", "true")
+    ground, ink = await chosen.evaluate(
+        "each => [getComputedStyle(each).backgroundColor, getComputedStyle(document.body).color]"
+    )
+    assert ground == ink, "its light text can be read while the pointer is on it"
     await page.locator("table a.id").first.click()
     await settled(page)
     await expect(page.locator(".lead")).to_contain_text("waiting for a free slot")
@@ -86,6 +93,9 @@ async def test_who_is_slow_why_and_what_to_do(open_live: Open, flooded: tuple[Se
     await expect(facts).to_contain_text("max_num_seqs = 4")
     await expect(page.locator(".holder").first).to_have_text("flood 100%")
     await expect(page.locator(".advice")).to_contain_text("flood held 100% of the slots")
+    await page.get_by_role("button", name="Change the order").click()
+    await expect(page.locator("dialog.act [name=value]")).to_have_value("fair")
+    await page.keyboard.press("Escape")
     await page.get_by_role("button", name="Simulate fair").click()
     own = page.locator("tr.own", has_text="TTFT")
     await expect(own).to_be_visible(timeout=30_000)

@@ -21,11 +21,11 @@ from ekiden.api.auth import PRINCIPAL, is_admin
 from ekiden.api.errors import ApiError, invalid, ledger_off, retry_after, shown
 from ekiden.api.flight import Flight
 from ekiden.api.keys import KeyStore, Principal
-from ekiden.config import BATCHING, ORDERS, Config, ConfigError
+from ekiden.config import BATCHING, ORDERS, Config, ConfigError, meanings_of_controls
 from ekiden.dashboard.comparison import compare
 from ekiden.dashboard.files import LANGUAGES
 from ekiden.dashboard.frames import Frames
-from ekiden.dashboard.period import period
+from ekiden.dashboard.period import changes_of, period
 from ekiden.dashboard.request_list import list_requests
 from ekiden.dashboard.run_list import list_runs, open_named, open_with_request
 from ekiden.dashboard.shapes import PHASES, Comparison, PageConfig, RequestStory
@@ -114,6 +114,7 @@ class PageData:
                 phases=list(PHASES),
                 run_id=None if path is None else path.stem,
                 controls=msgspec.to_builtins(state.controls),
+                meanings=meanings_of_controls(),
                 batching=list(BATCHING),
                 orders=list(ORDERS),
                 objectives=msgspec.to_builtins(objectives),
@@ -132,12 +133,15 @@ class PageData:
         open_it = self._opened(request)
         return PageJson(await self.read(lambda: _with(open_it, lambda reader: period(reader, since, until))))
 
+    async def changes(self, request: Request) -> Response:
+        """What persons and the guard set in a run, from its beginning."""
+        open_it = self._opened(request)
+        return PageJson(await self.read(lambda: _with(open_it, changes_of)))
+
     async def requests(self, request: Request) -> Response:
         by = choice(request, "by", BY)
         count = round(number(request, "limit", least=1, most=MOST_LINES) or DEFAULT_LINES)
         since, until, tenant = number(request, "from"), number(request, "to"), asked(request, "tenant")
-        if by == "tenant" and tenant is None:
-            raise invalid("tenant", "tenant is missing; by=tenant lists the requests of one.")
         open_it = self._opened(request)
         return PageJson(
             await self.read(

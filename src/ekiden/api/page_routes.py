@@ -27,6 +27,7 @@ def add_routes(app: FastAPI, data: PageData, stream: PageStream, shelves: PageSh
         ("config", data.config),
         ("runs", data.runs),
         ("period", data.period),
+        ("changes", data.changes),
         ("requests", data.requests),
         ("request", data.request),
         ("what-if", data.what_if),

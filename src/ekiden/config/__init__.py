@@ -8,7 +8,7 @@
 checked when a section is created, and raises :class:`ConfigError`.
 """
 
-from ekiden.config.config import Config, check_controls, controls_of
+from ekiden.config.config import Config, check_controls, controls_of, meanings_of_controls
 from ekiden.config.engine import (
     AUTO_WEIGHTS,
     BATCHING,
@@ -42,6 +42,7 @@ __all__ = [
     "check_controls",
     "controls_of",
     "is_loopback",
+    "meanings_of_controls",
     "parse_size",
     "unix_path",
 ]

@@ -1,6 +1,6 @@
 """All settings put together, and the controls that an engine starts with."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 from ekiden.config.engine import CacheConfig, EngineConfig, LimitsConfig, ModelConfig, SchedulerConfig
 from ekiden.config.server import GuardConfig, LedgerConfig, ServerConfig
@@ -43,6 +43,12 @@ def controls_of(config: Config) -> Controls:
     """The controls that an engine starts with."""
     limits = {name: getattr(config.limits, name) for name in _LIMITS}
     return Controls(**asdict(config.scheduler), **limits, tenants=config.tenants)
+
+
+def meanings_of_controls() -> dict[str, str]:
+    """What each control that is a setting does, in the words of its flag's help."""
+    settings = [each for section in (SchedulerConfig, LimitsConfig) for each in fields(section)]
+    return {each.name: each.metadata["help"] for each in settings if each.name in Controls.__struct_fields__}
 
 
 def check_controls(controls: Controls, block_size: int) -> None:

@@ -4,7 +4,7 @@ Both are counted from their first arrival on, so that two runs of one load lie u
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from ekiden.dashboard.part import Part, read_part
@@ -16,10 +16,13 @@ from ekiden.evidence.period_rows import PeriodRows
 from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.records import REFUSED
 from ekiden.measure.percentiles import percentiles
+from ekiden.state.controls import SetBy
 
 MOST_DRAWN: Final = 1_500
 """Bars of one run."""
 DRAWN_SECONDS: Final = 120.0
+MOST_VALUES: Final = 4
+"""Of a setting that was changed, in words."""
 LEVELS: Final = (10, 50, 90, 95, 99)
 FORMULAS: Final = {
     "ttft": "first token - arrival, s",
@@ -97,18 +100,35 @@ def _compared(reader: LedgerReader, part: Part, begin: int, until: int) -> Compa
     }
     distributions = {name: _levels(found) for name, found in values.items()}
     distributions["itl"] = _levels([gap / 1e6 for gap, _ in gaps], [rows for _, rows in gaps])
+    settings = _settings(reader, until)
     return Compared(
         run_id=header.run_id,
-        label=f"{header.scheduler.get('batching')}, {header.scheduler.get('scheduling_policy')}",
+        label=f"{settings.get('batching')}, {settings.get('scheduling_policy')}",
         model=header.model_id,
         seconds=(until - begin) / 1e6,
         requests=len(ends),
         refused=len(ends) - len(whole),
         output_tokens=sum(end.output_tokens for end in whole),
         slots=slots_at(reader, part),
-        settings={**header.scheduler, **header.cache, "num_blocks": header.num_blocks, "model": header.model_id},
+        settings=settings,
         distributions=distributions,
     )
+
+
+def _settings(reader: LedgerReader, until: int) -> dict[str, Any]:
+    """What the run was started with; where it was changed later, all its values in words: ``fcfs → fair``."""
+    header = reader.header
+    settings: dict[str, Any] = {
+        **header.scheduler, **header.cache, "num_blocks": header.num_blocks, "model": header.model_id,
+    }  # fmt: skip
+    later: dict[str, list[str]] = {}
+    for row in reader.controls_between(0, until + 1):
+        if row.name in settings and row.set_by != SetBy.CONFIGURATION:
+            later.setdefault(row.name, []).append(row.value)
+    for name, values in later.items():
+        shown = values if len(values) < MOST_VALUES else ["…", values[-1]]
+        settings[name] = " → ".join([str(settings[name]), *shown])
+    return settings
 
 
 def _levels(values: list[float], counts: list[int] | None = None) -> Levels:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ekiden.dashboard.part import Part, curves, read_part, waits_of
-from ekiden.dashboard.shapes import ControlSet, Gap, Period, Waited
+from ekiden.dashboard.shapes import Changes, ControlSet, Gap, Period, Waited
 from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.records import ControlRow
 from ekiden.ledger.retention import is_being_written
@@ -35,8 +35,7 @@ def _period(reader: LedgerReader, since: float | None, until: float | None) -> P
     width = max(LEAST_POINT, -(-(high - low) // MOST_POINTS))
     count = max(0, -(-(high - low) // width))
     oldest = reader.turn(first)
-    changes = [row for row in reader.controls_between(low, high + 1) if row.set_by != SetBy.CONFIGURATION]
-    changes = changes[-_MOST_CONTROLS:]
+    changes = _changes(reader, low, high + 1)
     return Period(
         run_id=reader.header.run_id,
         started=reader.header.started,
@@ -57,6 +56,20 @@ def _period(reader: LedgerReader, since: float | None, until: float | None) -> P
         ],
         whole=part.whole and len(part.bars) <= MOST_BARS,
     )
+
+
+def changes_of(reader: LedgerReader) -> Changes:
+    """All that was changed in the run so far; the newest :data:`_MOST_CONTROLS` of it."""
+    with reader.snapshot():
+        newest = reader.turn(reader.bounds()[1])
+        rows = [] if newest is None else _changes(reader, 0, newest.end + 1)
+    return Changes(started=reader.header.started, controls=[as_control(row) for row in rows if row.name != "guard"])
+
+
+def _changes(reader: LedgerReader, low: int, high: int) -> list[ControlRow]:
+    """What persons and the guard set in ``[low, high)`` microseconds of the run."""
+    rows = [row for row in reader.controls_between(low, high) if row.set_by != SetBy.CONFIGURATION]
+    return rows[-_MOST_CONTROLS:]
 
 
 def slots_at(reader: LedgerReader, part: Part) -> int:

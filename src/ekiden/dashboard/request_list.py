@@ -1,4 +1,4 @@
-"""Lists of requests: the slowest of a period, the refused ones, a tenant's, the newest."""
+"""Lists of requests, of all tenants or of one: the slowest of a period, the refused ones, the newest."""
 
 from ekiden.dashboard.shapes import RequestLine, RequestLines
 from ekiden.evidence.breakdown import Breakdown, breakdown

@@ -148,6 +148,8 @@ class PageConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The run that is being written."""
     controls: dict[str, Any]
     """The controls in force, by name."""
+    meanings: dict[str, str]
+    """What the controls do, by name, in English."""
     batching: list[str]
     orders: list[str]
     objectives: dict[str, float]
@@ -203,6 +205,13 @@ class ControlSet(msgspec.Struct, frozen=True, kw_only=True):
     who: str
     why: str
     expires: float | None
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """What was set in a run, the oldest first. ``started``: Unix time at which the run began."""
+
+    started: float
+    controls: list[ControlSet]
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,7 +70,7 @@ class Simulator:
         except TimeoutError:
             raise TooLong(
                 f"The simulation was given up after {self._most_seconds:g} s; `ekiden replay {path.stem} "
-                "--scheduling-policy ...` takes its time"
+                "--scheduling-policy ...` has no such limit"
             ) from None
         finally:
             self._busy = False

@@ -6,9 +6,8 @@ from ekiden.evidence.period_rows import PeriodRows
 from ekiden.evidence.reader import LedgerReader
 from ekiden.ledger.records import REFUSED
 
-BY: Final = ("slowest", "refused", "tenant", "latest")
-"""By time from arrival to end, in the engine still or not; refused ones, the newest first; one tenant's, likewise; all,
-likewise."""
+BY: Final = ("slowest", "refused", "latest")
+"""By time from arrival to end, in the engine still or not; refused ones, the newest first; all, likewise."""
 
 
 class Listing:

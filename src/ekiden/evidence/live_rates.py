@@ -46,16 +46,21 @@ def pace_of(seen: Seen) -> Pace:
         output_tokens_per_second=output / seconds,
         prompt_tokens_per_second=prompt / seconds,
         rows_per_step=sum(turn.decode_rows for turn in steps) / max(1, len(steps)),
-        ttft=Spread.of(
-            (first.at - one.request.arrival, 1)
-            for one in (*seen.live, *seen.gone)
-            if (first := one.first_token) is not None and first.at is not None and first.turn >= seen.first_turn
-        ),
+        ttft=Spread.of((micros, 1) for _, micros in _first_tokens(seen)),
         itl=Spread.of(_gaps(turns)),
         step=Spread.of((turn.took, 1) for turn in steps),
         drafts=drafts,
         accepted_drafts=accepted,
     )
+
+
+def _first_tokens(seen: Seen) -> list[tuple[str, int]]:
+    """Those of the window: whose each is, and the microseconds since the request arrived."""
+    return [
+        (one.request.tenant, first.at - one.request.arrival)
+        for one in (*seen.live, *seen.gone)
+        if (first := one.first_token) is not None and first.at is not None and first.turn >= seen.first_turn
+    ]
 
 
 def _drafts(seen: Seen) -> tuple[int, int]:
@@ -79,9 +84,15 @@ def tenants_of(seen: Seen) -> tuple[list[Tenant], Tenant | None]:
         count = counts[one.request.tenant]
         count["prompt_tokens"] += sum(tokens for turn, tokens in one.chunks.items() if turn >= first)
         count["output_tokens"] += one.output_tokens(first, last, silent)
+    oldest: dict[str, float] = {}
     for one in seen.live:
         where = "waiting" if one.phase is Phase.WAITING else "running" if one.phase in RUNNING else "away"
         counts[one.request.tenant][where] += 1
+        if where == "waiting":
+            oldest.setdefault(one.request.tenant, seen.ago(one.request.arrival))
+    firsts: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for name, micros in _first_tokens(seen):
+        firsts[name].append((micros, 1))
     for request, _ in seen.ended:
         counts[request.tenant]["ended" if request.refusal is None else "refused"] += 1
     control = seen.reader.controls(last).get("tenants")
@@ -90,7 +101,16 @@ def tenants_of(seen: Seen) -> tuple[list[Tenant], Tenant | None]:
     else:
         limits = msgspec.json.decode(control.value, type=dict[str, TenantLimits])
     others = limits.get(DEFAULT_TENANT, TenantLimits())
-    tenants = [Tenant(tenant=n, weight=limits.get(n, others).weight, **count) for n, count in counts.items()]
+    tenants = [
+        Tenant(
+            tenant=name,
+            weight=limits.get(name, others).weight,
+            ttft_p50=Spread.of(firsts[name]).p50,
+            oldest_seconds=oldest.get(name),
+            **count,
+        )
+        for name, count in counts.items()
+    ]
     tenants.sort(key=lambda t: (-t.prompt_tokens - t.output_tokens, -t.running - t.waiting - t.away, t.tenant))
     rest = tenants[SHOWN_TENANTS:]
     return tenants[:SHOWN_TENANTS], Tenant.sum_of(rest) if rest else None

@@ -137,7 +137,11 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """``running``, ``waiting`` and ``away`` (paused, preempted) are now; tokens and ``ended`` are of the window."""
+    """``running``, ``waiting`` and ``away`` (paused, preempted) are now; tokens and ``ended`` are of the window.
+
+    ``ttft_p50``: the median from arrival to first token, of the window; None where there was none, and for several
+    tenants together. ``oldest_seconds``: for how long the first of those that wait has waited.
+    """
 
     tenant: str
     weight: float = 1.0
@@ -148,11 +152,14 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     ended: int = 0
     refused: int = 0
+    ttft_p50: float | None = None
+    oldest_seconds: float | None = None
 
     @staticmethod
     def sum_of(tenants: "Sequence[Tenant]", name: str | None = None) -> "Tenant":
-        counts = {field: sum(getattr(tenant, field) for tenant in tenants) for field in Tenant.__struct_fields__[2:]}
-        return Tenant(tenant=name or f"{len(tenants)} others", **counts)
+        counts = {field: sum(getattr(tenant, field) for tenant in tenants) for field in Tenant.__struct_fields__[2:-2]}
+        oldest = [tenant.oldest_seconds for tenant in tenants if tenant.oldest_seconds is not None]
+        return Tenant(tenant=name or f"{len(tenants)} others", oldest_seconds=max(oldest, default=None), **counts)
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):

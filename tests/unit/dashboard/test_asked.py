@@ -13,7 +13,7 @@ import pytest
 from ekiden.config import ConfigError
 from ekiden.dashboard import comparison as comparison_module
 from ekiden.dashboard.comparison import compare
-from ekiden.dashboard.period import period
+from ekiden.dashboard.period import changes_of, period
 from ekiden.dashboard.request_list import list_requests
 from ekiden.dashboard.run_list import list_runs
 from ekiden.dashboard.story import stories
@@ -21,6 +21,7 @@ from ekiden.dashboard.what_if import Busy, Simulator, TooLong, simulated, typed
 from ekiden.evidence.explain import explain
 from ekiden.evidence.listing import BY
 from ekiden.evidence.reader import LedgerReader, LedgerReadError
+from ekiden.state.controls import ControlChange, SetBy
 from tests.unit.dashboard.growing import write
 from tests.unit.evidence.directed import Directed
 
@@ -199,6 +200,29 @@ def test_differences_are_of_the_runs_own_figures(recorded_runs: Path) -> None:
     assert found.differing["scheduling_policy"] == ("fcfs", "fair")
     assert found.differences["e2e"]["max"] == pytest.approx(slowest[1] - slowest[0])
     assert (found.a.requests, found.a.refused, found.b.requests) == (15, 1, 19)
+
+
+def test_what_was_set_in_a_run_is_told_of_the_whole_run(tmp_path: Path) -> None:
+    """In its list of changes, however long ago they were, and where it is compared."""
+    world = Directed(max_num_seqs=2)
+    world.submit("before", output=3)
+    world.run()
+    for value in (3, 4):
+        world.core.set_controls(
+            ControlChange(values={"max_num_seqs": value}, set_by=SetBy.PERSON, who="anna", why=f"{value} fit")
+        )
+        world.submit(f"with {value}", output=3)
+        world.run()
+    world.wait(600.0)
+    world.submit("much later", output=3)
+    world.run()
+    with world.stored(tmp_path) as reader, LedgerReader(reader.path) as other:
+        found = changes_of(reader)
+        compared = compare(reader, other)
+    assert [(one.name, one.old, one.value, one.why) for one in found.controls] == [
+        ("max_num_seqs", "2", "3", "3 fit"), ("max_num_seqs", "3", "4", "4 fit"),
+    ]  # fmt: skip
+    assert compared.a.settings["max_num_seqs"] == "2 → 3 → 4"
 
 
 def test_the_drawing_links_to_requests_and_nothing_in_a_name_is_markup(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import ekiden.dashboard
+from ekiden.config import meanings_of_controls
 from ekiden.guardrails.readings import SIGNALS
 
 ROOM = Path(ekiden.dashboard.__file__).parent
@@ -50,10 +51,11 @@ def test_what_others_wrote_is_as_it_was_taken_and_has_its_licence():
 
 def test_every_language_has_the_same_words_with_the_same_gaps():
     found = words()
-    # The server words the formulas of signals in English.
-    formulas = {key: found.pop(key) for key in list(found) if key.startswith("formula.")}
-    assert {key.removeprefix("formula.") for key in formulas} == set(SIGNALS)
-    assert {texts[0] for texts in formulas.values()} == {None}
+    # The server words the formulas of signals, and what controls do, in English.
+    for group, names in (("formula", set(SIGNALS)), ("control", set(meanings_of_controls()))):
+        others = {key: found.pop(key) for key in list(found) if key.startswith(f"{group}.")}
+        assert {key.removeprefix(f"{group}.") for key in others} == names
+        assert {texts[0] for texts in others.values()} == {None}
     for key, texts in found.items():
         assert len(texts) in (1, len(LANGUAGES)), key
         assert len({frozenset(re.findall(r"\{(\w+)\}", text)) for text in texts}) == 1, key

@@ -301,6 +301,7 @@ def test_the_turn_of_a_tenant(tmp_path: Path) -> None:
     assert view.order == "fair"
     assert set(view.queue.by_cause) == {"waiting_for_tenants_turn"}
     assert view.queue.first[0].behind == "modest"
+    assert {t.tenant: t.oldest_seconds for t in view.tenants} == {"flood": view.queue.oldest_seconds, "modest": None}
 
 
 def test_the_figures_are_those_of_the_window(tmp_path: Path) -> None:
@@ -318,6 +319,7 @@ def test_the_figures_are_those_of_the_window(tmp_path: Path) -> None:
         ("a", 20, 11, 1),
         ("b", 20, 11, 1),
     ]
+    assert [t.ttft_p50 for t in view.tenants] == [pytest.approx(0.052)] * 2
     assert view.pace.ttft.count == 2
     assert view.pace.ttft.p50 == pytest.approx(0.052)
     assert view.pace.itl.count == 20
@@ -338,6 +340,7 @@ def test_many_tenants_are_summed(tmp_path: Path) -> None:
     assert len(view.tenants) == SHOWN_TENANTS
     assert view.other_tenants is not None
     assert view.other_tenants.tenant == f"{20 - SHOWN_TENANTS} others"
+    assert view.other_tenants.ttft_p50 is None  # the median of several is not told by theirs
     assert sum(t.output_tokens for t in (*view.tenants, view.other_tenants)) == view.pace.output_tokens == 80
 
 

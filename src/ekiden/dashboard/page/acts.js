@@ -13,7 +13,8 @@ const asked = store(null);
 /**
  * Asks about an act. `title`; `what`: a sentence of what will happen; `fields`: `[{name, label, kind, value, options,
  * required, hint}]`, of which `kind` is text, number, choice or long; `final`: nothing brings it back; `send(values)`: the
- * POST (without it there is nothing to do but read); `told(answer)`: what came of it, in words.
+ * POST (without it there is nothing to do but read); `told(answer)`: what came of it, in words; `next`: the address of
+ * where its effect is seen.
  */
 export const askAbout = (act) => asked.set({ key: Symbol("act"), ...act });
 
@@ -51,11 +52,11 @@ function Asked({ act, close }) {
     }
   };
   return html`<form ref=${form} onSubmit=${submit} autocomplete="off"><h2 id="act-title">${act.title}</h2>
-    <p>${act.what}</p>
+    ${!state.done && html`<p>${act.what}</p>`}
     ${!state.done && (act.fields ?? []).map((field) => html`<${Field} key=${field.name} field=${field} />`)}
     <p class="soft">${who ? parts("act.as", { who: html`<b><bdi>${line(who)}</bdi></b>` }) : t("act.nameless")}</p>
     <div role="alert">${state.fault && html`<p class="bad">${state.fault}</p>`}${sure && !state.done && html`<p class="bad"><b>${t("act.final")}</b></p>`}</div>
-    <div role="status">${state.done && html`<p class="good"><b>${state.done}</b></p><p class="soft">${t("act.recorded")}</p>`}</div>
+    <div role="status">${state.done && html`<p class="good"><b>${state.done}</b></p><p class="soft">${t("act.recorded")}${act.next && html` <a href=${act.next} onClick=${close}>${t("act.see")}</a>`}</p>`}</div>
     <p class="buttons">${act.send && !state.done && html`<button type="submit" class=${act.final ? "danger" : "main"} disabled=${state.busy}>${sure ? t("act.really", { title: act.title }) : act.title}</button>`}
       <button type="button" onClick=${close}>${t(state.done ? "act.close" : "act.cancel")}</button></p></form>`;
 }

@@ -7,7 +7,9 @@ import { line } from "./format.js";
 import { Act, askAbout, changed, expires, expiry, ForActors, reason } from "./acts.js";
 import { Asking, useAsked } from "./asked.js";
 import { config } from "./config.js";
+import { controlText } from "./controls_panel.js";
 import { RequestLink } from "./names.js";
+import { href } from "./router.js";
 
 /** Pause, resume and end one request. */
 export function RequestActs({ id, paused = false }) {
@@ -29,13 +31,14 @@ export function DrainActs({ draining }) {
 /** Those that say what software does, and the one that has a button of its own. */
 const OTHERS = new Set(["guard", "release", "draining", "epoch"]);
 
-/** Changes one control, from the value that it has when the button is pressed. `label`: what stands on it. */
-export function ControlAct({ name, label = null }) {
+/** Changes one control, from the value that it has when the button is pressed. `label`: what stands on it; `wish`: the
+ * value that is proposed, if not the one it has. */
+export function ControlAct({ name, label = null, wish = null }) {
   const known = useStore(config);
   if (!known || OTHERS.has(name) || !(name in known.controls)) return null;
   const title = t("act.change.title"), pressed = async () => {
     try {
-      askAbout({ title, ...changeOf(name, (await told("admin/policy")).controls[name].value, known) });
+      askAbout({ title, ...changeOf(name, (await told("admin/policy")).controls[name].value, known, wish) });
     } catch (fault) {
       askAbout({ title, what: fault.message });
     }
@@ -44,15 +47,17 @@ export function ControlAct({ name, label = null }) {
 }
 
 /** What is asked about a control of this `value`. */
-function changeOf(name, value, known) {
+function changeOf(name, value, known, wish) {
   const options = { batching: known.batching, scheduling_policy: known.orders }[name];
   const plain = value === null ? "" : typeof value === "object" ? JSON.stringify(value, null, 1) : String(value);
   const field = typeof value === "boolean" ? { kind: "choice", options: [["true", t("act.yes")], ["false", t("act.no")]] }
     : options ? { kind: "choice", options: options.map((each) => [each, each]) }
-    : typeof value === "object" && value !== null ? { kind: "long" } : { kind: "text", hint: value === null ? t("act.empty_is_none") : undefined };
+    : typeof value === "object" && value !== null ? { kind: "long" } : { kind: "text" };
+  const hint = [controlText(name), value === null && t("act.empty_is_none")].filter(Boolean).join(" ") || undefined, now = field.kind === "long" ? "…" : plain || t("controls.off");
   const send = (values) => post("admin/policy", { set: { [name]: read(values.value, value) }, reason: values.reason, ...expires(values) });
   return {
-    what: parts("act.change.what", { name: html`<code>${name}</code>` }), fields: [{ name: "value", label: t("act.value"), value: plain, ...field }, expiry(), reason()], send,
+    what: parts("act.change.what", { name: html`<code>${name}</code>`, now: html`<b>${line(now)}</b>` }),
+    fields: [{ name: "value", label: t("act.value"), value: wish ?? plain, hint, ...field }, expiry(), reason()], send, next: href("live"),
     told: (answer) => t("act.change.told", { name, value: JSON.stringify(answer.controls[name].value) }),
   };
 }

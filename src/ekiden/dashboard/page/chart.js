@@ -5,12 +5,14 @@
 
 import { classes, html, useEffect, useRef, useState, useStore } from "./lib.js";
 import { Help } from "./help.js";
-import { NONE, moment } from "./format.js";
+import { NONE, count, moment } from "./format.js";
 import { language, t } from "./i18n.js";
 import { colour, colours } from "./theme.js";
 
 const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
 const FONT = "12px system-ui, sans-serif";
+/** The steps of an axis of whole numbers. */
+const WHOLE = Array.from({ length: 9 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
 
 /** The last value of a line that is there. */
 export const newest = (values) => values.findLast((value) => value !== null && value !== undefined) ?? null;
@@ -83,7 +85,7 @@ function made(place, latest, setAt, lines, band, values) {
     },
     axes: [
       { ...axis, size: 26, space: 70, values: (chart, splits) => splits.map((value) => moment(value, splits[1] - splits[0] < 1 ? 1 : 0)) },
-      { ...axis, size: 62, space: 34, values: (chart, splits) => splits.map((value) => latest.current.write(value)) },
+      { ...axis, size: 62, space: 34, incrs: latest.current.write === count ? WHOLE : undefined, values: (chart, splits) => splits.map((value) => latest.current.write(value)) },
     ],
     series: [
       {},

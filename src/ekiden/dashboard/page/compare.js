@@ -43,7 +43,7 @@ function Both({ told }) {
       [t("compare.tokens"), ...sides.map((side) => count(side.output_tokens))],
       ...Object.entries(told.differing).map(([name, values]) => [html`<code>${line(name)}</code>`, ...values.map((value) => line(typeof value === "string" ? value : JSON.stringify(value)))]),
     ]} />
-    <h2>${t("compare.distributions")}</h2><${Spreads} told=${told} /><${Table} label=${t("compare.distributions")} head=${["", "A", "B", t("compare.difference"), t("compare.relative")]} rows=${Object.keys(a.distributions).flatMap((name) => levels(told, name))} />`;
+    <h2>${t("compare.distributions")}</h2><p class="soft">${t("compare.spreads")}</p><${Spreads} told=${told} /><${Table} label=${t("compare.distributions")} head=${["", "A", "B", t("compare.difference"), t("compare.relative")]} rows=${Object.keys(a.distributions).flatMap((name) => levels(told, name))} />`;
 }
 
 /** Each distribution of both runs on one line: from p10 to p95, with the median. The table has the figures. */

@@ -10,7 +10,7 @@ import { ControlAct, DrainActs } from "./acts_of.js";
 import { Changes, Configured, SetControls, sorted } from "./controls_panel.js";
 
 export function View() {
-  const { frame } = useStore(connection), known = useStore(config), all = frame?.controls?.length ? frame.controls : unrecorded(known);
+  const { frame } = useStore(connection), known = useStore(config), all = frame?.controls?.length ? [...frame.controls, ...switchedOff(frame.controls, known)] : unrecorded(known);
   useNow();
   const { set, configured } = sorted(all);
   const act = (one) => html`<${ControlAct} name=${one.name} />`, draining = all.some((one) => one.name === "draining" && one.value === "on");
@@ -25,16 +25,22 @@ export function View() {
 
 /** Before an engine's first turn nothing is recorded, and all is as configured. */
 const unrecorded = (known) => Object.entries(known?.controls ?? {})
-  .filter(([name, value]) => name !== "epoch" && value !== "" && typeof value !== "object" || value === null)
+  .filter(([name, value]) => !["epoch", "draining"].includes(name) && value !== "" && typeof value !== "object" || value === null)
   .map(([name, value]) => ({ name, value: { true: "on", false: "off", null: "None" }[value] ?? String(value), set_by: "configuration", who: "", why: "", seconds: 0, expires_in_seconds: null }));
+
+/** A frame has no controls that are off. */
+function switchedOff(there, known) {
+  const names = new Set(there.map((one) => one.name));
+  return unrecorded(known).filter((one) => !names.has(one.name)).map((one) => ({ ...one, value: "off" }));
+}
 
 /** All changes of the run; asked for again when there is another one. */
 function History({ run, epoch }) {
   const [found, setFound] = useState(null), [fault, setFault] = useState("");
   useEffect(() => {
     const controller = new AbortController();
-    get("period", { run }, { signal: controller.signal }).then(
-      (period) => (setFound(period), setFault("")),
+    get("changes", { run }, { signal: controller.signal }).then(
+      (answer) => (setFound(answer), setFault("")),
       (error) => error.name === "AbortError" || setFault(error.message),
     );
     return () => controller.abort();

@@ -1,6 +1,7 @@
 // The rules in force, who set them, why, and until when.
 
 import { html } from "./lib.js";
+import { config } from "./config.js";
 import { Help } from "./help.js";
 import { has, named, t } from "./i18n.js";
 import { clock, line, moment, seconds } from "./format.js";
@@ -13,12 +14,16 @@ export function sorted(controls) {
   return { set: rules.filter((one) => one.set_by !== "configuration"), configured: rules.filter((one) => one.set_by === "configuration") };
 }
 
-/** A control's name, with what it does where the page has words for it. */
+/** What a control does: in the viewer's language, else as the server words it. */
+export const controlText = (name) => (has(`control.${name}`) ? t(`control.${name}`) : config.get()?.meanings[name] ?? "");
+
+/** A control's name, with what it does where that is known. */
 export function ControlName({ name }) {
-  return has(`control.${name}`) ? html`<${Help} text=${t(`control.${name}`)}><code>${line(name)}</code><//>` : html`<code>${line(name)}</code>`;
+  const text = controlText(name);
+  return text ? html`<${Help} text=${text}><code>${line(name)}</code><//>` : html`<code>${line(name)}</code>`;
 }
 
-const value = (one) => (one.value === "None" ? t("controls.off") : line(one.value));
+const value = (one) => (one.value === "None" ? t("controls.off") : line(one.value).replace(/\.0$/, ""));
 
 /** What was set, with its story. `act(control)` may add something for each. */
 export function SetControls({ controls, act }) {

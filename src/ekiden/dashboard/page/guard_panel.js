@@ -16,6 +16,7 @@ export function signalValue(value, unit) {
   if (value === null || value === undefined) return NONE;
   if (unit === "s") return seconds(value);
   if (unit === "share") return share(value);
+  if (!unit) return number(value);
   const written = unit.startsWith("share of") ? share(value) : number(value);
   return has(`units.${unit}`) ? t(`units.${unit}`, { n: written }) : `${written} ${unit}`;
 }
@@ -76,8 +77,7 @@ export function Alerts({ frame }) {
   if (!found.length) return null;
   return html`<ul class="alerts" aria-label=${t("guard.alerts")}>${found.map((rule) => {
     const signal = frame.signals.find((each) => each.name === rule.signal);
-    return html`<li key=${rule.rule}><a href=${href("guard")}><strong>${named("signal", rule.signal)}</strong></a>${t("unit.colon")}<b>${signalValue(rule.value, signal?.unit ?? "")}</b>
-      ${" "}<span lang="en">${line(rule.evidence)}</span> <span class="soft">${t(frame.guard.mode === "watch" ? "guard.advice" : "guard.does", { actions: rule.in_force.map((action) => named("action", action)).join(t("unit.semicolon")) })}</span></li>`;
+    return html`<li key=${rule.rule}><a href=${href("guard")}><strong>${named("signal", rule.signal)}</strong></a>${t("unit.colon")}<b>${signalValue(rule.value, signal?.unit ?? "")}</b>${t("unit.semicolon")}<span lang="en">${line(rule.evidence)}</span>. <span class="soft">${t(frame.guard.mode === "watch" ? "guard.advice" : "guard.does", { actions: rule.in_force.map((action) => named("action", action)).join(t("unit.semicolon")) })}</span></li>`;
   })}</ul>`;
 }
 

@@ -2,7 +2,7 @@
 // gone when the page is closed or loaded again.
 
 import { html, store, useLayoutEffect, useRef, useState, useStore } from "./lib.js";
-import { t } from "./i18n.js";
+import { parts, t } from "./i18n.js";
 
 let key = "";
 
@@ -66,7 +66,7 @@ export function KeyDialog() {
   return html`<dialog ref=${dialog} class="key" aria-labelledby="key-title" onClose=${closed}>
     <form onSubmit=${submit} autocomplete="off">
       <h2 id="key-title">${t("key.title")}</h2>
-      <p>${t("key.what")}</p>
+      <p>${parts("key.what", { command: html`<code>ekiden keys new NAME --scope admin</code>` })}</p>
       ${state.why && html`<p class="bad" role="alert">${state.why}</p>`}
       <label>${t("key.field")}
         <input ref=${field} type=${seen ? "text" : "password"} name="ekiden-key" autocomplete="off" spellcheck=${false}

@@ -120,11 +120,11 @@ export function View({ query }) {
         ${period.fault && html`<p class="bad" role="alert">${period.fault}</p>`}
         <${SlotChart} bars=${bars} slots=${slots} range=${range} moving=${shown.follow && !stale()} now=${part.now} marks=${marks} gaps=${part.gaps} by=${by}
           run=${part.run} onPeriod=${acts.period} onPan=${acts.pan} onZoom=${acts.zoom} onKey=${acts.key} />
-        <${SlotLegend} by=${by} tenants=${names} />
+        <${SlotLegend} by=${by} tenants=${names} marked=${marks.length > 0} />
         ${!part.whole && html`<p class="open">${t("live.cut")}</p>`}
         <${SlotTable} slots=${live ? frame.slots : null} bars=${bars} now=${part.now} run=${part.run} />
       </section>
-      ${live && html`<div class="panels"><${QueuePanel} frame=${frame} /><${TenantPanel} frame=${frame} /></div>`}
+      ${live && html`<div class="panels"><${TenantPanel} frame=${frame} /><${QueuePanel} frame=${frame} /></div>`}
       <${Curves} points=${points} range=${[part.from, part.to]} onPeriod=${acts.period} />
       ${live && html`<div class="panels"><${GuardPanel} frame=${frame} /><${ControlsPanel} frame=${frame} /></div>`}
       ${!shown.follow && period.found && html`<${PeriodPanels} period=${period.found} late=${period.late} />`}

@@ -33,8 +33,8 @@ function Header({ current }) {
         options=${Object.entries(LANGUAGES).map(([name, words]) => [name, words, name])} />
       <${Choice} label=${t("tools.theme")} value=${chosen} onChange=${theme.set}
         options=${THEMES.map((name) => [name, t(`theme.${name}`)])} />
-      ${(known === null || known.has_keys || given) && html`<${KeyButton} />`}
       ${known?.who && html`<span class="soft">${t("key.who", { who: brief(known.who, 20) })}</span>`}
+      ${(known === null || known.has_keys || given) && html`<${KeyButton} />`}
     </span>
   </header>`;
 }

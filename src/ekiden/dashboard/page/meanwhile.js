@@ -32,5 +32,5 @@ export function Meanwhile({ story, wish }) {
     ${crowded && html`<p class="advice"><strong>${t("request.advice")}</strong> ${t("request.crowded", { tenant: line(most), share: share(part) })}
 </p>
       <div class="acts"><button type="button" onClick=${() => wish({ scheduling_policy: "fair" })}>${t("request.simulate_fair")}</button>
-        <${ControlAct} name="scheduling_policy" label=${t("request.change_order")} /></div>`}`;
+        <${ControlAct} name="scheduling_policy" label=${t("request.change_order")} wish="fair" /></div>`}`;
 }

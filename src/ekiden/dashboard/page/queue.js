@@ -24,12 +24,12 @@ export function QueuePanel({ frame }) {
   const most = Math.max(1, ...causes.map(([, of]) => of));
   return html`<section class="panel queue" aria-labelledby="queue-title">
     <h2 id="queue-title"><${Help} of="queue">${t("queue.title")}<//> <span class="soft">${count(queue.waiting)}</span></h2>
-    ${causes.length > 0 && html`<ul class="causes">${causes.map(([cause, of]) => html`<li key=${cause}><${Share} of=${of} most=${most} /> <b>${count(of)}</b> ${named("cause", cause)}</li>`)}</ul>`}
-    ${queue.first.length > 0 ? html`<${Table} head="request: tenant: prompt waited waits_for:" by="queue-title">${queue.first.map((one) => html`<tr key=${one.request_id}>
+    ${causes.length > 0 && html`<ul class="causes">${causes.map(([cause, of]) => html`<li key=${cause}><${Share} of=${of} most=${most} /> <b>${count(of)}</b> ${t("told.waits", { what: named("cause", cause) })}</li>`)}</ul>`}
+    ${queue.first.length > 0 ? html`<${Table} head="request: tenant: waited waits_for: prompt" by="queue-title">${queue.first.map((one) => html`<tr key=${one.request_id}>
         <th scope="row" class="words"><${RequestLink} id=${one.request_id} run=${frame.run_id} /></th>
-        <td class="words"><${TenantName} name=${one.tenant} /></td><td>${count(one.prompt_tokens)}</td><td>${seconds(one.seconds)}</td>
+        <td class="words"><${TenantName} name=${one.tenant} /></td><td>${seconds(one.seconds)}</td>
         <td class="words">${named("cause", one.cause)}${one.behind && html` <${RequestLink} id=${one.behind} run=${frame.run_id} />`}
-          ${one.passed_over && html` <span class="chip open">${t("queue.passed_over")}</span>`}</td></tr>`)}<//>
+          ${one.passed_over && html` <span class="chip open">${t("queue.passed_over")}</span>`}</td><td>${count(one.prompt_tokens)}</td></tr>`)}<//>
       ${queue.waiting > queue.first.length && html`<p class="soft">${t("queue.more", { count: queue.waiting - queue.first.length, n: count(queue.waiting - queue.first.length) })}</p>`}`
     : html`<p class="soft">${t("queue.empty")}</p>`}
     ${away.length > 0 && html`<h3><${Help} of="away">${t("queue.away")}<//></h3><ul class="plain">${away.map((one) => html`<li key=${one.request_id}>

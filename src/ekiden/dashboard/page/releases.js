@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { html, useEffect, useStore } from "./lib.js";
-import { LANGUAGES, language, named, t } from "./i18n.js";
+import { LANGUAGES, language, named, parts, t } from "./i18n.js";
 import { clock, count, line, number } from "./format.js";
 import { Act, changed, ForActors, reason } from "./acts.js";
 import { Asking, useAsked } from "./asked.js";
@@ -16,9 +16,9 @@ export function View() {
   useEffect(() => acted && releases.reload(), [acted]);
   const told = releases.value?.releases, tried = evaluations.value?.evaluations;
   return html`<div><h1>${t("releases.title")}</h1><p class="soft">${t("releases.about")}</p>
-    <${Asking} asked=${releases} />${told?.length === 0 && html`<p>${t("releases.none")}</p>`}
+    <${Asking} asked=${releases} />${told?.length === 0 && html`<p>${parts("releases.none", { command: html`<code>ekiden release start PLAN</code>` })}</p>`}
     ${told?.map((each) => html`<${Release} key=${each.name} told=${each} />`)}
-    <section><h2>${t("releases.evaluations")}</h2><${Asking} asked=${evaluations} />${tried?.length === 0 && html`<p>${t("releases.no_evaluations")}</p>`}
+    <section><h2>${t("releases.evaluations")}</h2><${Asking} asked=${evaluations} />${tried?.length === 0 && html`<p>${parts("releases.no_evaluations", { command: html`<code>ekiden evaluate</code>` })}</p>`}
     ${tried?.map((each) => html`<${Evaluation} key=${each.name} told=${each} />`)}</section></div>`;
 }
 

@@ -11,7 +11,9 @@ import { config } from "./config.js";
 import { endWords, English, headline, Name, RequestLink } from "./names.js";
 import { href } from "./router.js";
 import { Meanwhile } from "./meanwhile.js";
+import { TenantName } from "./queue.js";
 import { Stays } from "./stays.js";
+import { meet } from "./tenants.js";
 import { Waterfall } from "./waterfall.js";
 import { WhatIf } from "./what_if.js";
 
@@ -35,12 +37,15 @@ export function View({ rest, query }) {
 
 function Story({ story }) {
   const told = story.explanation, run = story.run_id, [wished, wish] = useState(null);
+  const tenants = [...new Set([...story.bars, ...story.neighbours].map((bar) => bar.tenant))].sort();
+  meet(tenants); // the colours that the live view gives them
   return html`<p class="lead" role="status">${headline(told)}</p>
     ${told.status === "refused" && language.get() !== "en" && html`<p lang="en">${told.headline}</p>`}
+    ${told.status !== "refused" && html`<${Meanwhile} story=${story} wish=${wish} />`}
     ${told.status === "in_flight" && html`<${RequestActs} id=${told.request_id} paused=${isPaused(story)} />`}
     <section><h2>${t("request.facts")}</h2><${Facts} story=${story} /></section>
     <section><h2>${t("request.causes")}</h2>${told.causes.length ? html`<${Waterfall} told=${told} run=${run} />` : html`<p class="soft">${t("request.no_causes")}</p>`}</section>
-    ${told.status !== "refused" && html`<section><h2>${t("request.stays")}</h2><${Meanwhile} story=${story} wish=${wish} /><${Stays} story=${story} /><${Legend} /></section>`}
+    ${told.status !== "refused" && html`<section><h2>${t("request.stays")}</h2><${Stays} story=${story} /><${Legend} tenants=${tenants} /></section>`}
     ${story.answers.length > 0 && html`<section><h2>${t("request.questions")}</h2>
       <dl class="questions">${story.answers.flatMap((each) => [html`<dt>${named("question", each.question)}</dt>`, html`<dd><${English}>${each.words}<//></dd>`])}</dl></section>`}
     <section><h2>${t("request.decisions")}</h2><${Decisions} story=${story} /></section>
@@ -72,11 +77,12 @@ function Facts({ story }) {
   </dl>`;
 }
 
-/** What the drawing's shapes stand for. */
-function Legend() {
+/** What the drawing's shapes and colours stand for. */
+function Legend({ tenants }) {
   const phases = useStore(config)?.phases ?? ["prefill", "decode", "recompute", "preempted", "padding"];
-  return html`<ul class="legend">${phases.map((phase) => html`<li key=${phase}><svg class="stays-mark" width="26" height="14" aria-hidden="true"><rect class=${`is-${phase}`} x="1"
-    y=${phase === "prefill" || phase === "recompute" ? 1 : 3} width="24" height=${phase === "prefill" || phase === "recompute" ? 12 : 8} /></svg> ${named("phase", phase)}</li>`)}</ul>`;
+  return html`<ul class="legend">${phases.map((phase) => html`<li key=${phase}><svg class="stays-mark other" width="26" height="14" aria-hidden="true"><rect class=${`is-${phase}`} x="1"
+    y=${phase === "prefill" || phase === "recompute" ? 1 : 3} width="24" height=${phase === "prefill" || phase === "recompute" ? 12 : 8} /></svg> ${named("phase", phase)}</li>`)}</ul>
+    <ul class="legend" aria-label=${t("slots.tenants")}>${tenants.map((name) => html`<li key=${name}><${TenantName} name=${name} /></li>`)}</ul>`;
 }
 
 function Decisions({ story }) {

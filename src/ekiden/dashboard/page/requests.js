@@ -1,4 +1,4 @@
-// The requests of a period: the slowest, the refused, a tenant's, the newest; or one by its id.
+// The requests of a period, of all tenants or of one: the slowest, the refused, the newest; or one by its id.
 
 import { html, useState, useStore } from "./lib.js";
 import { t } from "./i18n.js";
@@ -10,7 +10,7 @@ import { causeWords, endWords, Name, RequestLink } from "./names.js";
 import { go } from "./router.js";
 import { RunChoice } from "./runs.js";
 
-const BY = ["slowest", "refused", "tenant", "latest"];
+const BY = ["slowest", "refused", "latest"];
 const PERIODS = [60, 300, 900, 3600], FEW = 25, MOST = 100;
 
 export function View({ query }) {
@@ -20,7 +20,7 @@ export function View({ query }) {
   const change = (changed) => go("requests", { ...address, ...changed });
   const last = Number(query.last) || null;
   const asked = useAsked("requests", {
-    by: by === "tenant" && !query.tenant ? "latest" : by, run: query.run, tenant: query.tenant, to: query.to, limit,
+    by, run: query.run, tenant: query.tenant, to: query.to, limit,
     from: query.from ?? (last && now ? Math.max(0, Math.floor((now - last) / 5) * 5) : null),
   });
   const told = asked.value, tenants = Object.keys(told?.tenants ?? {});
@@ -53,7 +53,7 @@ function Lines({ told }) {
     <thead><tr><th scope="col" class="words">${t("requests.request")}</th><th scope="col" class="words">${t("fact.tenant")}</th><th scope="col">${t("fact.arrived")}</th>
       ${[["queue", "queue_seconds"], ["ttft", "ttft"], ["e2e", "e2e"]].map(([name, help]) => html`<th key=${name} scope="col"><${Help} of=${help}>${t(`fact.${name}`)}<//></th>`)}
       <th scope="col">${t("requests.tokens")}</th><th scope="col">${t("requests.cached")}</th><th scope="col" class="words">${t("requests.end")}</th><th scope="col" class="words"><${Help} of="main_cause">${t("requests.main")}<//></th></tr></thead>
-    <tbody>${told.requests.map((each) => html`<tr key=${each.request_id}><th scope="row" class="words"><${RequestLink} id=${each.request_id} run=${told.run_id} most=${24} /></th>
+    <tbody>${told.requests.map((each) => html`<tr key=${each.request_id}><th scope="row" class="words"><${RequestLink} id=${each.request_id} run=${told.run_id} /></th>
       <td class="words"><${Name} of=${each.tenant} most=${24} /></td><td>${clock(told.started + each.arrived)}</td><td>${seconds(each.queue_seconds)}</td><td>${seconds(each.ttft)}</td><td>${seconds(each.e2e)}</td>
       <td>${count(each.tokens)}</td><td>${count(each.cached)}</td><td class="words">${endWords(each)}</td>
       <td class="words long">${each.main_cause && html`${causeWords(each.main_cause, each.main_words)} <small>${seconds(each.main_seconds)}</small>`}</td></tr>`)}</tbody></table></div>`;

@@ -172,11 +172,12 @@ function across(bars, plan, chosen, from, to, way) {
 }
 
 /** What patterns and colours mean. */
-export function SlotLegend({ by, tenants, shown = Object.keys(PHASE_COLOURS) }) {
+export function SlotLegend({ by, tenants, marked, shown = Object.keys(PHASE_COLOURS) }) {
   return html`<div class="keys-of">
     <ul class="legend" aria-label=${t("slots.phases")}>${shown.map((phase) => html`<li key=${phase}>
       <${Swatch} phase=${phase} name=${by === "tenant" ? "other" : PHASE_COLOURS[phase]} /> ${named("phase", phase)}</li>`)}
-      <li><svg class="pattern" width="20" height="12" aria-hidden="true"><path d="M2 0v12M6 3l6 6M6 9l6-6" class="rough" /></svg> ${t("slots.rough")}</li></ul>
+      <li><svg class="pattern" width="20" height="12" aria-hidden="true"><path d="M2 0v12M6 3l6 6M6 9l6-6" class="rough" /></svg> ${t("slots.rough")}</li>
+      ${marked && html`<li><span aria-hidden="true">▼</span> ${t("slots.changed")}</li>`}</ul>
     ${by === "tenant" && html`<ul class="legend" aria-label=${t("slots.tenants")}>${tenants.map((name) => html`<li key=${name}>
       <span class=${classes("dot", tenantColour(name))} aria-hidden="true"></span> <span title=${line(name)}>${brief(name, 20)}</span></li>`)}</ul>`}
   </div>`;

@@ -1,6 +1,6 @@
 // Who held which slot while one request was in the engine: its own bars stand out, those of others lead to them.
 
-import { html } from "./lib.js";
+import { classes, html } from "./lib.js";
 import { named, t } from "./i18n.js";
 import { brief, line, moment, seconds } from "./format.js";
 import { href } from "./router.js";
@@ -35,7 +35,7 @@ function One({ bar, x, run, own }) {
   if (bar.slot === null) return null;
   const top = (bar.slot + 1) * ROW + (own ? 1 : 4), height = ROW - (own ? 2 : 8), left = x(bar.start), right = x(bar.end);
   const about = t("request.bar", { id: brief(bar.request_id), tenant: line(bar.tenant), slot: bar.slot, seconds: seconds((bar.end ?? bar.start) - bar.start), state: named("end", bar.state) });
-  const drawn = html`<g class=${own ? "one own" : `one ${tenantColour(bar.tenant)}`}><title>${about}</title>
+  const drawn = html`<g class=${classes("one", own && "own", tenantColour(bar.tenant))}><title>${about}</title>
     ${bar.segments.map(([phase, start, end]) => html`<rect key=${start} class=${`is-${phase}`} x=${x(start)} y=${phase === "prefill" || phase === "recompute" ? top : top + height * 0.2}
       width=${Math.max(1, x(end ?? bar.end) - x(start))} height=${phase === "prefill" || phase === "recompute" ? height : height * 0.6} />`)}
     <rect class="edge" x=${left} y=${top} width=${Math.max(1.5, right - left)} height=${height} /></g>`;

@@ -12,8 +12,9 @@ const NUMBERS = ["max_num_seqs", "max_num_batched_tokens", "max_concurrent_prefi
 
 /** `wished`: settings that another part of the view asks for; a new object is another wish. */
 export function WhatIf({ run, id, wished }) {
-  const known = useStore(config), [state, setState] = useState({}), running = useRef(null), form = useRef();
+  const known = useStore(config), [state, setState] = useState({}), running = useRef(null), form = useRef(), answer = useRef();
   useEffect(() => () => running.current?.abort(), []);
+  useEffect(() => void (state.value && answer.current.scrollIntoView({ block: "nearest" })), [state.value]);
   useEffect(() => {
     if (!wished) return;
     form.current.reset();
@@ -41,7 +42,7 @@ export function WhatIf({ run, id, wished }) {
       ${NUMBERS.map((name) => html`<label key=${name}>${t(`what_if.${name}`)}<input name=${name} type="number" min="1" step="1" placeholder=${t("what_if.as_it_was")} /></label>`)}
       <button type="submit" class="main" disabled=${state.busy}>${t(state.busy ? "what_if.busy" : "what_if.go")}</button>
     </form>
-    <div role="status">${state.fault && html`<p class="bad">${state.fault.message}</p>`}${state.value && html`<${Result} told=${state.value} />`}</div>`;
+    <div role="status" ref=${answer}>${state.fault && html`<p class="bad">${state.fault.message}</p>`}${state.value && html`<${Result} told=${state.value} />`}</div>`;
 }
 
 function Result({ told }) {
