@@ -19,8 +19,8 @@ _PATH = "/admin/approvals"
 def command(approval: str | None, refuse: bool, reason: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Approve or refuse what waits for a person's yes.
 
-    That may be a guard's step, an override or a release. Without ID the approvals are listed. A server with
-    --two-person needs two keys of different names.
+    That may be a guard's step, an override, a change of policy or a release. Without ID the approvals are listed. A
+    server with --two-person needs two keys of different names.
     """
     if approval is None:
         if refuse or reason:
@@ -41,6 +41,11 @@ def command(approval: str | None, refuse: bool, reason: str | None, url: str, ke
         print_json(settled)
     else:
         _show(settled)
+
+
+def waits_for(approval: dict[str, Any]) -> str:
+    """What to do about an approval that is open."""
+    return f"It waits for {approval['lacking']} more: ekiden approve {approval['id']} --reason TEXT"
 
 
 def _show(approval: dict[str, Any]) -> None:

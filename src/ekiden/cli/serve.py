@@ -96,7 +96,7 @@ def command(resolved: Resolved) -> None:
         from ekiden.api.app import create_app
 
         nonlocal started
-        page = _page_ports(server, engine, asyncio.get_running_loop())
+        page = _page_ports(server, engine, asyncio.get_running_loop(), guard)
         app = create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model), guard, page)
         started = True
         return app
@@ -107,7 +107,9 @@ def command(resolved: Resolved) -> None:
     raise click.exceptions.Exit(status)
 
 
-def _page_ports(settings: "ServerConfig", engine: "Engine", loop: asyncio.AbstractEventLoop) -> "PagePorts":
+def _page_ports(
+    settings: "ServerConfig", engine: "Engine", loop: asyncio.AbstractEventLoop, guard: "Guard | None"
+) -> "PagePorts":
     """Evaluations and releases, whose rooms are imported when the page first asks for them."""
     from ekiden.dashboard.ports import PagePorts
 
@@ -119,10 +121,12 @@ def _page_ports(settings: "ServerConfig", engine: "Engine", loop: asyncio.Abstra
 
     @functools.cache
     def releases() -> "Releases":
+        from ekiden.guard.people import People
         from ekiden.release.desk import ReleaseDesk
         from ekiden.release.store import release_folder
 
-        return ReleaseDesk(release_folder(settings.release_dir), engine, loop)
+        people = None if guard is None else People(guard)
+        return ReleaseDesk(release_folder(settings.release_dir), engine, loop, people)
 
     return PagePorts(evaluations=evaluations, releases=releases)
 

@@ -24,7 +24,7 @@ from ekiden.guard.approvals import opened, withdrawn
 from ekiden.guard.files import StateFile
 from ekiden.guard.hands import Hands, NoAnswer
 from ekiden.guard.holding import LEASE_SECONDS, Sent, due, raised, taken_over, values_by_rule
-from ekiden.guard.kept import Decision, Kept
+from ekiden.guard.kept import GUARD, Decision, Kept
 from ekiden.guard.paging import Channel, Page, Pager, WaitingPage, told_of
 from ekiden.guard.senses import Sense
 from ekiden.guardrails.actions import Surroundings, Values
@@ -45,7 +45,6 @@ takes longer is followed by a longer pause, up to ``MAX_POLL_SECONDS``."""
 QUIET_SECONDS: Final = 60.0
 _HELD_AFTER_PAUSE: Final = 2.0
 _LATE_SECONDS: Final = 10.0
-GUARD: Final = "guard"
 ACKNOWLEDGE: Final = "acknowledge"
 
 
@@ -79,13 +78,13 @@ class Guard:
         engine_clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        self.mode, self.two_person = mode, two_person
+        self.mode, self.two_person, self.configured = mode, two_person, configured
         self.rules = rules if mode != "off" else msgspec.structs.replace(rules, rules=())
-        self._hands, self._sense = hands, sense
-        self._around = Surroundings(objectives=rules.objectives, known_good=configured, block_size=block_size)
+        self.hands, self._sense = hands, sense
+        self.around = Surroundings(objectives=rules.objectives, known_good=configured, block_size=block_size)
         self._file = file or StateFile(None, Kept)
         self._server, self._stop_server = server, stop_server
-        self.clock, self._engine_clock, self._cpu = clock, engine_clock, cpu
+        self.clock, self.engine_clock, self._cpu = clock, engine_clock, cpu
         self.lock = threading.Lock()
         """Held by whoever reads or changes what follows."""
         self.kept = self._file.load()
@@ -171,13 +170,14 @@ class Guard:
 
     def _look(self, now: float) -> None:
         kept = self.kept
+        kept.expire(now)
         while self._outcomes:
             page, error = self._outcomes.popleft()
             kept.note(at=now, what="page", why=told_of(page, error), who=GUARD, rule=page.page.rule)
         if kept.paused is not None and kept.paused.until is not None and kept.paused.until <= now:
             kept.note(at=now, what="resumed", why=f"the pause of {kept.paused.who} is over", who=GUARD)
             kept.paused = None
-        self.readings = self._sense.readings(self._hands.run, self._engine_clock()) or {}
+        self.readings = self._sense.readings(self.hands.run, self.engine_clock()) or {}
         self.decide(now)
 
     def decide(self, now: float) -> None:
@@ -198,7 +198,7 @@ class Guard:
                     who = kept.paused.who
                     kept.ladder[name] = msgspec.structs.replace(state, overridden_until=until, overridden_by=who)
         kept.ladder, steps = step(self.rules, kept.ladder, self.readings, now)
-        controls = self._hands.controls().controls
+        controls = self.hands.controls().controls
         for values in values_by_rule(kept.held, kept.given_up).values():  # also where no engine has answered yet
             controls = msgspec.structs.replace(controls, **values)
         for taken in steps:
@@ -211,7 +211,7 @@ class Guard:
     def _take(self, taken: Step, controls: Controls) -> Controls:
         """One step of one rule; returns the controls as they will be after it."""
         kept, rule = self.kept, taken.rule
-        kept.held = held_after(kept.held, taken, controls, self._around)
+        kept.held = held_after(kept.held, taken, controls, self.around)
         if not taken.after:
             del kept.held[rule]
             kept.given_up.pop(rule, None)
@@ -267,7 +267,7 @@ class Guard:
         """What no control does. Pages have been put on their way already."""
         match action:
             case "restart":
-                self._hands.restart(why)
+                self.hands.restart(why)
             case "stop":
                 self._stop_server()
 
@@ -275,8 +275,8 @@ class Guard:
 
     def _settle(self) -> None:
         """Keep what was decided, then put it in force and record it, as far as the engine answers."""
-        kept, now = self.kept, self._engine_clock()
-        for rule, names in taken_over(self._sent, self._hands.controls(), now).items():
+        kept, now = self.kept, self.engine_clock()
+        for rule, names in taken_over(self._sent, self.hands.controls(), now).items():
             already = kept.given_up.get(rule, ())
             if rule in kept.held and (new := [name for name in names if name not in already]):
                 kept.given_up[rule] = (*already, *new)
@@ -318,7 +318,7 @@ class Guard:
         expires = now + LEASE_SECONDS
         change = change_of(rule, {rule: (values,)}, guard=self.words, why=why, expires_at=expires)
         try:
-            self._hands.apply(change)
+            self.hands.apply(change)
         except InvalidControls as error:
             if self._refused.get(rule) != values:
                 self._refused[rule] = values
@@ -334,7 +334,7 @@ class Guard:
         set_by = SetBy.PERSON if decision.person else SetBy.SOFTWARE_RULE
         who = decision.who if decision.person else name_of(decision.rule) if decision.rule else GUARD
         about = f"{decision.rule}: " if decision.rule and decision.person else ""
-        self._hands.apply(
+        self.hands.apply(
             ControlChange(
                 values={"guard": self.words}, set_by=set_by, who=who, why=about + why, expires_at=now + LEASE_SECONDS
             )

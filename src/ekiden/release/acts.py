@@ -100,6 +100,8 @@ def promote(store: ReleaseStore, server: Server) -> State:
             f"the release {state.plan.name} is {state.phase}: {state.message}; it can be promoted at its horizon, once "
             f"{state.plan.approvals.needed} approved it (`ekiden release approve`)"
         )
+    if waits := server.leave(state.subject, state.may_set, why=state.plan.why):
+        raise ReleaseError(f"the release {state.plan.name} cannot be promoted yet: {waits}")
     who = person(
         server, f"{state.plan.name}: to be promoted", "approved by " + ", ".join(e.who for e in state.approvals)
     )

@@ -110,6 +110,16 @@ class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     events: int = 0
 
     @property
+    def subject(self) -> str:
+        """What the release is called where a person must let it set something."""
+        return f"{self.plan.name} {self.digest[:12]}"
+
+    @property
+    def may_set(self) -> dict[str, list[Any]]:
+        """The values that it gives each control: the candidate's, and that from before, to go back to."""
+        return {name: [value, self.before[name]] for name, value in self.plan.candidate.items()}
+
+    @property
     def is_over(self) -> bool:
         return self.phase in (Phase.HEALTHY, Phase.DEGRADED)
 

@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ekiden.config import Config, check_controls, controls_of
+from ekiden.config import Config, controls_of
 from ekiden.guard.files import StateFile
 from ekiden.guard.hands import NoAnswer
 from ekiden.guard.kept import Kept
 from ekiden.guard.paging import Page, PageFailed
 from ekiden.guard.people import People
+from ekiden.guard.policy import check
 from ekiden.guard.runtime import Guard
 from ekiden.guardrails.readings import Reading
 from ekiden.guardrails.rules import Rule, Rules
@@ -40,7 +41,7 @@ class FakeHands:
     run: Path | None = None
 
     def __post_init__(self) -> None:
-        self.in_force = ControlsInForce(CONFIGURED, lambda controls: check_controls(controls, 32))
+        self.in_force = ControlsInForce(CONFIGURED, lambda controls: check({}, controls, 32))
 
     def controls(self) -> ControlState:
         self.in_force.expire(self.clock.now)

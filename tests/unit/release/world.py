@@ -1,7 +1,7 @@
 """A server in virtual time for tests of releases: the production engine core, recorded by the production recorder."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
 from ekiden.release.analysis import AnalysisPhase, AnalysisRun
 from ekiden.release.plan import ReleaseError, parse_release
-from ekiden.release.server import OutOfReach, Told
+from ekiden.release.server import Asked, OutOfReach, Told
 from ekiden.release.state import ArmName, Block, Event
 from ekiden.release.store import ReleaseStore, create, store_for
 from ekiden.state.controls import ControlChange, SetBy
@@ -118,6 +118,9 @@ class World:
         self.clock.time = start
         self.reachable = True
         self.who = "anna"
+        self.leaves: list[tuple[str, Any]] = []
+        self.leave_asked: Asked | None = None
+        """The approval that the release waits for; None where one person is enough."""
         self.sets: list[tuple[dict[str, Any], float | None]] = []
         self.path = folder / f"{run_id}.sqlite"
         self._random, self._gaps = np.random.default_rng(seed), np.random.default_rng(seed + 1)
@@ -226,6 +229,17 @@ class World:
         self._after_step(self.core.step())
         if isinstance(answers[0], str):
             raise ReleaseError(answers[0])
+
+    def leave(self, subject: str, values: Mapping[str, Sequence[Any]], *, why: str) -> str:
+        if not self.reachable:
+            raise OutOfReach("nobody answers")
+        self.leaves.append((subject, dict(values)))
+        if self.leave_asked is not None:
+            return self.leave_asked.waits_for
+        return ""
+
+    def end_leave(self, subject: str, *, why: str) -> None:
+        self.leaves.append((subject, "ended"))
 
     def ledger(self) -> LedgerReader:
         if not self.reachable:

@@ -23,7 +23,7 @@ export function RequestActs({ id, paused = false }) {
 export function DrainActs({ draining }) {
   const name = draining ? "open" : "drain";
   return html`<${ForActors}><${Act} title=${t(`act.${name}.title`)} what=${t(`act.${name}.what`)} fields=${[reason(false)]}
-    send=${(values) => post("admin/drain", { draining: !draining, reason: values.reason })} told=${(answer) => t(`act.${name}.told`, { n: answer.in_flight })} /><//>`;
+    send=${(values) => post("admin/drain", { draining: !draining, reason: values.reason })} told=${(answer) => waits(answer) ?? t(`act.${name}.told`, { n: answer.in_flight })} /><//>`;
 }
 
 /** Those that say what software does, and the one that has a button of its own. */
@@ -53,7 +53,7 @@ function changeOf(name, value, known) {
   const send = (values) => post("admin/policy", { set: { [name]: read(values.value, value) }, reason: values.reason, ...expires(values) });
   return {
     what: parts("act.change.what", { name: html`<code>${name}</code>` }), fields: [{ name: "value", label: t("act.value"), value: plain, ...field }, expiry(), reason()], send,
-    told: (answer) => t("act.change.told", { name, value: JSON.stringify(answer.controls[name].value) }),
+    told: (answer) => waits(answer) ?? t("act.change.told", { name, value: JSON.stringify(answer.controls[name].value) }),
   };
 }
 
@@ -84,7 +84,10 @@ export function GuardActs({ paused }) {
     send=${(values) => post("admin/guard", { action, reason: values.reason, ...(paused ? {} : expires(values)) })} told=${guardTold} /><//>`;
 }
 
-const guardTold = ({ approval }) => (approval?.state === "open" ? t("act.waits", { id: approval.id }) : t("act.done"));
+/** That a second person must agree; null where that is not so. */
+const waits = ({ approval }) => (approval?.state === "open" ? t("act.waits", { id: approval.id }) : null);
+
+const guardTold = (answer) => waits(answer) ?? t("act.done");
 
 /** A yes or a no to what waits for a person. */
 export function ApprovalActs({ approval }) {
