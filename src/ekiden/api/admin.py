@@ -181,7 +181,8 @@ class AdminRoutes:
         draining = flight.draining or flight.closed
         two_person = self.people is not None and self.people.two_person
         told = {"epoch": state.controls.epoch, "draining": draining, "two_person": two_person}
-        return told | {"controls": controls_told(state)}
+        server = {"address": self.config.server.address, "model": self.doors.generation.engine.card.model_id}
+        return told | {"server": server, "controls": controls_told(state)}
 
     async def live(self, request: Request) -> Response:
         """What ``ekiden top`` shows, from the ledger; ``?window=SECONDS`` says over how long its figures are taken."""
@@ -197,7 +198,8 @@ class AdminRoutes:
 
 def controls_told(state: ControlState) -> dict[str, dict[str, Any]]:
     """Each control with its value and who set it."""
-    now, set_by = time.monotonic(), {name: change for change in state.changes for name in change.values}
+    now = time.monotonic()
+    set_by = {name: change for change in state.changes_at(now) for name in change.values}
     controls: dict[str, dict[str, Any]] = {}
     for name, value in msgspec.to_builtins(state.controls).items():
         change = set_by.get(name, _CONFIGURED)
@@ -206,7 +208,7 @@ def controls_told(state: ControlState) -> dict[str, dict[str, Any]]:
             "set_by": change.set_by,
             "who": change.who,
             "why": change.why,
-            "expires_in_seconds": None if change.expires_at is None else round(max(0.0, change.expires_at - now), 3),
+            "expires_in_seconds": None if change.expires_at is None else round(change.expires_at - now, 3),
         }
     del controls["epoch"]
     return controls

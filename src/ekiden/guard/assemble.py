@@ -42,7 +42,7 @@ def make_guard(config: Config, rules: Rules, engine: Engine, loop: Callable[[], 
         file=StateFile(state_path(config), Kept),
         channels=channels,
         two_person=settings.two_person,
-        server=f"{config.server.host}:{config.server.port}",
+        server=config.server.address or config.server.host,
         stop_server=_ask_to_end,
     )
 

@@ -177,7 +177,8 @@ class People:
         if not guard.two_person:
             return []
         with guard.lock:
-            return beyond_one(typed, guard.hands.controls(), guard.configured, guard.kept.approvals)
+            changes = guard.hands.controls().changes_at(guard.engine_clock())
+            return beyond_one(typed, changes, guard.configured, guard.kept.approvals)
 
     def set_policy(self, values: Mapping[str, Any], seconds: float | None, who: str, why: str) -> dict[str, Any] | None:
         """Ask a second person for a change of the controls, which holds for so long from the approval on; None where

@@ -11,7 +11,7 @@ One is enough for what only makes things safer and must not wait for anybody:
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +22,6 @@ from ekiden.guardrails.force import is_guards
 from ekiden.state.controls import (
     ControlChange,
     Controls,
-    ControlState,
     ControlValue,
     InvalidControls,
     SetBy,
@@ -33,9 +32,11 @@ POLICY: Final = "policy"
 _MOST_CHARACTERS: Final = 60
 
 
-def beyond_one(values: Mapping[str, Any], state: ControlState, configured: Controls, approvals: Approvals) -> list[str]:
-    """The controls among ``values`` that one person may not set so. ``state``: what is in force."""
-    held = {name: is_guards(change.who) for change in state.changes for name in change.values}
+def beyond_one(
+    values: Mapping[str, Any], changes: Iterable[ControlChange], configured: Controls, approvals: Approvals
+) -> list[str]:
+    """The controls among ``values`` that one person may not set so. ``changes``: those in force, oldest first."""
+    held = {name: is_guards(change.who) for change in changes for name in change.values}
     usual = msgspec.to_builtins(configured)
     let = [each.values for each in approvals.all if each.lets_release]
 

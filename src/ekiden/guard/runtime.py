@@ -166,6 +166,12 @@ class Guard:
             self._told_at = time.monotonic()
             logger.error("%s", message)
 
+    def tell(self, what: str, why: str, *, who: str) -> None:
+        """Keep and record what concerns those who look after the server. May wait for the engine."""
+        with self.lock:
+            self.kept.note(at=self.clock(), what=what, why=why, who=who)
+            self._settle()
+
     # --- one look; the lock is held
 
     def _look(self, now: float) -> None:

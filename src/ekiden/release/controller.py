@@ -30,6 +30,8 @@ POLL_SECONDS: Final = 1.0
 _SOON: Final = 0.3
 _RECORDED_WITHIN: Final = 10.0
 """Seconds after which a block that was begun must be in the ledger."""
+_WORDS: Final = frozenset({"release", "guard"})
+"""Controls that nothing obeys."""
 BY_ITSELF: Final = "release"
 """Who goes back, where no person asked for it."""
 
@@ -85,7 +87,7 @@ class Controller:
 
     def promote(self, who: str) -> State:
         """Carry out what was approved."""
-        self._store.append(Event.PROMOTION_BEGUN, who=who)
+        self._store.append(Event.PROMOTION_BEGUN, who=who, server=self._server.place())
         return self._carry_through(who)
 
     # --- what is due
@@ -143,10 +145,10 @@ class Controller:
         policy = self._server.policy()
         if (guard := policy.get("guard")) is not None and guard.value:
             raise OutOfReach(f"the guard is at work ({guard.value}), and no block begins meanwhile")
-        if any(told.expires_in_seconds is not None and name != "release" for name, told in policy.items()):
-            return (
-                POLL_SECONDS  # somebody's change, or what undoes ours, holds for a while: its end would disturb a block
-            )
+        passing = [name for name, told in policy.items() if told.expires_in_seconds is not None and name not in _WORDS]
+        if passing:  # somebody's change, or what undoes ours, holds for a while: its end would disturb a block
+            self.trouble = f"what was set for a while ends first: {', '.join(passing)}"
+            return POLL_SECONDS
         now = {name: policy[name].value for name in state.plan.candidate}
         if now != state.before:
             return self._back(f"what the candidate is compared with has changed: it was {state.before}, and is {now}")

@@ -16,15 +16,23 @@ from ekiden.guard.approvals import RELEASE
 from ekiden.guard.people import People
 from ekiden.release.plan import ReleaseError
 from ekiden.release.server import PATIENCE, Asked, OutOfReach, Told
+from ekiden.release.state import Place
 from ekiden.state.controls import ControlChange, ControlState, InvalidControls, SetBy, typed_values
 
 
 class OwnServer:
     """A :class:`ekiden.release.server.Server` for threads beside the event loop of its engine. ``who`` acts;
-    ``people`` says where a second person must agree."""
+    ``people`` says where a second person must agree. ``place``: which server it is."""
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, who: str, people: People | None = None) -> None:
-        self._engine, self._loop, self._who, self._people = engine, loop, who, people
+    def __init__(
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        who: str,
+        people: People | None = None,
+        place: Place | None = None,
+    ) -> None:
+        self._engine, self._loop, self._who, self._people, self._place = engine, loop, who, people, place
 
     def policy(self) -> dict[str, Told]:
         return _told(self._engine.controls())
@@ -49,6 +57,9 @@ class OwnServer:
             raise ReleaseError(f"the server refuses the change: {error}") from error
         except (EngineDied, TimeoutError, concurrent.futures.CancelledError, RuntimeError) as error:
             raise OutOfReach(f"the engine does not answer: {error}") from error
+
+    def place(self) -> Place | None:
+        return self._place
 
     def leave(self, subject: str, values: Mapping[str, Sequence[Any]], *, why: str) -> str:
         if self._people is None or not self._people.two_person:

@@ -18,6 +18,7 @@ from ekiden.evidence.reader import LedgerReader, LedgerReadError
 from ekiden.evidence.runs import open_run
 from ekiden.ledger.retention import is_being_written
 from ekiden.release.plan import ReleaseError
+from ekiden.release.state import Place
 
 PATIENCE = 10.0
 """Seconds that a server may take for an answer."""
@@ -71,6 +72,9 @@ class Server(Protocol):
         Raises :class:`ReleaseError` where the server refuses the change.
         """
 
+    def place(self) -> Place | None:
+        """Which server it is; None for one that does not say."""
+
     def leave(self, subject: str, values: Mapping[str, Sequence[Any]], *, why: str) -> str:
         """Ask that the release ``subject`` may give each control these values. Empty where it may; else what must be
         done first (:attr:`Asked.waits_for`). A server where one person is enough lets all of them."""
@@ -104,6 +108,9 @@ class HttpServer:
         if seconds is not None:
             body["expires_in_seconds"] = seconds
         return _policy(self._ask("POST", "/admin/policy", body)).controls
+
+    def place(self) -> Place | None:
+        return _policy(self._ask("GET", "/admin/policy")).server
 
     def leave(self, subject: str, values: Mapping[str, Sequence[Any]], *, why: str) -> str:
         if not _policy(self._ask("GET", "/admin/policy")).two_person:
@@ -156,6 +163,7 @@ class HttpServer:
 class _Policy(msgspec.Struct):
     controls: dict[str, Told]
     two_person: bool = False
+    server: Place | None = None
 
 
 class _Approvals(msgspec.Struct):

@@ -6,7 +6,7 @@ import pytest
 
 from ekiden.guard.approvals import ASKED_SECONDS, ApprovalError
 from ekiden.guard.hands import NoAnswer
-from ekiden.state.controls import ControlChange, InvalidControls, SetBy
+from ekiden.state.controls import ControlChange, ControlState, InvalidControls, SetBy
 from tests.unit.guard.desk import CONFIGURED, Desk, rule
 
 SLOTS = CONFIGURED.max_num_seqs
@@ -86,6 +86,17 @@ def test_what_the_guard_holds_is_not_given_back_by_one_person(desk: Desk) -> Non
     assert desk.now.max_num_seqs == SLOTS
     desk.looks(2)
     assert desk.people.view()["rules"][0]["given_up"] == ["max_num_seqs"], "what persons set stands"
+
+
+def test_what_the_guard_held_until_now_is_not_held(desk: Desk) -> None:
+    """An engine does not report an expiry that changes no value."""
+    desk.looks(5, itl_p99=0.5)
+    (held,) = [change for change in desk.hands.controls().changes if "max_num_seqs" in change.values]
+    desk.hands.controls = lambda: ControlState(controls=desk.guard.configured, changes=[held])  # type: ignore[method-assign]
+    assert desk.people.needs_second({"max_num_seqs": SLOTS}) == ["max_num_seqs"]
+    assert held.expires_at is not None
+    desk.clock.now = held.expires_at
+    assert desk.people.needs_second({"max_num_seqs": SLOTS}) == []
 
 
 def test_what_cannot_be_put_in_force_is_not_settled(desk: Desk) -> None:

@@ -57,7 +57,7 @@ def test_no_block_begins_before_a_second_person_lets_it(world, tmp_path):
         world.advance(1.0)
     assert carrier.trouble == "another person must let it set that: `ekiden approve a3 --reason TEXT`"
     assert (store.known().phase, world.sets) == (Phase.PENDING, [])
-    subject = f"try {store.known().digest[:12]}"
+    subject = f"try ({store.known().digest[:12]})"
     assert world.leaves[0] == (subject, {"max_num_seqs": [16, 8]})
     world.leave_asked = msgspec.structs.replace(world.leave_asked, state="approved")
     world.advance(carrier.tick() or 0.1)
