@@ -329,7 +329,9 @@ class GuardConfig(_Section):
         "what it would have done",
         choices=("off", "watch", "act"),
     )
-    guard_rules: str | None = setting(None, "TOML file of the guard's rules; default: those that Ekiden carries")
+    guard_rules: str | None = setting(
+        None, "TOML file of the guard's rules, read again on SIGHUP; default: those that Ekiden carries"
+    )
     guard_state: str | None = setting(
         None, "file that keeps what the guard has decided over a restart; default: in the folder of the recorded runs"
     )

@@ -154,7 +154,7 @@ async def test_a_stalled_engine_is_seen_in_its_own_ledger_and_paged_for(tmp_path
 
     def make_guard(engine: AsyncEngine) -> Guard:
         rules = Rules(rules=(stall,))
-        sense = LedgerSense(rules.objectives)
+        sense = LedgerSense()
         hands = EngineHands(engine, lambda: loop, patience=0.05)
         made.append(Guard(rules, hands, sense, mode="act", configured=controls_of(config), channels=[channel]))
         return made[0]
@@ -269,7 +269,9 @@ async def test_two_persons_change_the_policy(tmp_path: Path, capsys: pytest.Capt
 
         told = await run("policy", "set", "max_num_seqs=16", "--reason", "less memory", "--for", "600")
         assert "It waits for 1 more: ekiden approve a1 --reason TEXT" in told
-        assert "a1 open, waits for 1 more: policy max_num_seqs=16 for 600 s, asked by anna" in await run("approve")
+        told = await run("approve")
+        assert "a1 open, waits for 1 more: policy max_num_seqs=16 for 600 s, asked by anna" in told
+        assert "   max_num_seqs: 16" in told
         assert (await desk.control("max_num_seqs"))["value"] == 64
         same = await desk.post("/admin/policy", set={"max_num_seqs": 16}, reason="x", expires_in_seconds=600)
         assert "Approval a1 of the same waits already" in assert_error(same, 409)

@@ -102,6 +102,8 @@ async def test_a_change_waits_for_a_second_person(open_live: Open, server: Serve
         (waiting,) = [each for each in server.guard.kept.approvals.all if each.open and each.kind == "policy"]
         assert told == f"Approval {waiting.id} now waits for a second person."
         assert server.core.engine.controls().controls.max_num_seqs != 2
+        await page.goto(page.url.replace("#/controls", "#/guard"))
+        await expect(page.get_by_text("max_num_seqs: 2", exact=True)).to_be_visible(timeout=10_000)
     finally:
         server.guard.two_person = False
 

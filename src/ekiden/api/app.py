@@ -126,6 +126,7 @@ def create_app(
         refuse_unknown=server.unknown_fields == "refuse",
     )
     app.state.doors, app.state.keys, app.state.metrics, app.state.config = doors, keys, metrics, config
+    app.state.guard = guard
     models: list[type[Strict]] = [chat_messages.ChatMessage]
     for path, summary, tag, handler, model in _routes(doors, config, guard, page, admin=keys.may_hold_admins):
         _add_route(app, path, summary, tag, handler, model)

@@ -1,5 +1,6 @@
 """``ekiden approve``: one person's yes or no, through ``/admin/approvals``."""
 
+import json
 from typing import Any
 
 import click
@@ -57,3 +58,6 @@ def _show(approval: dict[str, Any]) -> None:
         + f" ({said})" * bool(said)
     )
     say(f"   {approval['why']}")
+    for name, value in approval["values"].items():
+        many = isinstance(value, list)
+        say(f"   {name}: {' or '.join(map(json.dumps, value)) if many else json.dumps(value)}")

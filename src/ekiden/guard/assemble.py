@@ -35,7 +35,7 @@ def make_guard(config: Config, rules: Rules, engine: Engine, loop: Callable[[], 
     return Guard(
         rules,
         EngineHands(engine, loop),
-        LedgerSense(rules.objectives),
+        LedgerSense(),
         mode=settings.guard,
         configured=controls_of(config),
         block_size=engine.card.block_size,

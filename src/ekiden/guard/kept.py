@@ -12,11 +12,12 @@ from ekiden.guardrails.ladder import RuleState
 NEWEST_DECISIONS: Final = 100
 MOST_UNRECORDED: Final = 1000
 GUARD: Final = "guard"
+ACKNOWLEDGE: Final = "acknowledge"
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that the guard decided or a person did to it. ``at`` is Unix time; ``rule`` is empty where it concerns
-    none. ``who`` is the person's key, or ``guard``."""
+    none. ``who`` is the person's key, or what decided it, such as ``guard``."""
 
     number: int
     at: float

@@ -22,10 +22,10 @@ from ekiden.guard.approvals import (
     voiced,
     withdrawn,
 )
-from ekiden.guard.kept import Pause
+from ekiden.guard.kept import ACKNOWLEDGE, Pause
 from ekiden.guard.paging import as_object
 from ekiden.guard.policy import POLICY, agreed_change, beyond_one, check, in_words
-from ekiden.guard.runtime import ACKNOWLEDGE, Guard
+from ekiden.guard.runtime import Guard
 from ekiden.guardrails.ladder import acknowledge, override, waits_for_person
 from ekiden.state.controls import ControlValue, InvalidControls, typed_values
 

@@ -121,7 +121,12 @@ def abort(store: ReleaseStore, server: Server, why: str) -> State:
     try:
         return controller.roll_back(why, who=who)
     except OutOfReach as error:
+        ends = (
+            "A server that starts does not put it in force again"
+            if state.promoting
+            else "A block in force ends by itself"
+        )
         raise ReleaseError(
-            f"{error}; the abort is noted, and no further block begins. A block in force ends by itself; "
+            f"{error}; the abort is noted, and no further block begins. {ends}; "
             f"`ekiden release start` with the same plan carries the abort out once the server answers"
         ) from error

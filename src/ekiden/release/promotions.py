@@ -21,7 +21,7 @@ from ekiden.engine.interface import Engine, EngineDied
 from ekiden.errors import UserError
 from ekiden.release.plan import ReleaseError
 from ekiden.release.state import Phase, Place, State
-from ekiden.release.store import ReleaseStore, stores
+from ekiden.release.store import stores
 from ekiden.state.controls import ControlChange, Controls, InvalidControls, SetBy, typed_values
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def promotions(folder: Path, place: Place) -> tuple[list[Promotion], list[str]]:
                     "`ekiden release start` with its plan carries it on"
                 )
         except (UserError, OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
-            faults.append(f"{_named(store)} cannot be read, and nothing of it is in force: {error}")
+            faults.append(f"the release in {store.folder} cannot be read, and nothing of it is in force: {error}")
     return sorted(found, key=lambda each: each.state.promoted_at), faults
 
 
@@ -125,7 +125,3 @@ def _unfit(promotion: Promotion, why: str) -> str:
 
 def _is_for(state: State, place: Place) -> bool:
     return bool(state.promoting) and state.promoted_on is not None and state.promoted_on.is_same(place)
-
-
-def _named(store: ReleaseStore) -> str:
-    return f"the release in {store.folder}"

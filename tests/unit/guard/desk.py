@@ -12,7 +12,7 @@ from ekiden.guard.paging import Page, PageFailed
 from ekiden.guard.people import People
 from ekiden.guard.policy import check
 from ekiden.guard.runtime import Guard
-from ekiden.guardrails.readings import Reading
+from ekiden.guardrails.readings import Objectives, Reading
 from ekiden.guardrails.rules import Rule, Rules
 from ekiden.state.controls import ControlChange, ControlsInForce, ControlState, SetBy
 
@@ -68,8 +68,11 @@ class FakeHands:
 class FakeSense:
     values: dict[str, float | None] = field(default_factory=dict)
     faults: list[Exception] = field(default_factory=list)
+    objectives: Objectives | None = None
+    """Those of the newest look."""
 
-    def readings(self, run: Path | None, now: float) -> dict[str, Reading] | None:
+    def readings(self, run: Path | None, now: float, objectives: Objectives) -> dict[str, Reading] | None:
+        self.objectives = objectives
         if self.faults:
             raise self.faults.pop(0)
         return {name: Reading(value=value, evidence=f"seen {value}") for name, value in self.values.items()}

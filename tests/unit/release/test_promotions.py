@@ -11,12 +11,16 @@ import pytest
 
 from ekiden.cli.serve import _promotions
 from ekiden.config import CacheConfig, Config, LedgerConfig, SchedulerConfig, ServerConfig, controls_of
+from ekiden.evaluation.load.target import Target
 from ekiden.evidence.reader import LedgerReader
 from ekiden.guard.hands import EngineHands
 from ekiden.guard.runtime import Guard
 from ekiden.guardrails.rules import Rules
+from ekiden.release import acts
 from ekiden.release.desk import ReleaseDesk
+from ekiden.release.plan import ReleaseError
 from ekiden.release.promotions import promotions, stand
+from ekiden.release.server import HttpServer
 from ekiden.release.state import Event, Place
 from ekiden.release.store import ReleaseStore, create, store_for
 from tests.api.real_core import RealCore, real_core
@@ -77,6 +81,15 @@ async def test_it_is_in_force_again_until_it_is_aborted(promoted: ReleaseStore, 
         digest,
     ):
         assert part in row.why
+
+
+async def test_an_abort_counts_while_the_server_is_down(promoted: ReleaseStore, tmp_path: Path):
+    nobody = HttpServer(Target.parse("http://127.0.0.1:1"), tmp_path)
+    with pytest.raises(ReleaseError, match="A server that starts does not put it in force again"):
+        acts.abort(promoted, nobody, "slow nights")
+    nobody.close()
+    async with started(tmp_path) as (core, faults):
+        assert (slots(core), faults) == (8, [])
 
 
 async def test_other_servers_leave_it_alone(promoted: ReleaseStore, tmp_path: Path):

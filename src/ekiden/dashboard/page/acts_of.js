@@ -106,5 +106,6 @@ export function Approvals() {
   return html`<section aria-labelledby="approvals-title"><h2 id="approvals-title">${t("approval.title")}</h2><${Asking} asked=${asked} />
     ${asked.value && !open.length && html`<p class="soft">${t("approval.none")}</p>`}
     <ul class="rules">${open.map((each) => html`<li class="rule" key=${each.id}><p><strong>${line(each.kind)} ${line(each.subject)}</strong> <span class="chip open">${t("approval.lacking", { n: each.lacking })}</span></p>
-      <p class="soft">${t("approval.asked", { who: line(each.asked_by), why: line(each.why) })}</p><${ApprovalActs} approval=${each} /></li>`)}</ul></section>`;
+      <p class="soft">${t("approval.asked", { who: line(each.asked_by), why: line(each.why) })}</p>
+      ${Object.entries(each.values ?? {}).map(([name, value]) => html`<p key=${name}><code>${line(`${name}: ${JSON.stringify(value)}`)}</code></p>`)}<${ApprovalActs} approval=${each} /></li>`)}</ul></section>`;
 }
