@@ -20,7 +20,7 @@ from ekiden.config import Config, controls_of
 from ekiden.evidence.harm import readings
 from ekiden.evidence.reader import LedgerReader
 from ekiden.guard.runtime import POLL_SECONDS, Guard, cores
-from ekiden.guardrails.readings import Readings
+from ekiden.guardrails.readings import Objectives, Readings
 from ekiden.guardrails.rules import load_rules
 from ekiden.measure.percentiles import median, percentiles
 from ekiden.state.controls import ControlChange, ControlsInForce, ControlState
@@ -36,7 +36,7 @@ class Recorded:
         self._reader = reader
         self._in_force = ControlsInForce(controls_of(Config()))
 
-    def readings(self, run: Path | None, now: float) -> Readings:
+    def readings(self, run: Path | None, now: float, objectives: Objectives) -> Readings:
         return readings(self._reader, at=self.at)
 
     def controls(self) -> ControlState:

@@ -3,14 +3,17 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from ekiden.api.admin import controls_told
 from ekiden.api.keys import new_key
-from ekiden.config import Config, ServerConfig
+from ekiden.config import Config, ServerConfig, controls_of
+from ekiden.state.controls import ControlChange, ControlState, SetBy
 from tests.api.conftest import Memory, assert_error
 from tests.api.real_core import RealCore, real_core
 
@@ -73,6 +76,13 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         yield Desk(core, gate, admin, user)
         gate.open.set()
         await core.clean()
+
+
+def test_a_change_that_has_expired_is_not_told():
+    """Such as one that set what was there already, of whose end the engine reports nothing."""
+    change = ControlChange(values={"max_num_seqs": 64}, set_by=SetBy.PERSON, who="anna", expires_at=time.monotonic())
+    told = controls_told(ControlState(controls=controls_of(Config()), changes=[change]))["max_num_seqs"]
+    assert told == {"value": 64, "set_by": "configuration", "who": "", "why": "", "expires_in_seconds": None}
 
 
 @pytest.mark.parametrize("action", [*ACTIONS, "policy", ""])

@@ -22,6 +22,7 @@ from ekiden.guard.runtime import Guard
 from ekiden.guard.senses import LedgerSense
 from ekiden.guardrails.rules import Rules
 from ekiden.ledger.retention import runs_in
+from ekiden.state.controls import ControlChange, SetBy
 from tests.api.conftest import Memory, assert_error
 from tests.api.real_core import RealCore, real_core
 from tests.unit.guard.desk import Clock, FakeChannel, FakeSense, rule
@@ -153,7 +154,7 @@ async def test_a_stalled_engine_is_seen_in_its_own_ledger_and_paged_for(tmp_path
 
     def make_guard(engine: AsyncEngine) -> Guard:
         rules = Rules(rules=(stall,))
-        sense = LedgerSense(rules.objectives)
+        sense = LedgerSense()
         hands = EngineHands(engine, lambda: loop, patience=0.05)
         made.append(Guard(rules, hands, sense, mode="act", configured=controls_of(config), channels=[channel]))
         return made[0]
@@ -256,6 +257,48 @@ async def test_two_persons_and_releases(tmp_path: Path):
         assert_error(await desk.post("/admin/approvals", action="approve", id="a99", reason="x"), 404)
         response = await desk.post("/admin/approvals", action="open", kind="pause", subject="x", reason="x")
         assert "opened by what they are for" in assert_error(response, 409)
+
+
+async def test_two_persons_change_the_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    async with desk_of(tmp_path, two_person=True, live=True) as desk:
+
+        async def run(*arguments: str) -> str:
+            command = [*arguments, "--url", desk.core.url, "--api-key", desk.keys["anna"]]
+            assert await asyncio.to_thread(main, command) == 0
+            return capsys.readouterr().out
+
+        told = await run("policy", "set", "max_num_seqs=16", "--reason", "less memory", "--for", "600")
+        assert "It waits for 1 more: ekiden approve a1 --reason TEXT" in told
+        told = await run("approve")
+        assert "a1 open, waits for 1 more: policy max_num_seqs=16 for 600 s, asked by anna" in told
+        assert "   max_num_seqs: 16" in told
+        assert (await desk.control("max_num_seqs"))["value"] == 64
+        same = await desk.post("/admin/policy", set={"max_num_seqs": 16}, reason="x", expires_in_seconds=600)
+        assert "Approval a1 of the same waits already" in assert_error(same, 409)
+        done = await desk.post("/admin/approvals", "bert", action="approve", id="a1", reason="right")
+        assert (done.status_code, done.json()["state"]) == (200, "approved")
+        control = await desk.control("max_num_seqs")
+        assert (control["value"], control["who"], control["why"]) == (
+            16, "anna", "less memory (approved by bert: right)",
+        )  # fmt: skip
+        assert 590 < control["expires_in_seconds"] <= 600
+        back = await desk.post("/admin/policy", "bert", set={"max_num_seqs": 64}, reason="back")
+        assert (back.status_code, back.json()["two_person"]) == (200, True)
+        cannot = await desk.post("/admin/policy", set={"max_num_seqs": 0}, reason="x")
+        assert "max_num_seqs is 0" in assert_error(cannot, 400, "set")
+        block = await desk.post("/admin/policy", set={"max_num_seqs": 96, "release": "try"}, reason="x")
+        assert "let a release set max_num_seqs" in assert_error(block, 409)
+        assert "takes no new requests" in await run("policy", "drain")
+        assert "takes new requests" in await run("policy", "drain", "--end")
+        held = ControlChange(values={"draining": True}, set_by=SetBy.SOFTWARE_RULE, who="guard:slow")
+        await desk.core.engine.set_controls(held)
+        assert "It waits for 1 more: ekiden approve a2" in await run("policy", "drain", "--end")
+        assert (await desk.post("/admin/drain", draining=False)).status_code == 409
+        asked: dict[str, Any] = {"action": "open", "kind": "release", "subject": "try", "reason": "x"}
+        asked["values"] = {"max_num_seqs": [0]}
+        assert (await desk.post("/admin/approvals", **asked)).json()["values"] == {"max_num_seqs": [0]}
+        assert_error(await desk.post("/admin/approvals", **{**asked, "values": {"slots": [1]}}), 400, "values")
+        assert_error(await desk.post("/admin/approvals", **{**asked, "kind": "party"}), 400, "values")
 
 
 async def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

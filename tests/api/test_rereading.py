@@ -6,6 +6,8 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from importlib.resources import files as files_in
 from pathlib import Path
 
 import httpx
@@ -13,8 +15,13 @@ import pytest
 
 from ekiden.api.rereading import Rereading
 from ekiden.build.config_sources import resolve
+from ekiden.config import GuardConfig, controls_of
+from ekiden.guard.hands import EngineHands
+from ekiden.guard.runtime import Guard
+from ekiden.guardrails.rules import Rules
 from ekiden.state.controls import ControlChange, SetBy
 from tests.api.real_core import RealCore, real_core
+from tests.unit.guard.desk import FakeSense
 
 SETTINGS = "[limits]\nmax_num_queued_reqs = {reqs}\nmax_body_mib = {mib}\ntenants_file = '{tenants}'\n"
 
@@ -68,6 +75,29 @@ async def test_what_differs_is_changed_in_the_engine_and_at_the_door(core: RealC
     )  # fmt: skip
     assert core.app.state.doors.limits.max_body_mib == 0.5
     assert "changed in the engine: max_num_queued_reqs, tenants" in caplog.text
+
+
+async def test_the_guard_hears_of_it(core: RealCore, files: Files, tmp_path: Path, caplog):
+    """Its rules are read again, and what it goes back to is what is configured now."""
+    loop, rules = asyncio.get_running_loop(), tmp_path / "rules.toml"
+    hands = EngineHands(core.engine, lambda: loop)
+    was = core.app.state.config
+    guard = Guard(Rules(rules=()), hands, FakeSense(), mode="act", configured=controls_of(was))
+    config = replace(was, guard=GuardConfig(guard="act", guard_rules=str(rules)))
+    core.app.state.rereading = Rereading(
+        core.app.state.doors, core.app.state.keys, config, lambda: resolve({}, {}, str(files.config)).config, guard
+    )
+    files.write(reqs=7, mib=0.5, weight=5.0)
+    with caplog.at_level(logging.INFO):
+        await hang_up(core, files)
+        assert f"the guard's rules stay as they were: guard_rules {rules}" in caplog.text
+        rules.write_text(files_in("ekiden.data").joinpath("guard", "default.toml").read_text("utf-8"))
+        await hang_up(core, files)
+    assert "the guard's rules were read again: added" in caplog.text
+    assert len(guard.rules.rules) >= 5
+    assert guard.configured.max_num_queued_reqs == 7
+    change = core.engine.controls().changes[-1]
+    assert (change.who, change.why[:32]) == ("SIGHUP", "the rules were read again: added")
 
 
 async def test_what_a_person_has_set_stays(core: RealCore, files: Files):

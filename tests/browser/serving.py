@@ -128,7 +128,7 @@ async def served(
             Guard(
                 rules,
                 EngineHands(engine, lambda: loop),
-                LedgerSense(rules.objectives),
+                LedgerSense(),
                 mode="watch",
                 configured=controls_of(config),
                 server="127.0.0.1",

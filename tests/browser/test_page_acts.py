@@ -94,6 +94,20 @@ async def test_a_control_is_changed_with_a_reason_and_an_end(open_live: Open, se
     assert await act(page, "Change: max_num_seqs", value="4", reason="done") == "max_num_seqs is 4 now."
 
 
+async def test_a_change_waits_for_a_second_person(open_live: Open, server: Served):
+    page = (await open_live(server, "#/controls")).page
+    server.guard.two_person = True
+    try:
+        told = await act(page, "Change: max_num_seqs", value="2", reason="less memory")
+        (waiting,) = [each for each in server.guard.kept.approvals.all if each.open and each.kind == "policy"]
+        assert told == f"Approval {waiting.id} now waits for a second person."
+        assert server.core.engine.controls().controls.max_num_seqs != 2
+        await page.goto(page.url.replace("#/controls", "#/guard"))
+        await expect(page.get_by_text("max_num_seqs: 2", exact=True)).to_be_visible(timeout=10_000)
+    finally:
+        server.guard.two_person = False
+
+
 async def test_the_door_is_closed_and_opened(open_live: Open, server: Served):
     page = (await open_live(server, "#/controls")).page
     assert (await act(page, "Close to new requests", reason="maintenance")).startswith(

@@ -21,6 +21,8 @@ from ekiden.api.asgi import JsonBytes
 from ekiden.api.auth import require_admin
 from ekiden.api.doors.door import Doors
 from ekiden.api.errors import ApiError, engine_unavailable, invalid, ledger_off, ledger_unavailable, shown
+from ekiden.api.flight import Flight
+from ekiden.api.guard_routes import unfit
 from ekiden.api.keys import Principal
 from ekiden.api.schema_base import Strict
 from ekiden.config import Config
@@ -28,6 +30,8 @@ from ekiden.engine.interface import EngineDied
 from ekiden.evidence.live import WINDOW_SECONDS, live_view
 from ekiden.evidence.live_view import LiveView
 from ekiden.evidence.reader import LedgerReader, LedgerReadError
+from ekiden.guard.approvals import ApprovalError
+from ekiden.guard.people import People
 from ekiden.ledger.retention import is_being_written
 from ekiden.state.controls import ControlChange, ControlState, InvalidControls, SetBy, typed_values
 
@@ -57,7 +61,8 @@ class DrainAction(Strict):
 
 
 class PolicyAction(Strict):
-    """``set``: new values by the name of the setting, such as ``{"max_num_seqs": 8}``."""
+    """``set``: new values by the name of the setting, such as ``{"max_num_seqs": 8}``. Where a second person must
+    agree, ``expires_in_seconds`` count from then on."""
 
     set: Annotated[dict[str, Any], Field(min_length=1)]
     reason: Annotated[str, Field(min_length=1, max_length=500)]
@@ -66,8 +71,11 @@ class PolicyAction(Strict):
 
 @dataclass(slots=True)
 class AdminRoutes:
+    """``people``: who may have to agree to a change; None without a guard, where one person is enough."""
+
     doors: Doors
     config: Config
+    people: People | None = None
 
     async def act(self, action: str, request: Request) -> Response:
         """Pauses a request, resumes it, or aborts it: its client then gets an error that says so."""
@@ -94,6 +102,8 @@ class AdminRoutes:
         """Closes the server to new requests, or opens it again; what it has already taken goes on."""
         caller, flight = require_admin(request.scope), self.doors.generation.flight
         fields = await self.doors.read(DrainAction, request, own=True)
+        if fields.draining is False and (asked := await self._ask(caller, {"draining": False}, fields.reason)):
+            return JsonBytes(self._door(flight) | {"approval": asked}, status=202)
         flight.closing = fields.draining is not False  # at once, though a step may take long
         state = "closed" if flight.closing else "opened"
         call = asyncio.ensure_future(self._set_controls(caller, {"draining": flight.closing}, fields.reason))
@@ -107,7 +117,11 @@ class AdminRoutes:
         await asyncio.wait({call}, timeout=DRAIN_SECONDS)
         if call.done():
             call.result()
-        return JsonBytes({"draining": flight.closed, "in_flight": sum(map(len, flight.calls.values()))})
+        return JsonBytes(self._door(flight))
+
+    @staticmethod
+    def _door(flight: Flight) -> dict[str, Any]:
+        return {"draining": flight.closed, "in_flight": sum(map(len, flight.calls.values()))}
 
     async def policy(self, request: Request) -> Response:
         """The scheduling rules and limits in force, and who set them."""
@@ -115,14 +129,33 @@ class AdminRoutes:
         return JsonBytes(self._told(self.doors.generation.engine.controls()))
 
     async def set_policy(self, request: Request) -> Response:
-        """Changes rules and limits from the next step on: what runs and waits goes on under the new ones."""
+        """Changes rules and limits from the next step on: what runs and waits goes on under the new ones. Where a
+        second person must agree, nothing is changed yet, and the answer is 202 with the ``approval`` that waits."""
         caller = require_admin(request.scope)
         fields = await self.doors.read(PolicyAction, request, own=True)
         if "guard" in fields.set:
             raise invalid("set", "guard says what the guard does and cannot be set; POST /admin/guard changes that.")
+        if asked := await self._ask(caller, fields.set, fields.reason, fields.expires_in_seconds):
+            return JsonBytes(self._told(self.doors.generation.engine.controls()) | {"approval": asked}, status=202)
         return JsonBytes(
             self._told(await self._set_controls(caller, fields.set, fields.reason, fields.expires_in_seconds))
         )
+
+    async def _ask(
+        self, caller: Principal, values: dict[str, Any], why: str, seconds: float | None = None
+    ) -> dict[str, Any] | None:
+        """The approval of a second person that a change now waits for; None where one is enough."""
+        if self.people is None or not self.people.two_person:
+            return None
+        try:
+            asked = await asyncio.to_thread(self.people.set_policy, values, seconds, caller.name or "", why)
+        except InvalidControls as error:
+            raise invalid("set", f"{error}.") from error
+        except ApprovalError as error:
+            raise unfit(error) from error
+        if asked is not None:
+            logger.info("admin %s asks to set %s: %s", caller.name, shown(values, 500), shown(why, 500))
+        return asked
 
     async def _set_controls(
         self, caller: Principal, values: dict[str, Any], why: str = "", seconds: float | None = None
@@ -146,7 +179,10 @@ class AdminRoutes:
     def _told(self, state: ControlState) -> dict[str, Any]:
         flight = self.doors.generation.flight
         draining = flight.draining or flight.closed
-        return {"epoch": state.controls.epoch, "draining": draining, "controls": controls_told(state)}
+        two_person = self.people is not None and self.people.two_person
+        told = {"epoch": state.controls.epoch, "draining": draining, "two_person": two_person}
+        server = {"address": self.config.server.address, "model": self.doors.generation.engine.card.model_id}
+        return told | {"server": server, "controls": controls_told(state)}
 
     async def live(self, request: Request) -> Response:
         """What ``ekiden top`` shows, from the ledger; ``?window=SECONDS`` says over how long its figures are taken."""
@@ -162,7 +198,8 @@ class AdminRoutes:
 
 def controls_told(state: ControlState) -> dict[str, dict[str, Any]]:
     """Each control with its value and who set it."""
-    now, set_by = time.monotonic(), {name: change for change in state.changes for name in change.values}
+    now = time.monotonic()
+    set_by = {name: change for change in state.changes_at(now) for name in change.values}
     controls: dict[str, dict[str, Any]] = {}
     for name, value in msgspec.to_builtins(state.controls).items():
         change = set_by.get(name, _CONFIGURED)
@@ -171,7 +208,7 @@ def controls_told(state: ControlState) -> dict[str, dict[str, Any]]:
             "set_by": change.set_by,
             "who": change.who,
             "why": change.why,
-            "expires_in_seconds": None if change.expires_at is None else round(max(0.0, change.expires_at - now), 3),
+            "expires_in_seconds": None if change.expires_at is None else round(change.expires_at - now, 3),
         }
     del controls["epoch"]
     return controls

@@ -126,6 +126,7 @@ def create_app(
         refuse_unknown=server.unknown_fields == "refuse",
     )
     app.state.doors, app.state.keys, app.state.metrics, app.state.config = doors, keys, metrics, config
+    app.state.guard = guard
     models: list[type[Strict]] = [chat_messages.ChatMessage]
     for path, summary, tag, handler, model in _routes(doors, config, guard, page, admin=keys.may_hold_admins):
         _add_route(app, path, summary, tag, handler, model)
@@ -174,8 +175,9 @@ def _routes(doors: Doors, config: Config, guard: Guard | None, page: PagePorts, 
     yield "/tokenize", "Text to token ids", "tokens", partial(tokenize, doors), TokenizeRequest
     yield "/detokenize", "Token ids to text", "tokens", partial(detokenize, doors), DetokenizeRequest
     yield "/tokenizer_info", "Special tokens and lengths", "tokens", partial(tokenizer_info, doors), None
+    people = None if guard is None else People(guard)
     if admin:
-        routes = AdminRoutes(doors, config)
+        routes = AdminRoutes(doors, config, people)
         yield "/admin/pause", "Pause a request", "admin", partial(routes.act, "pause"), RequestAction
         yield "/admin/resume", "Let a paused request go on", "admin", partial(routes.act, "resume"), RequestAction
         yield "/admin/abort", "End a request", "admin", partial(routes.act, "abort"), AbortAction
@@ -186,8 +188,8 @@ def _routes(doors: Doors, config: Config, guard: Guard | None, page: PagePorts, 
         if page.releases is not None:
             releases = ReleaseRoutes(doors, page.releases)
             yield "/admin/releases", "Approve, promote or abort a release", "admin", releases.act, ReleaseAction
-    if admin and guard is not None:
-        desk = GuardRoutes(doors, People(guard))
+    if admin and people is not None:
+        desk = GuardRoutes(doors, people)
         yield "/admin/guard", "What the guard sees and holds in force", "admin", desk.state, None
         yield "/admin/guard", "Acknowledge, override, pause the guard", "admin", desk.act, GuardAction
         yield "/admin/approvals", "What waits for a person's yes", "admin", desk.approvals, None

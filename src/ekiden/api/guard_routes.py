@@ -17,11 +17,13 @@ from starlette.responses import Response
 from ekiden.api.asgi import JsonBytes
 from ekiden.api.auth import require_admin
 from ekiden.api.doors.door import Doors
-from ekiden.api.errors import ApiError, invalid, shown
+from ekiden.api.errors import ApiError, engine_unavailable, invalid, shown
 from ekiden.api.keys import Principal
 from ekiden.api.schema_base import Strict
-from ekiden.guard.approvals import ApprovalError
+from ekiden.guard.approvals import RELEASE, ApprovalError
+from ekiden.guard.hands import NoAnswer
 from ekiden.guard.people import People
+from ekiden.state.controls import InvalidControls
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,8 @@ class GuardAction(Strict):
 
 
 class ApprovalAction(Strict):
-    """``open`` asks for one (``kind`` and ``subject`` say of what); the others settle the one called ``id``."""
+    """``open`` asks for one (``kind`` and ``subject`` say of what); the others settle the one called ``id``.
+    ``values``: of a release, the values that it may give each control while it goes on."""
 
     action: Literal["open", "approve", "refuse", "withdraw"]
     reason: _Reason
@@ -48,6 +51,7 @@ class ApprovalAction(Strict):
     kind: _Name | None = None
     subject: _Name | None = None
     needed: Annotated[int, Field(ge=1, le=2)] | None = None
+    values: Annotated[dict[str, list[Any]], Field(min_length=1)] | None = None
 
 
 @dataclass(slots=True)
@@ -97,6 +101,10 @@ class GuardRoutes:
             case "open":
                 kind, subject = _given("kind", fields.kind), _given("subject", fields.subject)
                 work = partial(people.open, kind, subject, who, why, needed=fields.needed)
+                if fields.values is not None:
+                    if kind != RELEASE:
+                        raise invalid("values", f"values are of a release, and kind is {shown(kind)}.")
+                    work = partial(people.let_release, subject, fields.values, who, why)
             case "withdraw":
                 work = partial(people.withdraw, _given("id", fields.id), who, why)
             case _:
@@ -109,10 +117,19 @@ class GuardRoutes:
         try:
             told = await asyncio.to_thread(work)
         except ApprovalError as error:
-            message = f"{str(error)[:1].upper()}{str(error)[1:]}."
-            raise ApiError(409 if error.known else 404, message, code="guard_state") from error
+            raise unfit(error) from error
+        except InvalidControls as error:
+            raise invalid("values", f"{error}.") from error
+        except NoAnswer as error:
+            raise engine_unavailable() from error
         logger.info("admin %s guard: %s: %s", caller.name, shown(what, 200), shown(why, 500))
         return told
+
+
+def unfit(error: ApprovalError) -> ApiError:
+    """The answer to what does not fit the state of the guard's approvals."""
+    message = f"{str(error)[:1].upper()}{str(error)[1:]}."
+    return ApiError(409 if error.known else 404, message, code="guard_state")
 
 
 def _given(name: str, value: str | None) -> str:

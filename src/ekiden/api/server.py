@@ -2,8 +2,9 @@
 
 A signal starts the end: no new work is taken, running answers get ``shutdown_timeout`` seconds to finish, the rest end
 with an error their clients can read, and then the engine stops. A second signal ends at once. SIGHUP reads the files of
-keys, limits and tenants again (`rereading.py`). Requests whose head is too large or does not arrive are refused before
-they reach the application. Clients that speak HTTP/1.0, as some proxies do, get streams without chunk marks.
+keys, limits, tenants and the guard's rules again (`rereading.py`). Requests whose head is too large or does not arrive
+are refused before they reach the application. Clients that speak HTTP/1.0, as some proxies do, get streams without
+chunk marks.
 """
 
 import asyncio
@@ -224,7 +225,7 @@ def make_server(app: FastAPI, settings: ServerConfig, read_config: Callable[[], 
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
     )
-    rereading = Rereading(doors, app.state.keys, app.state.config, read_config)
+    rereading = Rereading(doors, app.state.keys, app.state.config, read_config, app.state.guard)
     return Server(config, doors.generation.flight, rereading, settings.shutdown_timeout)
 
 

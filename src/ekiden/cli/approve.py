@@ -1,5 +1,6 @@
 """``ekiden approve``: one person's yes or no, through ``/admin/approvals``."""
 
+import json
 from typing import Any
 
 import click
@@ -19,8 +20,8 @@ _PATH = "/admin/approvals"
 def command(approval: str | None, refuse: bool, reason: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Approve or refuse what waits for a person's yes.
 
-    That may be a guard's step, an override or a release. Without ID the approvals are listed. A server with
-    --two-person needs two keys of different names.
+    That may be a guard's step, an override, a change of policy or a release. Without ID the approvals are listed. A
+    server with --two-person needs two keys of different names.
     """
     if approval is None:
         if refuse or reason:
@@ -43,6 +44,11 @@ def command(approval: str | None, refuse: bool, reason: str | None, url: str, ke
         _show(settled)
 
 
+def waits_for(approval: dict[str, Any]) -> str:
+    """What to do about an approval that is open."""
+    return f"It waits for {approval['lacking']} more: ekiden approve {approval['id']} --reason TEXT"
+
+
 def _show(approval: dict[str, Any]) -> None:
     said = ", ".join(f"{voice['who']} {'yes' if voice['yes'] else 'no'}" for voice in approval["voices"])
     waits = f", waits for {approval['lacking']} more" if approval["state"] == "open" else ""
@@ -52,3 +58,6 @@ def _show(approval: dict[str, Any]) -> None:
         + f" ({said})" * bool(said)
     )
     say(f"   {approval['why']}")
+    for name, value in approval["values"].items():
+        many = isinstance(value, list)
+        say(f"   {name}: {' or '.join(map(json.dumps, value)) if many else json.dumps(value)}")

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ekiden.cli.approve import waits_for
 from ekiden.cli.asking import ask, server_options
 from ekiden.cli.lazy import LazyGroup
 from ekiden.cli.terminal import print_json, say
@@ -94,7 +95,7 @@ def _act(url: str, key: str | None, as_json: bool, **body: Any) -> None:
         return
     approval = told["approval"]
     if approval is not None and approval["state"] == "open":
-        say(f"It waits for {approval['lacking']} more: ekiden approve {approval['id']} --reason TEXT")
+        say(waits_for(approval))
     _show(told["guard"])
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ekiden.cli.approve import waits_for
 from ekiden.cli.asking import ask, server_options
 from ekiden.cli.terminal import print_json, say
 from ekiden.errors import UserError
@@ -44,7 +45,8 @@ def show(url: str, key: str | None, as_json: bool) -> None:
 def set_(values: tuple[str, ...], reason: str, seconds: float | None, url: str, key: str | None, as_json: bool) -> None:
     """Change rules from the next step on, such as max_num_seqs=16 or scheduling_policy=priority.
 
-    A VALUE is JSON, or text. "null" takes a limit away.
+    A VALUE is JSON, or text. "null" takes a limit away. A server with --two-person changes nothing before a person with
+    another key approves (`ekiden approve`), except for what closes it or gives back a configured value.
     """
     body: dict[str, Any] = {"set": dict(map(_pair, values)), "reason": reason}
     if seconds is not None:
@@ -61,6 +63,8 @@ def drain(end: bool, url: str, key: str | None, as_json: bool) -> None:
     told = ask(url, key, "/admin/drain", {"draining": not end})
     if as_json:
         print_json(told)
+    elif "approval" in told:
+        say(waits_for(told["approval"]))
     else:
         state = "takes no new requests" if told["draining"] else "takes new requests"
         say(f"the server {state}; {told['in_flight']} in flight")
@@ -98,6 +102,8 @@ def _show(state: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(state)
         return
+    if "approval" in state:
+        say(waits_for(state["approval"]))
     say(f"epoch {state['epoch']}{', draining' if state['draining'] else ''}")
     for name, control in state["controls"].items():
         value = control["value"]

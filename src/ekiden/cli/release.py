@@ -42,8 +42,8 @@ def _with_server(function: Callable[..., Any]) -> Any:
     @wraps(function)
     def command(resolved: Resolved, url: str, key: str | None, release_dir: str | None, **rest: Any) -> Any:
         from ekiden.evaluation.load.target import Target
+        from ekiden.release.folder import release_folder
         from ekiden.release.server import HttpServer
-        from ekiden.release.store import release_folder
 
         server = HttpServer(Target.parse(url, api_key=key), folder_of(resolved))
         try:
@@ -90,7 +90,8 @@ def start(server: Any, folder: Path, plan: Path, as_json: bool) -> int:
 @_as_json
 def status(name: str | None, release_dir: str | None, as_json: bool) -> int:
     """Say what a release is in: phase, step, pairs, and what they show."""
-    from ekiden.release.store import newest, release_folder
+    from ekiden.release.folder import release_folder
+    from ekiden.release.store import newest
 
     return _shown(newest(release_folder(release_dir), name).known(), as_json)
 
@@ -121,11 +122,24 @@ def promote(server: Any, folder: Path, name: str | None, as_json: bool) -> int:
     state = act(newest(folder, name), server)
     status = _shown(state, as_json)
     if not as_json:
-        click.echo("it holds until the server is restarted; put it into the server's file of settings:")
+        click.echo(_how_long(state, folder))
         click.echo("[scheduler]")
         for setting, value in state.plan.candidate.items():
             click.echo(f"{setting} = {_toml(value)}")
     return status
+
+
+def _how_long(state: Any, folder: Path) -> str:
+    """What becomes of a promotion when the server is restarted, and what makes that needless."""
+    place = state.promoted_on
+    if place is None or place.address is None:
+        again = "the server has no address that stays the same, so it holds until it is restarted"
+    else:
+        again = (
+            f"it is put in force again when {place.model} is served at {place.address} with the releases in {folder} "
+            "(--release-dir)"
+        )
+    return f"{again}; to have it without that, put it into the server's file of settings:"
 
 
 @command.command()

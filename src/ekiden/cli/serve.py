@@ -82,6 +82,7 @@ def command(resolved: Resolved) -> None:
         guard = make_guard(config, rules, engine, lambda: loop)
         if config.guard.guard != "off":
             guard.start()
+        await _promotions(server, engine, guard)
 
     async def stop() -> None:
         if guard is not None:
@@ -96,7 +97,8 @@ def command(resolved: Resolved) -> None:
         from ekiden.api.app import create_app
 
         nonlocal started
-        page = _page_ports(server, engine, asyncio.get_running_loop())
+        assert guard is not None
+        page = _page_ports(server, engine, asyncio.get_running_loop(), guard)
         app = create_app(engine, model.tokenizer, model.chat_template, config, default_sampling(model), guard, page)
         started = True
         return app
@@ -107,7 +109,9 @@ def command(resolved: Resolved) -> None:
     raise click.exceptions.Exit(status)
 
 
-def _page_ports(settings: "ServerConfig", engine: "Engine", loop: asyncio.AbstractEventLoop) -> "PagePorts":
+def _page_ports(
+    settings: "ServerConfig", engine: "Engine", loop: asyncio.AbstractEventLoop, guard: "Guard"
+) -> "PagePorts":
     """Evaluations and releases, whose rooms are imported when the page first asks for them."""
     from ekiden.dashboard.ports import PagePorts
 
@@ -119,12 +123,33 @@ def _page_ports(settings: "ServerConfig", engine: "Engine", loop: asyncio.Abstra
 
     @functools.cache
     def releases() -> "Releases":
+        from ekiden.guard.people import People
         from ekiden.release.desk import ReleaseDesk
-        from ekiden.release.store import release_folder
+        from ekiden.release.folder import release_folder
+        from ekiden.release.state import Place
 
-        return ReleaseDesk(release_folder(settings.release_dir), engine, loop)
+        place = Place(address=settings.address, model=engine.card.model_id)
+        return ReleaseDesk(release_folder(settings.release_dir), engine, loop, People(guard), place)
 
     return PagePorts(evaluations=evaluations, releases=releases)
+
+
+async def _promotions(settings: "ServerConfig", engine: "Engine", guard: "Guard") -> None:
+    """What releases have promoted on this server comes into force again. What does not is an error in the log, and a
+    decision in the guard's state and in the ledger."""
+    from ekiden.release.folder import release_folder
+
+    folder = release_folder(settings.release_dir)
+    if settings.address is None or not folder.is_dir():
+        return
+    from ekiden.release.promotions import left_out, stand
+    from ekiden.release.state import Place
+
+    place = Place(address=settings.address, model=engine.card.model_id)
+    faults = await stand(engine, folder, place) if settings.promotions else await left_out(folder, place)
+    for fault in faults:
+        logging.getLogger(__name__).error("%s", fault)
+        await asyncio.to_thread(guard.tell, "a promoted release is not in force", fault, who="release")
 
 
 async def _apart(work: "Callable[[], Made]") -> "Made":

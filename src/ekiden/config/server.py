@@ -60,6 +60,7 @@ class ServerConfig(Section):
     release_dir: str | None = setting(
         None, "folder of releases that the page lists; default: where `ekiden release` keeps them"
     )
+    promotions: bool = setting(True, "put in force at the start what releases have promoted on this server")
     log_level: str = setting("info", "debug, info, warning or error", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:
@@ -79,6 +80,11 @@ class ServerConfig(Section):
             self.ssl_keyfile is None or self.ssl_certfile is not None,
             f"ssl_keyfile is {self.ssl_keyfile!r} and ssl_certfile is not given; https needs the certificate",
         )
+
+    @property
+    def address(self) -> str | None:
+        """What names the server over its restarts; None where its port is chosen at each start."""
+        return f"{self.host}:{self.port}" if self.port else None
 
     @property
     def cors_origin_list(self) -> tuple[str, ...]:
@@ -111,7 +117,9 @@ class GuardConfig(Section):
         "what it would have done",
         choices=("off", "watch", "act"),
     )
-    guard_rules: str | None = setting(None, "TOML file of the guard's rules; default: those that Ekiden carries")
+    guard_rules: str | None = setting(
+        None, "TOML file of the guard's rules, read again on SIGHUP; default: those that Ekiden carries"
+    )
     guard_state: str | None = setting(
         None, "file that keeps what the guard has decided over a restart; default: in the folder of the recorded runs"
     )

@@ -1,20 +1,24 @@
-"""What waits for a person's yes: a guard's step that must be acknowledged, an override, a release to be promoted.
+"""What waits for a person's yes: a guard's step that must be acknowledged, an override, a change of policy, a release.
 
 - An approval is opened by software or by a person, and settled by persons with keys of scope ``admin``. It is approved
   when as many of them as it needs, with keys of different names, have said yes; one no refuses it. Whoever asked for
   something counts as one yes where that was a person.
 - Nothing is forgotten: settled approvals stay to be read, the newest :data:`MAX_SETTLED` of them.
+- What a person asks the guard for expires where nobody settles it in :data:`ASKED_SECONDS`: it was asked for as things
+  were then.
 - What an approval brings about is not done here; whoever opened it looks whether it is approved.
 """
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 MAX_OPEN: Final = 100
 MAX_SETTLED: Final = 200
+ASKED_SECONDS: Final = 3600.0
+RELEASE: Final = "release"
 
 
 class ApprovalError(ValueError):
@@ -31,6 +35,8 @@ class ApprovalState(StrEnum):
     REFUSED = "refused"
     WITHDRAWN = "withdrawn"
     """What it was asked for is over."""
+    EXPIRED = "expired"
+    """Nobody settled it in time."""
 
 
 class Voice(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +49,12 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """``kind`` and ``subject`` say what for: ("acknowledge", a rule), ("override", a rule), ("release", its name)."""
+    """``kind`` and ``subject`` say what for: ("acknowledge", a rule), ("override", a rule), ("policy", what it sets),
+    ("release", its name).
+
+    ``values``: of a policy, what it sets, by the names of controls; of a release, the values that it may give each of
+    them while it goes on. ``until``: the Unix time at which it expires unless it is settled.
+    """
 
     id: str
     kind: str
@@ -53,12 +64,19 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     needed: int = 1
     details: dict[str, str | float | None] = {}
+    values: dict[str, Any] = {}
+    until: float | None = None
     state: ApprovalState = ApprovalState.OPEN
     voices: tuple[Voice, ...] = ()
 
     @property
     def open(self) -> bool:
         return self.state is ApprovalState.OPEN
+
+    @property
+    def lets_release(self) -> bool:
+        """Whether a release may now set what ``values`` says."""
+        return self.kind == RELEASE and self.state is ApprovalState.APPROVED and bool(self.values)
 
     @property
     def lacking(self) -> int:
@@ -98,6 +116,8 @@ def opened(
     needed: int,
     person: bool,
     details: dict[str, str | float | None] | None = None,
+    values: dict[str, Any] | None = None,
+    until: float | None = None,
 ) -> tuple[Approvals, Approval]:
     """With one more. One that is open for the same subject is returned as it is. ``person``: the asker is one, and so
     has said yes. Raises :class:`ApprovalError` when too many are open."""
@@ -109,7 +129,7 @@ def opened(
     voices = (Voice(who=asked_by, why=why, at=at),) if person else ()
     new = Approval(
         id=f"a{number}", kind=kind, subject=subject, asked_by=asked_by, why=why, at=at, needed=needed,
-        details=details or {}, voices=voices,
+        details=details or {}, values=values or {}, until=until, voices=voices,
     )  # fmt: skip
     if not new.lacking:
         new = msgspec.structs.replace(new, state=ApprovalState.APPROVED)
@@ -135,11 +155,20 @@ def voiced(
 
 
 def withdrawn(approvals: Approvals, kind: str, subject: str) -> Approvals:
-    """Without the open approval for this subject, if there is one: it is no longer asked for."""
-    there = approvals.open_for(kind, subject)
-    return approvals if there is None else _with(
-        approvals, msgspec.structs.replace(there, state=ApprovalState.WITHDRAWN)
-    )  # fmt: skip
+    """Without what is open for this subject or lets its release go on, if there is such: it is no longer asked for."""
+    for each in approvals.all:
+        if (each.open or each.lets_release) and (each.kind, each.subject) == (kind, subject):
+            approvals = _with(approvals, msgspec.structs.replace(each, state=ApprovalState.WITHDRAWN))
+    return approvals
+
+
+def expired(approvals: Approvals, now: float) -> tuple[Approvals, list[Approval]]:
+    """Without those that nobody settled until a Unix time; returns these too."""
+    late = [each for each in approvals.all if each.open and each.until is not None and each.until <= now]
+    gone = [msgspec.structs.replace(each, state=ApprovalState.EXPIRED) for each in late]
+    for each in gone:
+        approvals = _with(approvals, each)
+    return approvals, gone
 
 
 def _with(approvals: Approvals, changed: Approval) -> Approvals:
@@ -149,6 +178,6 @@ def _with(approvals: Approvals, changed: Approval) -> Approvals:
 
 
 def _kept(every: Sequence[Approval]) -> tuple[Approval, ...]:
-    settled = [each.id for each in every if not each.open]
+    settled = [each.id for each in every if not each.open and not each.lets_release]
     gone = set(settled[: max(0, len(settled) - MAX_SETTLED)])
     return tuple(each for each in every if each.id not in gone)

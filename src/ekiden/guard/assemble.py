@@ -35,14 +35,14 @@ def make_guard(config: Config, rules: Rules, engine: Engine, loop: Callable[[], 
     return Guard(
         rules,
         EngineHands(engine, loop),
-        LedgerSense(rules.objectives),
+        LedgerSense(),
         mode=settings.guard,
         configured=controls_of(config),
         block_size=engine.card.block_size,
         file=StateFile(state_path(config), Kept),
         channels=channels,
         two_person=settings.two_person,
-        server=f"{config.server.host}:{config.server.port}",
+        server=config.server.address or config.server.host,
         stop_server=_ask_to_end,
     )
 

@@ -4,18 +4,20 @@ from typing import Final
 
 import msgspec
 
-from ekiden.guard.approvals import Approvals
+from ekiden.guard.approvals import Approvals, expired
 from ekiden.guard.paging import WaitingPage
 from ekiden.guardrails.actions import Values
 from ekiden.guardrails.ladder import RuleState
 
 NEWEST_DECISIONS: Final = 100
 MOST_UNRECORDED: Final = 1000
+GUARD: Final = "guard"
+ACKNOWLEDGE: Final = "acknowledge"
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that the guard decided or a person did to it. ``at`` is Unix time; ``rule`` is empty where it concerns
-    none. ``who`` is the person's key, or ``guard``."""
+    none. ``who`` is the person's key, or what decided it, such as ``guard``."""
 
     number: int
     at: float
@@ -57,3 +59,10 @@ class Kept(msgspec.Struct, kw_only=True):
         self.decisions = [*self.decisions, made][-NEWEST_DECISIONS:]
         self.unrecorded = [*self.unrecorded, made][-MOST_UNRECORDED:]
         return made
+
+    def expire(self, now: float) -> None:
+        """Drop what persons asked for and nobody settled in time."""
+        self.approvals, gone = expired(self.approvals, now)
+        for each in gone:
+            what = f"approval {each.id} of {each.kind} {each.subject} expired"
+            self.note(at=now, what=what, why=f"nobody settled what {each.asked_by} asked for", who=GUARD)

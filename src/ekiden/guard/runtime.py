@@ -22,17 +22,19 @@ import msgspec
 
 from ekiden.guard.approvals import opened, withdrawn
 from ekiden.guard.files import StateFile
-from ekiden.guard.hands import Hands, NoAnswer
-from ekiden.guard.holding import LEASE_SECONDS, Sent, due, raised, taken_over, values_by_rule
-from ekiden.guard.kept import Decision, Kept
+from ekiden.guard.hands import Hands
+from ekiden.guard.holding import raised, values_by_rule
+from ekiden.guard.kept import ACKNOWLEDGE, GUARD, Decision, Kept
+from ekiden.guard.new_rules import take_up
 from ekiden.guard.paging import Channel, Page, Pager, WaitingPage, told_of
 from ekiden.guard.senses import Sense
-from ekiden.guardrails.actions import Surroundings, Values
-from ekiden.guardrails.force import change_of, held_after, name_of
+from ekiden.guard.settling import Settling
+from ekiden.guardrails.actions import Surroundings
+from ekiden.guardrails.force import held_after
 from ekiden.guardrails.ladder import RuleState, Step, in_words, step, waits_for_person
 from ekiden.guardrails.readings import Reading
-from ekiden.guardrails.rules import Rules
-from ekiden.state.controls import ControlChange, Controls, InvalidControls, SetBy
+from ekiden.guardrails.rules import Rules, RulesError
+from ekiden.state.controls import Controls
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +46,6 @@ MOST_SHARE: Final = 0.005
 takes longer is followed by a longer pause, up to ``MAX_POLL_SECONDS``."""
 QUIET_SECONDS: Final = 60.0
 _HELD_AFTER_PAUSE: Final = 2.0
-_LATE_SECONDS: Final = 10.0
-GUARD: Final = "guard"
-ACKNOWLEDGE: Final = "acknowledge"
 
 
 def cores() -> int:
@@ -79,13 +78,13 @@ class Guard:
         engine_clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        self.mode, self.two_person = mode, two_person
+        self.mode, self.two_person, self.configured = mode, two_person, configured
         self.rules = rules if mode != "off" else msgspec.structs.replace(rules, rules=())
-        self._hands, self._sense = hands, sense
-        self._around = Surroundings(objectives=rules.objectives, known_good=configured, block_size=block_size)
+        self.hands, self._sense = hands, sense
+        self.around = Surroundings(objectives=rules.objectives, known_good=configured, block_size=block_size)
         self._file = file or StateFile(None, Kept)
         self._server, self._stop_server = server, stop_server
-        self.clock, self._engine_clock, self._cpu = clock, engine_clock, cpu
+        self.clock, self.engine_clock, self._cpu = clock, engine_clock, cpu
         self.lock = threading.Lock()
         """Held by whoever reads or changes what follows."""
         self.kept = self._file.load()
@@ -93,8 +92,9 @@ class Guard:
         self.kept.ladder = {rule.name: stored.get(rule.name, RuleState()) for rule in self.rules.rules}
         self.kept.held = {name: rungs for name, rungs in self.kept.held.items() if name in self.kept.ladder}
         self.readings: Mapping[str, Reading] = {}
-        self._sent: dict[str, Sent] = {}
-        self._refused: dict[str, Values] = {}
+        self._settling = Settling(
+            self.kept, hands, acts=mode == "act", words=lambda: self.words, clock=clock, engine_clock=engine_clock
+        )
         self._outcomes: deque[tuple[WaitingPage, str | None]] = deque()
         self._saved = self._mark()
         self._told_at = -float("inf")
@@ -167,17 +167,48 @@ class Guard:
             self._told_at = time.monotonic()
             logger.error("%s", message)
 
+    def tell(self, what: str, why: str, *, who: str) -> None:
+        """Keep and record what concerns those who look after the server. May wait for the engine."""
+        with self.lock:
+            self.kept.note(at=self.clock(), what=what, why=why, who=who)
+            self._settle()
+
+    def reread(self, read: Callable[[], Rules], who: str) -> None:
+        """Go on under the rules that ``read`` gives; where it raises :class:`RulesError`, under those there are. Either
+        is recorded as asked for by ``who``."""
+        if self.mode == "off":
+            return
+        try:
+            rules = read()
+        except RulesError as error:
+            logger.error("the guard's rules stay as they were: %s", error)
+            self.tell("the rules stay as they were", str(error), who=who)
+            return
+        with self.lock:
+            now = self.clock()
+            told = take_up(self.kept, self.rules, rules, now)
+            self.rules, self.around = rules, self.around._replace(objectives=rules.objectives)
+            self.kept.note(at=now, what="the rules were read again", why=told, who=who)
+            logger.info("the guard's rules were read again: %s", told)
+            self.decide(now)
+
+    def reconfigure(self, configured: Controls) -> None:
+        """The controls are configured otherwise since the server's start."""
+        with self.lock:
+            self.configured, self.around = configured, self.around._replace(known_good=configured)
+
     # --- one look; the lock is held
 
     def _look(self, now: float) -> None:
         kept = self.kept
+        kept.expire(now)
         while self._outcomes:
             page, error = self._outcomes.popleft()
             kept.note(at=now, what="page", why=told_of(page, error), who=GUARD, rule=page.page.rule)
         if kept.paused is not None and kept.paused.until is not None and kept.paused.until <= now:
             kept.note(at=now, what="resumed", why=f"the pause of {kept.paused.who} is over", who=GUARD)
             kept.paused = None
-        self.readings = self._sense.readings(self._hands.run, self._engine_clock()) or {}
+        self.readings = self._sense.readings(self.hands.run, self.engine_clock(), self.rules.objectives) or {}
         self.decide(now)
 
     def decide(self, now: float) -> None:
@@ -198,7 +229,7 @@ class Guard:
                     who = kept.paused.who
                     kept.ladder[name] = msgspec.structs.replace(state, overridden_until=until, overridden_by=who)
         kept.ladder, steps = step(self.rules, kept.ladder, self.readings, now)
-        controls = self._hands.controls().controls
+        controls = self.hands.controls().controls
         for values in values_by_rule(kept.held, kept.given_up).values():  # also where no engine has answered yet
             controls = msgspec.structs.replace(controls, **values)
         for taken in steps:
@@ -211,7 +242,7 @@ class Guard:
     def _take(self, taken: Step, controls: Controls) -> Controls:
         """One step of one rule; returns the controls as they will be after it."""
         kept, rule = self.kept, taken.rule
-        kept.held = held_after(kept.held, taken, controls, self._around)
+        kept.held = held_after(kept.held, taken, controls, self.around)
         if not taken.after:
             del kept.held[rule]
             kept.given_up.pop(rule, None)
@@ -267,7 +298,7 @@ class Guard:
         """What no control does. Pages have been put on their way already."""
         match action:
             case "restart":
-                self._hands.restart(why)
+                self.hands.restart(why)
             case "stop":
                 self._stop_server()
 
@@ -275,36 +306,10 @@ class Guard:
 
     def _settle(self) -> None:
         """Keep what was decided, then put it in force and record it, as far as the engine answers."""
-        kept, now = self.kept, self._engine_clock()
-        for rule, names in taken_over(self._sent, self._hands.controls(), now).items():
-            already = kept.given_up.get(rule, ())
-            if rule in kept.held and (new := [name for name in names if name not in already]):
-                kept.given_up[rule] = (*already, *new)
-                why = f"a person has set {', '.join(new)} since, which stands"
-                kept.note(at=self.clock(), what="gives way", why=why, who=GUARD, rule=rule)
+        self._settling.give_way()
         self._save()
-        wanted = due(kept.held, kept.given_up, self._sent, now) if self.mode == "act" else {}
-        newest = {decision.rule: decision.number for decision in kept.unrecorded if not decision.person}
-        try:
-            for decision in tuple(kept.unrecorded):
-                rule, why = decision.rule, self._reason(decision)
-                if rule in wanted and newest.get(rule) == decision.number:
-                    self._put(rule, wanted.pop(rule), why, now)
-                else:
-                    self._record(decision, why, now)
-                kept.unrecorded = [each for each in kept.unrecorded if each is not decision]
-            for rule, values in wanted.items():
-                state = kept.ladder.get(rule)
-                evidence = state.evidence.evidence if state is not None and state.evidence else ""
-                self._put(rule, values, f"still in force: {evidence}", now)
-        except NoAnswer as error:
-            logger.info("guard: the engine gives no answer (%s); what was decided waits for it", error)
+        self._settling.settle()
         self._save()
-
-    def _reason(self, decision: Decision) -> str:
-        late = self.clock() - decision.at
-        when = f" (decided {late:.0f} s ago, while no engine could record it)" if late > _LATE_SECONDS else ""
-        return f"{decision.what}: {decision.why}{when}"
 
     @property
     def words(self) -> str:
@@ -313,32 +318,6 @@ class Guard:
         if self.kept.paused is not None:
             told = f"paused by {self.kept.paused.who}" + (f"; {told}" if told else "")
         return f"watching only; {told}" if told and self.mode == "watch" else told
-
-    def _put(self, rule: str, values: Values, why: str, now: float) -> None:
-        expires = now + LEASE_SECONDS
-        change = change_of(rule, {rule: (values,)}, guard=self.words, why=why, expires_at=expires)
-        try:
-            self._hands.apply(change)
-        except InvalidControls as error:
-            if self._refused.get(rule) != values:
-                self._refused[rule] = values
-                self.kept.note(at=self.clock(), what="could not be put in force", why=str(error), who=GUARD, rule=rule)
-                logger.error("guard: the change of rule %s cannot work: %s", rule, error)
-        if values:
-            self._sent[rule] = Sent(values, expires)
-        else:
-            self._sent.pop(rule, None)
-
-    def _record(self, decision: Decision, why: str, now: float) -> None:
-        """A decision that changes nothing else, in the ledger."""
-        set_by = SetBy.PERSON if decision.person else SetBy.SOFTWARE_RULE
-        who = decision.who if decision.person else name_of(decision.rule) if decision.rule else GUARD
-        about = f"{decision.rule}: " if decision.rule and decision.person else ""
-        self._hands.apply(
-            ControlChange(
-                values={"guard": self.words}, set_by=set_by, who=who, why=about + why, expires_at=now + LEASE_SECONDS
-            )
-        )
 
     def _save(self) -> None:
         """Only where something has changed that must outlive the process."""

@@ -10,7 +10,7 @@ from ekiden.ledger.retention import is_being_written
 
 
 class Sense(Protocol):
-    def readings(self, run: Path | None, now: float) -> Readings | None:
+    def readings(self, run: Path | None, now: float, objectives: Objectives) -> Readings | None:
         """The signals of a run at a time of the engine's clock; None while no engine records."""
 
     def close(self) -> None: ...
@@ -19,11 +19,10 @@ class Sense(Protocol):
 class LedgerSense:
     """Keeps the newest run's file open, and reads it anew each time."""
 
-    def __init__(self, objectives: Objectives) -> None:
-        self._objectives = objectives
+    def __init__(self) -> None:
         self._reader: LedgerReader | None = None
 
-    def readings(self, run: Path | None, now: float) -> Readings | None:
+    def readings(self, run: Path | None, now: float, objectives: Objectives) -> Readings | None:
         if self._reader is not None and self._reader.path != run:
             self.close()
         if run is None or not is_being_written(run):
@@ -31,7 +30,7 @@ class LedgerSense:
         if self._reader is None:
             self._reader = LedgerReader(run)
         at = now - self._reader.header.clock_base / 1e6
-        return readings(self._reader, at=at, objectives=self._objectives)
+        return readings(self._reader, at=at, objectives=objectives)
 
     def close(self) -> None:
         if self._reader is not None:

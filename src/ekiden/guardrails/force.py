@@ -7,13 +7,15 @@ the words alone, so that this too is recorded. What a person sets after it is th
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ekiden.guardrails.actions import Surroundings, Values, change_for
 from ekiden.guardrails.ladder import Step
 from ekiden.state.controls import ControlChange, Controls, ControlState, SetBy
+
+_PREFIX: Final = "guard:"
 
 Held = Mapping[str, tuple[Values, ...]]
 """The values of each rung in force, lowest first, by rule. Can be stored as JSON."""
@@ -63,4 +65,9 @@ def renewal(state: ControlState, rule: str, *, guard: str, expires_at: float) ->
 
 def name_of(rule: str) -> str:
     """Who set it, as the ledger and ``/admin/policy`` show it."""
-    return f"guard:{rule}"
+    return f"{_PREFIX}{rule}"
+
+
+def is_guards(who: str) -> bool:
+    """Whether a change is one that :func:`name_of` names."""
+    return who.startswith(_PREFIX)

@@ -100,6 +100,8 @@ def promote(store: ReleaseStore, server: Server) -> State:
             f"the release {state.plan.name} is {state.phase}: {state.message}; it can be promoted at its horizon, once "
             f"{state.plan.approvals.needed} approved it (`ekiden release approve`)"
         )
+    if waits := server.leave(state.subject, state.may_set, why=state.plan.why):
+        raise ReleaseError(f"the release {state.plan.name} cannot be promoted yet: {waits}")
     who = person(
         server, f"{state.plan.name}: to be promoted", "approved by " + ", ".join(e.who for e in state.approvals)
     )
@@ -119,7 +121,12 @@ def abort(store: ReleaseStore, server: Server, why: str) -> State:
     try:
         return controller.roll_back(why, who=who)
     except OutOfReach as error:
+        ends = (
+            "A server that starts does not put it in force again"
+            if state.promoting
+            else "A block in force ends by itself"
+        )
         raise ReleaseError(
-            f"{error}; the abort is noted, and no further block begins. A block in force ends by itself; "
+            f"{error}; the abort is noted, and no further block begins. {ends}; "
             f"`ekiden release start` with the same plan carries the abort out once the server answers"
         ) from error

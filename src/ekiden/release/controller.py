@@ -8,6 +8,7 @@ It goes back by itself on harm (the e-process, a block's failure condition, a gu
 candidate), on a metric that fails at the horizon, and on missing data. It never promotes by itself.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -20,6 +21,7 @@ from ekiden.ledger.records import ControlRow
 from ekiden.release.analysis import AnalysisPhase, at_the_horizon, gross_harm, lacking_data, looked_at
 from ekiden.release.exposure import Exposure
 from ekiden.release.figures import BlockFigures, block_figures
+from ekiden.release.plan import ReleaseError
 from ekiden.release.server import OutOfReach, Server
 from ekiden.release.state import ArmName, Block, Event, Phase, State
 from ekiden.release.store import ReleaseStore
@@ -28,6 +30,8 @@ POLL_SECONDS: Final = 1.0
 _SOON: Final = 0.3
 _RECORDED_WITHIN: Final = 10.0
 """Seconds after which a block that was begun must be in the ledger."""
+_WORDS: Final = frozenset({"release", "guard"})
+"""Controls that nothing obeys."""
 BY_ITSELF: Final = "release"
 """Who goes back, where no person asked for it."""
 
@@ -69,9 +73,10 @@ class Controller:
         state = self._store.known()
         if state.is_over or state.phase is Phase.PAUSED:
             return None
+        self.trouble = ""
         try:
             pause = self._due(state)
-            self._silent_since, self.trouble = None, ""
+            self._silent_since = None
             return pause
         except OutOfReach as error:
             return self._without_answer(state, str(error))
@@ -82,7 +87,7 @@ class Controller:
 
     def promote(self, who: str) -> State:
         """Carry out what was approved."""
-        self._store.append(Event.PROMOTION_BEGUN, who=who)
+        self._store.append(Event.PROMOTION_BEGUN, who=who, server=self._server.place())
         return self._carry_through(who)
 
     # --- what is due
@@ -131,13 +136,19 @@ class Controller:
         return self._begin(state, *place)
 
     def _begin(self, state: State, pair: int, place: int) -> float | None:
+        try:
+            if waits := self._server.leave(state.subject, state.may_set, why=state.plan.why):
+                self.trouble = waits
+                return POLL_SECONDS
+        except ReleaseError as error:
+            return self._back(str(error))
         policy = self._server.policy()
         if (guard := policy.get("guard")) is not None and guard.value:
             raise OutOfReach(f"the guard is at work ({guard.value}), and no block begins meanwhile")
-        if any(told.expires_in_seconds is not None and name != "release" for name, told in policy.items()):
-            return (
-                POLL_SECONDS  # somebody's change, or what undoes ours, holds for a while: its end would disturb a block
-            )
+        passing = [name for name, told in policy.items() if told.expires_in_seconds is not None and name not in _WORDS]
+        if passing:  # somebody's change, or what undoes ours, holds for a while: its end would disturb a block
+            self.trouble = f"what was set for a while ends first: {', '.join(passing)}"
+            return POLL_SECONDS
         now = {name: policy[name].value for name in state.plan.candidate}
         if now != state.before:
             return self._back(f"what the candidate is compared with has changed: it was {state.before}, and is {now}")
@@ -245,7 +256,10 @@ class Controller:
             self._exposure.restore(why)
         else:
             self._exposure.withdraw(why)
-        return self._store.append(Event.ROLLED_BACK)
+        state = self._store.append(Event.ROLLED_BACK)
+        with contextlib.suppress(OutOfReach, ReleaseError):  # it is rolled back all the same
+            self._server.end_leave(state.subject, why=why)
+        return state
 
     def _carry_through(self, who: str) -> State:
         state = self._store.known()

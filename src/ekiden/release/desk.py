@@ -9,9 +9,11 @@ import msgspec
 
 from ekiden.engine.interface import Engine
 from ekiden.errors import UserError
+from ekiden.guard.people import People
 from ekiden.release import acts
 from ekiden.release.own_server import OwnServer
 from ekiden.release.plan import ReleaseError
+from ekiden.release.state import Place
 from ekiden.release.store import ReleaseStore, shown_state, stores
 
 MOST_RELEASES: Final = 50
@@ -21,12 +23,15 @@ MOST_RELEASES: Final = 50
 class ReleaseDesk:
     """Implements :class:`ekiden.dashboard.ports.Releases`. A release is called by its folder's name.
 
-    ``folder`` need not be there. ``loop`` is the engine's event loop.
+    ``folder`` need not be there. ``loop`` is the engine's event loop. ``people`` says where a second person must agree.
+    ``place``: which server it is.
     """
 
     folder: Path
     engine: Engine
     loop: asyncio.AbstractEventLoop
+    people: People | None = None
+    place: Place | None = None
 
     def listed(self) -> list[dict[str, Any]]:
         """The one that was last written to first; one whose journal was changed says so."""
@@ -37,7 +42,7 @@ class ReleaseDesk:
         store = next((store for store in stores(self.folder) if store.folder.name == name), None)
         if store is None:
             raise ReleaseError(f"there is no release {name!r} in {self.folder}")
-        server = OwnServer(self.engine, self.loop, who)
+        server = OwnServer(self.engine, self.loop, who, self.people, self.place)
         match action:
             case "approve":
                 acts.approve(store, server, why, despite_inconclusive=despite_inconclusive)

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from ekiden.release.plan import ReleasePlan
+from ekiden.release.plan import ReleasePlan, release_called
 from ekiden.release.server import Server, Told
 from ekiden.release.state import ArmName, Block
 
@@ -50,7 +50,7 @@ class Switchback:
 
     def __init__(self, server: Server, plan: ReleasePlan, digest: str, before: Mapping[str, Any]) -> None:
         self._server, self._plan, self._before = server, plan, before
-        self._reason = f"release {plan.name} ({digest[:12]})"
+        self._reason = f"release {release_called(plan, digest)}"
         self._digest = digest
 
     def order(self, pair: int, attempt: int) -> tuple[ArmName, ArmName]:
@@ -76,7 +76,14 @@ class Switchback:
         self._set({**self._plan.candidate, "release": f"{self._plan.name}: promoted"}, why, None)
 
     def restore(self, why: str) -> None:
-        self._set({**self._before, "release": ""}, why, None)
+        # What somebody else has set for good since then, or is configured, is not the promotion's.
+        policy = self._server.policy()
+        ours = [
+            name
+            for name in self._before
+            if policy[name].expires_in_seconds is not None or policy[name].why.startswith(self._reason)
+        ]
+        self._set({**{name: self._before[name] for name in ours}, "release": ""}, why, None)
         self._set({"release": f"{self._plan.name}: rolled back"}, why, _TOLD_SECONDS)
 
     def _ours(self, policy: Mapping[str, Told]) -> dict[str, Told]:

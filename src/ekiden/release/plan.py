@@ -128,6 +128,11 @@ def release_digest(plan: ReleasePlan) -> str:
     return hashlib.sha256(msgspec.json.encode(plan, order="sorted")).hexdigest()
 
 
+def release_called(plan: ReleasePlan, digest: str) -> str:
+    """What a release is called where it acts: by its name, and which of that name."""
+    return f"{plan.name} ({digest[:12]})"
+
+
 def _faults(plan: ReleasePlan) -> list[str]:
     faults = [] if plan.version == 1 else [f"version is {plan.version}; this version of Ekiden reads 1"]
     faults += [f"{name} is empty; fill it in" for name in ("name", "owner", "why") if not getattr(plan, name).strip()]

@@ -19,7 +19,7 @@ import msgspec
 from ekiden.evaluation.plan.journal import Entry
 from ekiden.release.analysis import AnalysisPhase, AnalysisRun, PairFigures
 from ekiden.release.figures import BlockFigures
-from ekiden.release.plan import ReleaseError, ReleasePlan
+from ekiden.release.plan import ReleaseError, ReleasePlan, release_called
 
 
 class Phase(StrEnum):
@@ -68,6 +68,16 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         return f"{name}: pair {self.pair + 1}.{self.attempt}, block {self.place + 1}, {self.arm}"
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A server, over its restarts. ``address`` is None for one whose port is chosen at each start."""
+
+    address: str | None
+    model: str
+
+    def is_same(self, other: "Place") -> bool:
+        return self.address is not None and self == other
+
+
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
     who: str
     why: str
@@ -107,7 +117,21 @@ class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     approvals: list[Approval] = []
     promoting: str = ""
     """Who has the candidate's settings made the standing ones, or has had; empty for nobody."""
+    promoted_on: Place | None = None
+    """The server where that was done."""
+    promoted_at: str = ""
+    """UTC, when it was done."""
     events: int = 0
+
+    @property
+    def subject(self) -> str:
+        """What the release is called where it acts, and where a person must let it."""
+        return release_called(self.plan, self.digest)
+
+    @property
+    def may_set(self) -> dict[str, list[Any]]:
+        """The values that it gives each control: the candidate's, and that from before, to go back to."""
+        return {name: [value, self.before[name]] for name, value in self.plan.candidate.items()}
 
     @property
     def is_over(self) -> bool:
@@ -256,6 +280,7 @@ def _promoting(state: State, told: dict[str, Any], time: str) -> dict[str, Any]:
     return {
         "phase": Phase.PROGRESSING,
         "promoting": told["who"],
+        "promoted_on": msgspec.convert(told.get("server"), Place | None),
         "current_step_index": _FULL,
         "set_weight": 100,
         "pause_conditions": [],
@@ -266,7 +291,7 @@ def _promoting(state: State, told: dict[str, Any], time: str) -> dict[str, Any]:
 def _promoted(state: State, told: dict[str, Any], time: str) -> dict[str, Any]:
     if not state.promoting:
         raise ReleaseError(f"the release {state.plan.name} was not being promoted")
-    return {"phase": Phase.HEALTHY, "message": f"promoted by {told['who']}"}
+    return {"phase": Phase.HEALTHY, "promoted_at": time, "message": f"promoted by {told['who']}"}
 
 
 def _going_back(state: State, told: dict[str, Any], time: str) -> dict[str, Any]:

@@ -21,14 +21,6 @@ from ekiden.release.state import STEPS, Event, Phase, State, after, state_of
 from ekiden.state.controls import typed_values
 
 
-def release_folder(given: str | None) -> Path:
-    """Where releases are kept: ``given``, else beside the recorded runs."""
-    if given:
-        return Path(given).expanduser()
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "ekiden" / "release"
-
-
 class ReleaseStore:
     """One release's folder. ``now`` gives the time of entries."""
 
@@ -49,6 +41,10 @@ class ReleaseStore:
         if state is None:
             raise ReleaseError(f"{self.folder} holds no release; `ekiden release start PLAN` makes one")
         return state
+
+    def last_digest(self) -> str:
+        """The digest of the newest entry, which stands for all of them."""
+        return self._journal.last_digest()
 
     def append(self, event: Event, **payload: Any) -> State:
         """Add what happened; returns the state after it. Raises :class:`ReleaseError` if it cannot come now."""

@@ -132,6 +132,11 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
     controls: Controls
     changes: list[ControlChange] = []
 
+    def changes_at(self, now: float) -> list[ControlChange]:
+        """Those that have not expired at a time of the engine's clock. An engine does not report an expiry that changes
+        no value."""
+        return _unexpired(self.changes, now)
+
 
 def standing(changes: Iterable[ControlChange], newer: ControlChange) -> list[ControlChange]:
     """The changes together with a newer one, without the values that it replaces for good."""

@@ -4,14 +4,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ekiden.config import Config, check_controls, controls_of
+from ekiden.config import Config, controls_of
 from ekiden.guard.files import StateFile
 from ekiden.guard.hands import NoAnswer
 from ekiden.guard.kept import Kept
 from ekiden.guard.paging import Page, PageFailed
 from ekiden.guard.people import People
+from ekiden.guard.policy import check
 from ekiden.guard.runtime import Guard
-from ekiden.guardrails.readings import Reading
+from ekiden.guardrails.readings import Objectives, Reading
 from ekiden.guardrails.rules import Rule, Rules
 from ekiden.state.controls import ControlChange, ControlsInForce, ControlState, SetBy
 
@@ -40,7 +41,7 @@ class FakeHands:
     run: Path | None = None
 
     def __post_init__(self) -> None:
-        self.in_force = ControlsInForce(CONFIGURED, lambda controls: check_controls(controls, 32))
+        self.in_force = ControlsInForce(CONFIGURED, lambda controls: check({}, controls, 32))
 
     def controls(self) -> ControlState:
         self.in_force.expire(self.clock.now)
@@ -67,8 +68,11 @@ class FakeHands:
 class FakeSense:
     values: dict[str, float | None] = field(default_factory=dict)
     faults: list[Exception] = field(default_factory=list)
+    objectives: Objectives | None = None
+    """Those of the newest look."""
 
-    def readings(self, run: Path | None, now: float) -> dict[str, Reading] | None:
+    def readings(self, run: Path | None, now: float, objectives: Objectives) -> dict[str, Reading] | None:
+        self.objectives = objectives
         if self.faults:
             raise self.faults.pop(0)
         return {name: Reading(value=value, evidence=f"seen {value}") for name, value in self.values.items()}

@@ -51,7 +51,8 @@ def mortal(desk: Desk, path: Path, fate: Fate, kept_steps: set[str]) -> MortalHa
     hands.fate = file.fate = fate
     file.kept_steps = kept_steps
     desk.hands = hands
-    desk.guard._hands, desk.guard._file = hands, file
+    desk.guard.hands = desk.guard._settling.hands = hands
+    desk.guard._file = file
     return hands
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 import httpx
 import pytest
@@ -176,6 +177,36 @@ def test_over_http(tmp_path):
     assert "expires_in_seconds" not in asked[2][2]
     with pytest.raises(OutOfReach, match="cannot be read"):
         server.ledger()
+
+
+def test_leave_is_asked_for_once_over_http(tmp_path):
+    asked: list[tuple[str, Any]] = []
+    approvals: list[dict[str, Any]] = [{"id": "a1", "kind": "release", "subject": "other", "state": "approved"}]
+
+    def handler(request):
+        body = json.loads(request.content or b"null")
+        asked.append((request.url.path, body))
+        if request.url.path == "/admin/policy":
+            return httpx.Response(200, json={"controls": {}, "two_person": True})
+        if body is None:
+            return httpx.Response(200, json={"approvals": approvals})
+        if body["action"] == "open":
+            approvals.insert(0, {"id": "a2", "kind": "release", "subject": "try 1a", "state": "open", "lacking": 1})
+        return httpx.Response(200, json=approvals[0])
+
+    server = http(handler, tmp_path)
+    allowed = {"max_num_seqs": [16, 8]}
+    for _ in range(2):
+        assert "ekiden approve a2" in server.leave("try 1a", allowed, why="bursts")
+    opened = {"action": "open", "kind": "release", "subject": "try 1a", "reason": "bursts", "values": allowed}
+    assert [body for _, body in asked if body] == [opened]
+    approvals[0]["state"] = "approved"
+    assert server.leave("try 1a", allowed, why="bursts") == ""
+    server.end_leave("try 1a", why="rolled back")
+    assert asked[-1] == ("/admin/approvals", {"action": "withdraw", "id": "a2", "reason": "rolled back"})
+    approvals[0]["state"] = "refused"
+    with pytest.raises(ReleaseError, match="is refused"):
+        server.leave("try 1a", allowed, why="bursts")
 
 
 @pytest.mark.parametrize(

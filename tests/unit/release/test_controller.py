@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from ekiden.release.controller import Controller
 from ekiden.release.exposure import Switchback
+from ekiden.release.server import Asked
 from ekiden.release.state import ArmName, Event, Phase
 from ekiden.release.store import ReleaseStore, create
 from ekiden.state.controls import SetBy
@@ -44,6 +46,32 @@ def carry_on(world: World, store: ReleaseStore, *, most: float = 2_000.0, each=l
 
 def events(store: ReleaseStore) -> list[str]:
     return [entry.event for entry in store._journal.read()[0]]
+
+
+def test_no_block_begins_before_a_second_person_lets_it(world, tmp_path):
+    store = begun(world, tmp_path, plan_with())
+    world.leave_asked = Asked(id="a3", kind="release", subject="try", state="open", lacking=1)
+    carrier = controller(world, store)
+    for _ in range(100):  # longer than a server may be silent
+        assert carrier.tick() is not None
+        world.advance(1.0)
+    assert carrier.trouble == "another person must let it set that: `ekiden approve a3 --reason TEXT`"
+    assert (store.known().phase, world.sets) == (Phase.PENDING, [])
+    subject = f"try ({store.known().digest[:12]})"
+    assert world.leaves[0] == (subject, {"max_num_seqs": [16, 8]})
+    world.leave_asked = msgspec.structs.replace(world.leave_asked, state="approved")
+    world.advance(carrier.tick() or 0.1)
+    assert (store.known().phase, carrier.trouble) == (Phase.PROGRESSING, "")
+    carrier.roll_back("not today", who="anna")
+    assert world.leaves[-1] == (subject, "ended")
+
+
+def test_a_second_person_who_says_no_ends_it(world, tmp_path):
+    store = begun(world, tmp_path, plan_with())
+    world.leave_asked = Asked(id="a3", kind="release", subject="try", state="refused")
+    state = carry_on(world, store)
+    assert (state.phase, state.block) == (Phase.DEGRADED, None)
+    assert state.message == "RolloutAborted: what the release may set (a3) is refused, and not approved"
 
 
 def test_a_good_candidate_waits_for_a_person(world, tmp_path):

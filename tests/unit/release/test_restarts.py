@@ -47,6 +47,7 @@ class FusedStore(ReleaseStore):
 class FusedServer:
     def __init__(self, world: World, fuse: Fuse) -> None:
         self.policy, self.ledger, self._world, self._fuse = world.policy, world.ledger, world, fuse
+        self.leave, self.end_leave, self.place = world.leave, world.end_leave, world.place
 
     def set(self, values, *, why, seconds):
         self._fuse.burn()

@@ -1,7 +1,7 @@
 """A server in virtual time for tests of releases: the production engine core, recorded by the production recorder."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from ekiden.ledger.recorder import Recorder, whole_microseconds
 from ekiden.ledger.store import LedgerWriter
 from ekiden.release.analysis import AnalysisPhase, AnalysisRun
 from ekiden.release.plan import ReleaseError, parse_release
-from ekiden.release.server import OutOfReach, Told
-from ekiden.release.state import ArmName, Block, Event
+from ekiden.release.server import Asked, OutOfReach, Told
+from ekiden.release.state import ArmName, Block, Event, Place
 from ekiden.release.store import ReleaseStore, create, store_for
 from ekiden.state.controls import ControlChange, SetBy
 from ekiden.state.drafting import Drafter
@@ -30,6 +30,7 @@ from ekiden.state.sampling_params import SamplingParams
 from tests.unit.evidence.recorded import header_of
 
 EPOCH = 1_800_000_000.0
+PLACE = Place(address="127.0.0.1:8000", model="toy/model")
 SPEED = EngineSpeed(cost=StepCost(0.120, 0.004, 1e-6, 0.0005, 1e-8), gap=0.001)
 INFO = RunnerInfo(
     backend="simulated",
@@ -88,13 +89,18 @@ def at_its_horizon(folder: Path) -> ReleaseStore:
     plan = plan_with()
     store = store_for(folder, plan)
     create(store, plan, who="anna", before={"max_num_seqs": 8})
+    pass_the_horizon(store)
+    return store
+
+
+def pass_the_horizon(store: ReleaseStore) -> None:
+    """What a canary leaves in the journal of a release that was made."""
     block = Block(pair=0, attempt=0, place=0, arm=ArmName.CANDIDATE, run_id="run", begun=1.0)
     for event, told in (
         (Event.BLOCK_BEGUN, block),
         (Event.ANALYSED, AnalysisRun(phase=AnalysisPhase.SUCCESSFUL, message="all conditions are met")),
     ):
         store.append(event, **{name: getattr(told, name) for name in told.__struct_fields__})
-    return store
 
 
 class World:
@@ -124,6 +130,9 @@ class World:
         self.clock.time = start
         self.reachable = True
         self.who = "anna"
+        self.leaves: list[tuple[str, Any]] = []
+        self.leave_asked: Asked | None = None
+        """The approval that the release waits for; None where one person is enough."""
         self.sets: list[tuple[dict[str, Any], float | None]] = []
         self.path = folder / f"{run_id}.sqlite"
         self._random, self._gaps = np.random.default_rng(seed), np.random.default_rng(seed + 1)
@@ -233,6 +242,20 @@ class World:
         self._after_step(self.core.step())
         if isinstance(answers[0], str):
             raise ReleaseError(answers[0])
+
+    def place(self) -> Place:
+        return PLACE
+
+    def leave(self, subject: str, values: Mapping[str, Sequence[Any]], *, why: str) -> str:
+        if not self.reachable:
+            raise OutOfReach("nobody answers")
+        self.leaves.append((subject, dict(values)))
+        if self.leave_asked is not None:
+            return self.leave_asked.waits_for
+        return ""
+
+    def end_leave(self, subject: str, *, why: str) -> None:
+        self.leaves.append((subject, "ended"))
 
     def ledger(self) -> LedgerReader:
         if not self.reachable:

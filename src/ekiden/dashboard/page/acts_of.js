@@ -25,7 +25,7 @@ export function RequestActs({ id, paused = false }) {
 export function DrainActs({ draining }) {
   const name = draining ? "open" : "drain";
   return html`<${ForActors}><${Act} title=${t(`act.${name}.title`)} what=${t(`act.${name}.what`)} fields=${[reason(false)]}
-    send=${(values) => post("admin/drain", { draining: !draining, reason: values.reason })} told=${(answer) => t(`act.${name}.told`, { n: answer.in_flight })} /><//>`;
+    send=${(values) => post("admin/drain", { draining: !draining, reason: values.reason })} told=${(answer) => waits(answer) ?? t(`act.${name}.told`, { n: answer.in_flight })} /><//>`;
 }
 
 /** Those that say what software does, and the one that has a button of its own. */
@@ -58,7 +58,7 @@ function changeOf(name, value, known, wish) {
   return {
     what: parts("act.change.what", { name: html`<code>${name}</code>`, now: html`<b>${line(now)}</b>` }),
     fields: [{ name: "value", label: t("act.value"), value: wish ?? plain, hint, ...field }, expiry(), reason()], send, next: href("live"),
-    told: (answer) => t("act.change.told", { name, value: JSON.stringify(answer.controls[name].value) }),
+    told: (answer) => waits(answer) ?? t("act.change.told", { name, value: JSON.stringify(answer.controls[name].value) }),
   };
 }
 
@@ -89,7 +89,10 @@ export function GuardActs({ paused }) {
     send=${(values) => post("admin/guard", { action, reason: values.reason, ...(paused ? {} : expires(values)) })} told=${guardTold} /><//>`;
 }
 
-const guardTold = ({ approval }) => (approval?.state === "open" ? t("act.waits", { id: approval.id }) : t("act.done"));
+/** That a second person must agree; null where that is not so. */
+const waits = ({ approval }) => (approval?.state === "open" ? t("act.waits", { id: approval.id }) : null);
+
+const guardTold = (answer) => waits(answer) ?? t("act.done");
 
 /** A yes or a no to what waits for a person. */
 export function ApprovalActs({ approval }) {
@@ -108,5 +111,6 @@ export function Approvals() {
   return html`<section aria-labelledby="approvals-title"><h2 id="approvals-title">${t("approval.title")}</h2><${Asking} asked=${asked} />
     ${asked.value && !open.length && html`<p class="soft">${t("approval.none")}</p>`}
     <ul class="rules">${open.map((each) => html`<li class="rule" key=${each.id}><p><strong>${line(each.kind)} ${line(each.subject)}</strong> <span class="chip open">${t("approval.lacking", { n: each.lacking })}</span></p>
-      <p class="soft">${t("approval.asked", { who: line(each.asked_by), why: line(each.why) })}</p><${ApprovalActs} approval=${each} /></li>`)}</ul></section>`;
+      <p class="soft">${t("approval.asked", { who: line(each.asked_by), why: line(each.why) })}</p>
+      ${Object.entries(each.values ?? {}).map(([name, value]) => html`<p key=${name}><code>${line(`${name}: ${JSON.stringify(value)}`)}</code></p>`)}<${ApprovalActs} approval=${each} /></li>`)}</ul></section>`;
 }
