@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from ekiden.backends.openvino import kernels, machine
 from ekiden.backends.openvino.runner import OpenVINORunner
 from ekiden.models.resolve import ModelFiles
 from ekiden.state.sequence import Sequence
@@ -14,12 +15,8 @@ from tests.backends.driving import ROTATED_FORMATS, Logits, load, sequence, step
 LENGTHS = (2, 3, 31, 32, 33, 64, 65, 97, 130, 161)
 BLOCKS = 8
 
-
-SHIPPED = [name for name in ROTATED_FORMATS if name != "int8-static"]
-FORMATS = (
-    "int4",
-    *(("int8", *ROTATED_FORMATS) if "SOAK_FORMATS" in os.environ else SHIPPED),
-)
+BY_ITSELF = "int8-kernels" if machine.lacks_integer_dot_products() and kernels.installed() else "int8-rotated"
+FORMATS = ("int4", *(("int8", *ROTATED_FORMATS) if "SOAK_FORMATS" in os.environ else (BY_ITSELF,)))
 """What is chosen by itself and what is furthest from it; `make soak` tries the others too."""
 
 

@@ -49,10 +49,11 @@ async def settled(page: Page) -> None:
 
 
 async def test_a_request_is_followed_from_the_queue_to_its_end(open_live: Open, server: Served):
-    opened = await open_live(server, "#/requests?by=latest&tenant=ann")
+    tenant = "followed"  # other tests have sent requests of ann to this server
+    opened = await open_live(server, f"#/requests?by=latest&tenant={tenant}")
     page = opened.page
     async with server.load(["flood"] * 6, tokens=200):
-        call = server.send("ann", tokens=40)
+        call = server.send(tenant, tokens=40)
         link = page.locator("table a.id").first
         async with asyncio.timeout(15):
             while not await link.count():
@@ -95,7 +96,7 @@ async def test_who_is_slow_why_and_what_to_do(open_live: Open, flooded: tuple[Se
     await expect(page.locator(".advice")).to_contain_text("flood held 100% of the slots")
     await page.get_by_role("button", name="Change the order").click()
     await expect(page.locator("dialog.act [name=value]")).to_have_value("fair")
-    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Cancel").click()
     await page.get_by_role("button", name="Simulate fair").click()
     own = page.locator("tr.own", has_text="TTFT")
     await expect(own).to_be_visible(timeout=30_000)
