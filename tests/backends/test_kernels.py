@@ -17,7 +17,7 @@ from ekiden.models.load import describe
 from ekiden.models.resolve import files_in_folder
 from tests.backends.driving import configuration, load_folder
 
-HERE = Kernels(library="libekiden_kernels.so", version="1 avx2")
+HERE = Kernels(path="libekiden_kernels.so", version="1 avx2")
 MISSING = Kernels(reason="the package ekiden-kernels is not installed")
 
 

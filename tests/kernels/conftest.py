@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels.library import KERNELS, OF_ISA, Isa, Library, compiled, linked
+from tests.kernels.build import KERNELS, OF_ISA, Isa, Library, compiled, linked
 
 SHARED = ("isa", "portable", "c_api", "avx2")
 VNNI = ("avx2_vnni", "avx512_vnni")

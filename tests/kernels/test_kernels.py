@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kernels.library import BLOCK, Floats, Isa, Library, Linear, equal_bits
+from tests.kernels.build import BLOCK, Floats, Isa, Library, Linear, equal_bits
 
 FAST = [Isa.AVX2, Isa.AVX2_VNNI, Isa.AVX512_VNNI]
 VNNI = [Isa.AVX2_VNNI, Isa.AVX512_VNNI]

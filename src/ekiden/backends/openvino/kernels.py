@@ -32,17 +32,17 @@ Quantised = tuple[npt.NDArray[np.int8], npt.NDArray[np.floating]]
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """``library`` is the extension's path, and ``version`` that of the package with the instruction set that it uses.
+    """``path`` is that of the extension, and ``version`` that of the package with the instruction set that it uses.
 
     Both are empty where the kernels cannot be used, for the given ``reason``.
     """
 
-    library: str = ""
+    path: str = ""
     version: str = ""
     reason: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.library)
+        return bool(self.path)
 
 
 @functools.cache
@@ -59,7 +59,7 @@ def installed() -> Kernels:
     path = str(ekiden_kernels.LIBRARY)
     try:
         chosen = _fastest_right(ctypes.CDLL(path))
-    except OSError as error:
+    except (OSError, AttributeError) as error:  # no library, or one of another version without these functions
         return Kernels(reason=f"{PACKAGE} cannot be loaded: {error}")
     return Kernels(path, f"{metadata.version(PACKAGE)} {chosen}")
 
@@ -122,5 +122,5 @@ def _constants(values: npt.NDArray[np.int8], scales: npt.NDArray[np.floating]) -
 @functools.cache
 def _factory() -> NodeFactory:
     factory = NodeFactory()
-    factory.add_extension(installed().library)
+    factory.add_extension(installed().path)
     return factory

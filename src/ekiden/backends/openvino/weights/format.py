@@ -1,11 +1,13 @@
-"""What a weight format is: an object that the graph's builder asks at six places, and that holds no state.
+"""What a weight format is: an object that the graph's builder asks at the places below, and that holds no state.
 
 1. ``prepare``: before anything is built, it may put another checkpoint in the model's place that computes the same;
 2. ``matrix``: what a tensor becomes in the graph, embedding and head included;
-3. ``product``: how a layer's matrix is multiplied, where that takes more than a matrix product;
+3. ``product``, ``gated_mlp`` and ``head``: how matrices are multiplied, where that takes more than a matrix product;
+   ``extend``: the operations that OpenVINO has to be taught for it;
 4. ``activation``: what stands between hidden states and the products that read them;
 5. ``group`` and ``fuses_activation``: how the plugin is to compute the products;
-6. ``annotate`` and ``states``: how the states that the head reads become the model's own, if they are others.
+6. ``annotate`` and ``states``: how the states that the head reads become the model's own, if they are others;
+7. ``told``: what the lineage is told beside the name.
 
 Formats that differ at one of these inherit the rest from :class:`WeightFormat`.
 """

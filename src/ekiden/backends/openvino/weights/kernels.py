@@ -51,7 +51,7 @@ class KernelInt8(RotatedInt8):
         return 0
 
     def extend(self, core: ov.Core) -> None:
-        core.add_extension(kernels.installed().library)
+        core.add_extension(kernels.installed().path)
 
     def product(self, x: Node, checkpoint: Checkpoint, *names: str) -> Node:
         return kernels.linear(x, quantise_per_channel(joined(checkpoint, names)))
