@@ -59,6 +59,7 @@ class EngineCore:
         max_model_len: int | None = None,
         recorder: TurnRecorder | None = None,
         drafter: Drafter | None = None,
+        joins_at_start: bool = True,
     ) -> None:
         info = runner.info
         self.kv = KVCacheManager(
@@ -98,6 +99,7 @@ class EngineCore:
         self._totals = Totals(controls.tenants)
         self._inbox = Inbox(shared, stages, self._totals)
         self._refilled = RefillOutcome()
+        self._joins_at_start = joins_at_start
 
     # --- the inbox: applied at the next step boundary
 
@@ -147,8 +149,10 @@ class EngineCore:
         """One turn: intake, formation, advance, retirement, refill."""
         turn = Turn(self._clock())
         updates = self._inbox.apply(turn, self._refilled.resumed)  # with the intake of newcomers
-        if not self.population.running:  # an idle engine starts newcomers in the same turn
-            self._refilled = turn.refilled_at_start = self.refill.admit(turn.start)
+        if (turn.arrivals and self._joins_at_start) or not self.population.running:
+            # Newcomers that find a free slot join this very step.
+            turn.refilled_at_start = self.refill.admit(turn.start)
+            self._refilled = self._refilled.then(turn.refilled_at_start)
         formed = self.formation.form(
             swap_out=self._inbox.swap_out, swap_in=self._refilled.swap_in, resumed=self._refilled.resumed
         )

@@ -67,6 +67,7 @@ class Replay:
                 prefix_caching=config.cache.enable_prefix_caching,
             ),
             drafter=self._world,
+            joins_at_start=joins_at_start(header),
         )
         self._world.population = self.core.population
 
@@ -151,6 +152,11 @@ class ReplayError(UserError, ValueError):
 
 def runner_info(header: RunHeader) -> RunnerInfo:
     return msgspec.convert(header, RunnerInfo, from_attributes=True)
+
+
+def joins_at_start(header: RunHeader) -> bool:
+    """Whether newcomers joined a running step: engines did that from the fourth format on."""
+    return header.format >= 4
 
 
 def config_of(header: RunHeader) -> Config:

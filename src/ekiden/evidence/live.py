@@ -42,7 +42,7 @@ def live_view(
 
 
 class Look(NamedTuple):
-    """A view with what it was made of: the requests in the engine, and those that ran and ended in the window with
+    """A view with what it was made of: the requests in the engine, and those that left it in the window, with
     their ends, by number; its turns, in order. ``now``: microseconds of the run."""
 
     view: LiveView

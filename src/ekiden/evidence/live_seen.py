@@ -12,7 +12,7 @@ from ekiden.ledger.records import TurnRow
 class Seen:
     """``last``: the newest turn. ``since`` and ``now`` bound the window, in microseconds of the run; ``turns`` ended in
     it, in order. ``live``: the requests in the engine; ``ended``: those that ended in the window, also refused ones;
-    ``gone``: those of them that had run. ``output``: how many tokens each live request has, by its number."""
+    ``gone``: those of them that intake had taken. ``output``: how many tokens each live request has, by its number."""
 
     def __init__(self, reader: LedgerReader, now: float | None, window_seconds: float, known: Following) -> None:
         last = reader.turn(reader.bounds()[1]) or _before_the_first(reader.header.num_blocks)
@@ -24,7 +24,7 @@ class Seen:
         self.first_turn = self.turns[0].turn if self.turns else last.turn + 1
         self.ended = reader.ended_since(self.first_turn)
         live = reader.live_requests()
-        gone = [request for request, end in self.ended if end.admitted is not None]
+        gone = [request for request, _ in self.ended if request.refusal is None]
         self.known, there = known, known.update(reader, (*live, *gone), last.turn)
         self.live, self.gone = ([there[each.request] for each in part] for part in (live, gone))
         self.order = self.setting("scheduling_policy")

@@ -16,7 +16,7 @@ import msgspec
 from ekiden.config import controls_of
 from ekiden.engine.engine_core import EngineCore, StepResult
 from ekiden.engine.simulated import EngineSpeed, SimulatedRunner, simulate
-from ekiden.evidence.decision_replay import config_of, runner_info
+from ekiden.evidence.decision_replay import config_of, joins_at_start, runner_info
 from ekiden.evidence.period_rows import PeriodRows
 from ekiden.evidence.reader import LedgerReader, request_detail_of
 from ekiden.evidence.recorded_drafts import RecordedDrafter, recorded_drafts
@@ -188,6 +188,7 @@ def _simulate(header: RunHeader, load: _Load, speed: EngineSpeed, follow: int | 
         clock=model.clock.now,
         max_model_len=header.max_model_len,
         drafter=drafter,
+        joins_at_start=joins_at_start(header),
     )
     ended: list[tuple[str, float | None, float]] = []
     followed: list[Fared] = []

@@ -20,7 +20,8 @@ from ekiden.state.runner import ChunkRules
 from ekiden.state.sequence import PauseReason
 from ekiden.state.turn import LeftOutReason, WaitReason
 
-FORMAT = 3
+FORMAT = 4
+"""2 had no controls; up to 3 newcomers joined a step only if nothing ran before they came."""
 REFUSED = "refused"
 """The reason in the end row of a request that was refused."""
 ENGINE_ENDED = "engine_ended"

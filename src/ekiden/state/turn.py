@@ -4,7 +4,7 @@ A :class:`Turn` is filled in while the turn runs and handed to the recorder at i
 live sequences, which change later, so a recorder copies the values that it keeps.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -98,6 +98,10 @@ class RefillOutcome:
     head: Sequence | None = None
     passed_over: list[Sequence] = field(default_factory=list)
 
+    def then(self, later: "RefillOutcome") -> "RefillOutcome":
+        """The later outcome, with the sequences that come back to a step by either."""
+        return replace(later, resumed=self.resumed + later.resumed, swap_in=self.swap_in + later.swap_in)
+
 
 @dataclass(slots=True)
 class Arrival:
@@ -123,8 +127,8 @@ class Turn:
     """One call of ``EngineCore.step``. Times are seconds on the engine's clock.
 
     What happened while the inbox was applied belongs to ``start``: ``arrivals`` to ``ended_at_start``, and
-    ``refilled_at_start`` when an idle engine admitted newcomers before forming the step. The rest belongs to ``end``;
-    ``refilled`` is None in a turn that computed nothing.
+    ``refilled_at_start`` when there were newcomers, or nothing ran, before the step was formed. The rest belongs to
+    ``end``; ``refilled`` is None in a turn that computed nothing.
     """
 
     start: float

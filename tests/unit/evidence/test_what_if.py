@@ -12,10 +12,11 @@ from tests.unit.evidence.test_replay import Oracle
 
 
 def served(**settings: Any) -> Directed:
-    """A burst of short answers behind a few long ones."""
+    """A burst of short answers behind a few long ones. None comes at the very moment at which a turn begins."""
     world = Directed(**settings)
     for number in range(24):
         world.submit(f"r{number}", prompt=8 + number % 5, output=40 if number % 4 == 0 else 6)
+        world.wait(0.001)
         world.step(2)
     world.run()
     return world

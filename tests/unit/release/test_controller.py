@@ -85,7 +85,7 @@ def test_a_good_candidate_waits_for_a_person(world, tmp_path):
         "slo_missed_share": "Successful",
         "error_share": "Successful",
     }
-    assert all(pair.candidate.offered >= 8 for pair in state.pairs.values())
+    assert all(pair.candidate.offered >= 5 for pair in state.pairs.values())
     world.advance(600.0)
     assert store.known() == state, "nothing promotes itself"
     assert world.policy()["max_num_seqs"].value == 8
