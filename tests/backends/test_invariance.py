@@ -6,16 +6,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ekiden.backends.openvino import kernels, machine
 from ekiden.backends.openvino.runner import OpenVINORunner
 from ekiden.models.resolve import ModelFiles
 from ekiden.state.sequence import Sequence
-from tests.backends.driving import ROTATED_FORMATS, Logits, load, sequence, step
+from tests.backends.driving import OWN_KERNELS, ROTATED_FORMATS, Logits, load, sequence, step
 
 LENGTHS = (2, 3, 31, 32, 33, 64, 65, 97, 130, 161)
 BLOCKS = 8
 
-BY_ITSELF = "int8-kernels" if machine.lacks_integer_dot_products() and kernels.installed() else "int8-rotated"
+BY_ITSELF = "int8-kernels" if OWN_KERNELS else "int8-rotated"
 FORMATS = ("int4", *(("int8", *ROTATED_FORMATS) if "SOAK_FORMATS" in os.environ else (BY_ITSELF,)))
 """What is chosen by itself and what is furthest from it; `make soak` tries the others too."""
 

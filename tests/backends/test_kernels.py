@@ -17,7 +17,9 @@ from ekiden.models.load import describe
 from ekiden.models.resolve import files_in_folder
 from tests.backends.driving import configuration, load_folder
 
-HERE = Kernels(path="libekiden_kernels.so", version="1 avx2")
+LIBRARY = "libekiden_kernels.so"
+AVX2, VNNI = Kernels(LIBRARY, "1", "avx2"), Kernels(LIBRARY, "1", "avx512_vnni")
+UNKNOWN = Kernels(LIBRARY, "1", "avx2_vnni")
 MISSING = Kernels(reason="the package ekiden-kernels is not installed")
 
 
@@ -45,20 +47,25 @@ def test_the_largest_group_that_divides_a_width(width, group):
 
 
 @pytest.mark.parametrize(
-    ("lacks_integers", "found", "settings", "format"),
+    ("flags", "found", "settings", "format"),
     [
-        (True, HERE, {}, "int8-kernels"),
-        (True, HERE, {"expand_weights": "never"}, "int8"),
-        (True, HERE, {"weights": "int8"}, "int8-float32"),
-        (True, MISSING, {}, "int8-float32"),
-        (False, HERE, {}, "int8-rotated"),
-        (False, HERE, {"weights": "int8-kernels"}, "int8-kernels"),
+        ("avx2", AVX2, {}, "int8-kernels"),
+        ("avx2", AVX2, {"expand_weights": "never"}, "int8"),
+        ("avx2", AVX2, {"weights": "int8"}, "int8-float32"),
+        ("avx2", MISSING, {}, "int8-float32"),
+        ("avx2 avx512_vnni", VNNI, {}, "int8-kernels"),
+        ("avx2 avx512_vnni", VNNI, {"expand_weights": "never"}, "int8-rotated"),
+        ("avx2 avx512_vnni", VNNI, {"weights": "int8-rotated"}, "int8-rotated"),
+        ("avx2 avx512_vnni", MISSING, {}, "int8-rotated"),
+        ("avx2 avx512_vnni amx_int8", VNNI, {}, "int8-rotated"),
+        ("avx2 avx512_vnni amx_int8", VNNI, {"weights": "int8-kernels"}, "int8-kernels"),
+        ("avx2 avx_vnni", UNKNOWN, {}, "int8-rotated"),
     ],
 )
-def test_auto_is_the_kernels_where_the_plugin_multiplies_no_integers(
-    lacks_integers, found, settings, format, reference_dir: Path, tmp_path: Path, monkeypatch
+def test_auto_is_the_kernels_where_they_are_known_to_be_faster(
+    flags, found, settings, format, reference_dir: Path, tmp_path: Path, monkeypatch
 ):
-    monkeypatch.setattr(machine, "lacks_integer_dot_products", lambda: lacks_integers)
+    monkeypatch.setattr(machine, "cpu_flags", lambda: flags)
     monkeypatch.setattr(kernels, "installed", lambda: found)
     spec = describe(files_in_folder(reference_dir / "llama", "llama", tmp_path)).spec
     assert spec is not None
@@ -109,7 +116,8 @@ def test_instructions_that_compute_wrongly_here_are_not_used(caplog):
 def test_the_lineage_names_the_kernels_and_a_row_is_the_same_in_any_pass(reference_dir: Path, tmp_path: Path):
     runner = load_folder(reference_dir / "qwen2", tmp_path, weights="int8-kernels", kv_cache_size="8MiB")
     details = runner.info.details
-    assert (details["weights"], details["kernels"]) == ("int8-kernels", kernels.installed().version)
+    found = kernels.installed()
+    assert (details["weights"], details["kernels"]) == ("int8-kernels", f"{found.version} {found.instructions}")
     assert (details["self_test"], details["pass_limit"], details["logit_limit"]) == ("passed", "none", "none")
 
 

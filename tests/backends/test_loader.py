@@ -9,7 +9,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as op
 
-from ekiden.backends.openvino import machine
+from ekiden.backends.openvino import kernels, machine
+from ekiden.backends.openvino.kernels import Kernels
 from ekiden.backends.openvino.reduction import OpenVINOReducer
 from ekiden.backends.openvino.self_test import SelfTest, SelfTestResult
 from ekiden.build.model import load_model
@@ -60,7 +61,8 @@ def test_info_tells_the_engine_and_the_lineage(reference_dir: Path, tmp_path: Pa
 
 
 def test_the_lineage_has_what_a_format_decides_and_why_it_was_chosen(reference_dir: Path, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(machine, "lacks_integer_dot_products", lambda: False)
+    monkeypatch.setattr(machine, "cpu_flags", lambda: "avx2 avx512_vnni")
+    monkeypatch.setattr(kernels, "installed", Kernels)
     found = {
         weights: load_folder(reference_dir / "llama", tmp_path, weights=weights, kv_cache_size="8MiB").info.details
         for weights in ("auto", "int8-static")

@@ -32,13 +32,14 @@ Quantised = tuple[npt.NDArray[np.int8], npt.NDArray[np.floating]]
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """``path`` is that of the extension, and ``version`` that of the package with the instruction set that it uses.
+    """``path`` is that of the extension, ``version`` that of the package, and ``instructions`` the set that it uses.
 
-    Both are empty where the kernels cannot be used, for the given ``reason``.
+    All are empty where the kernels cannot be used, for the given ``reason``.
     """
 
     path: str = ""
     version: str = ""
+    instructions: str = ""
     reason: str = ""
 
     def __bool__(self) -> bool:
@@ -61,7 +62,7 @@ def installed() -> Kernels:
         chosen = _fastest_right(ctypes.CDLL(path))
     except (OSError, AttributeError) as error:  # no library, or one of another version without these functions
         return Kernels(reason=f"{PACKAGE} cannot be loaded: {error}")
-    return Kernels(path, f"{metadata.version(PACKAGE)} {chosen}")
+    return Kernels(path, metadata.version(PACKAGE), chosen)
 
 
 def _fastest_right(library: Any) -> str:

@@ -49,6 +49,11 @@ def lacks_integer_dot_products() -> bool:
     return "avx2" in flags and not flags & {"avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8"}
 
 
+def multiplies_matrices() -> bool:
+    """True for a processor with an instruction that multiplies tiles of bytes (AMX)."""
+    return "amx_int8" in cpu_flags().split()
+
+
 def cpu_name(core: ov.Core) -> str:
     return str(core.get_property("CPU", "FULL_DEVICE_NAME")).strip()
 

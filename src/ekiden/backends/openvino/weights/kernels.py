@@ -44,7 +44,8 @@ class KernelInt8(RotatedInt8):
         return super(KernelInt8, self).prepare(spec, checkpoint)
 
     def told(self) -> dict[str, str]:
-        return {**self.details, "kernels": kernels.installed().version}
+        found = kernels.installed()
+        return {**self.details, "kernels": f"{found.version} {found.instructions}"}
 
     def group(self, spec: ModelSpec, model: ov.Model) -> int:
         """None: the plugin computes no product."""

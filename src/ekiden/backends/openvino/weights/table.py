@@ -23,6 +23,9 @@ PLUGIN_FORMATS: dict[str, WeightFormat] = {
 """Those whose graphs have OpenVINO's own operations only."""
 FORMATS = {**PLUGIN_FORMATS, KERNELS.name: KERNELS}
 
+FASTER_WITH = frozenset({"avx2", "avx512_vnni"})
+"""Instruction sets with which our kernels were measured to be faster than the plugin's (docs/decisions/0034)."""
+
 EXPANDED_SHARE = 1 / 8
 """The largest share of the machine's memory that weights are expanded into unless the user asks for it."""
 
@@ -38,19 +41,20 @@ class Choice:
 def choose_format(config: ModelConfig, spec: ModelSpec, *, own_kernels: bool = True) -> Choice:
     """The format that the weights of the model ``spec`` are computed in.
 
-    ``auto`` is a rule and not a measurement, so that every start on a machine gives the same tokens: rotated int8
-    where the plugin multiplies integers (docs/decisions/0025) or our own kernels do (0034), int8 elsewhere. Without
-    ``own_kernels`` no format is chosen whose graph only a program with our extension can read.
+    ``auto`` is a rule and not a measurement, so that every start on a machine gives the same tokens: our own kernels
+    where they are installed and known to be faster (docs/decisions/0034), else rotated int8 where the plugin multiplies
+    integers (0025), else int8. Without ``own_kernels`` no format is chosen whose graph only a program with our
+    extension can read.
 
     Raises :class:`ConfigError` when our kernels are asked for and cannot be used, and for products of bytes where they
     overflow.
     """
     asked, expand = config.weights, config.expand_weights
     no_integers = machine.lacks_integer_dot_products()
+    if asked == AUTO and expand == "auto" and own_kernels and _kernels_are_faster(spec):
+        return Choice(KERNELS, f"auto: {kernels.PACKAGE} is installed and faster on this processor")
     if asked == AUTO and not no_integers and expand != "always":
         return Choice(ROTATED, "auto: this processor is not known to lack integer dot products")
-    if asked == AUTO and expand == "auto" and own_kernels and kernels.installed() and KERNELS.misfit(spec) is None:
-        return Choice(KERNELS, f"auto: this processor lacks integer dot products and {kernels.PACKAGE} is installed")
     if asked == KERNELS.name and not kernels.installed():
         raise ConfigError(
             f"weights is {KERNELS.name}, but {kernels.installed().reason}; install it as the README says, or choose "
@@ -73,3 +77,9 @@ def choose_format(config: ModelConfig, spec: ModelSpec, *, own_kernels: bool = T
     if no_integers and fits:
         return Choice(EXPANDED, "expand_weights is auto and this processor lacks integer dot products")
     return Choice(weights, why)
+
+
+def _kernels_are_faster(spec: ModelSpec) -> bool:
+    """Whether ours are there, fit the model, and beat the plugin's; against AMX they have not been measured."""
+    known = kernels.installed().instructions in FASTER_WITH
+    return known and not machine.multiplies_matrices() and KERNELS.misfit(spec) is None
