@@ -18,7 +18,7 @@ from ekiden.evidence.reader import LedgerReader, inputs_of
 from ekiden.ledger.records import TurnRow
 from ekiden.measure.percentiles import median
 from ekiden.state.plan import BatchPlan, Row, RowSampling
-from ekiden.state.runner import ModelRunner
+from ekiden.state.runner import ModelRunner, RunnerInfo
 from ekiden.state.sampling_params import SamplingParams
 
 BLOCKS = 12
@@ -26,17 +26,25 @@ BLOCKS = 12
 KINDS = ("decode", "mixed", "prefill")
 
 
-def plan_of(turn: TurnRow, block_size: int) -> BatchPlan:
-    """Rows as many and as long as the step's, its prompts as one chunk that attends to as many tokens."""
+def plan_of(turn: TurnRow, info: RunnerInfo) -> BatchPlan:
+    """Rows as many and as long as the step's, its prompts as one chunk that attends to as many tokens.
+
+    Guesses are rows too, and may be more than the pool has blocks for; blocks are used again then.
+    """
+    block_size = info.block_size
     longest = BLOCKS * block_size
     sampling = RowSampling(SamplingParams(temperature=0.0), 0, 1)
     start = min(turn.decode_context // max(1, turn.decode_rows), longest - 1)
-    blocks = [tuple(range(slot * BLOCKS, (slot + 1) * BLOCKS)) for slot in range(turn.decode_rows)]
+    blocks = [
+        tuple(block % info.num_blocks for block in range(slot * BLOCKS, (slot + 1) * BLOCKS))
+        for slot in range(turn.decode_rows)
+    ]
     rows = [Row(slot, start, (7,), table, sampling) for slot, table in enumerate(blocks)]
     if count := turn.prefill_tokens:
         before = max(0, turn.prefill_pairs // count - count // 2) // block_size * block_size
         first = turn.decode_rows * BLOCKS
-        table = tuple(range(first, first + -(-(before + count) // block_size)))
+        last = first + -(-(before + count) // block_size)
+        table = tuple(block % info.num_blocks for block in range(first, last))
         rows.append(Row(turn.decode_rows, before, (7,) * count, table, sampling, True))
     return BatchPlan(rows)
 
@@ -57,7 +65,7 @@ def main() -> None:
         turns = [turn for turn in reader.all_turns() if turn.p50 > 0 and turn.took > 0]
     turns = turns[asked.skip : asked.skip + asked.steps]
     runner = load_model(Config()).runner
-    plans = [plan_of(turn, runner.info.block_size) for turn in turns]
+    plans = [plan_of(turn, runner.info) for turn in turns]
     inputs = [inputs_of(turn) for turn in turns]
     live = [each.model / 1e3 for each in inputs]
     runs = [(bare(runner, plans, 1), bare(runner, plans, 3)) for _ in range(asked.rounds + 1)][1:]
