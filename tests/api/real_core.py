@@ -45,7 +45,7 @@ class RealCore:
 
     async def clean(self) -> None:
         """Wait until nothing runs, waits or holds a block, and no call is being answered."""
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             while True:
                 stats = self.engine.stats()
                 left = stats.num_running + stats.num_waiting + stats.num_paused + stats.num_preempted
@@ -124,7 +124,7 @@ async def real_core(
         server = make_server(app, QUICK)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            async with httpx.AsyncClient(base_url=url_of(listener), timeout=30) as http:
+            async with httpx.AsyncClient(base_url=url_of(listener), timeout=60) as http:
                 yield RealCore(engine, built, runner, app, http, url_of(listener))
         finally:
             server.ask_to_stop()

@@ -160,7 +160,7 @@ async def test_a_stalled_engine_is_seen_in_its_own_ledger_and_paged_for(tmp_path
         return made[0]
 
     async def look_until(rung: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while made[0].kept.ladder["stall"].rung != rung:
                 await asyncio.to_thread(made[0].look)
                 assert not made[0].failure, made[0].failure

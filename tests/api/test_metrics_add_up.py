@@ -94,7 +94,7 @@ class Load:
     async def arrived(self, calls: list[asyncio.Task[httpx.Response]]) -> None:
         """Until all are in the engine's hands, or answered already."""
         in_flight = self.core.app.state.doors.generation.flight.calls
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(in_flight) + sum(call.done() for call in calls) < len(calls):
                 await asyncio.sleep(0.002)
 

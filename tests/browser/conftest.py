@@ -21,7 +21,7 @@ from tests.browser.serving import Served, served
 PROGRAM = Path(__file__).parent / "program"
 UNPACKED = PROGRAM / "node_modules" / ".browser"
 AXE = PROGRAM / "node_modules" / "axe-core" / "axe.min.js"
-expect.set_options(timeout=20_000)  # on a busy machine
+expect.set_options(timeout=60_000)  # on a busy machine
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
 

@@ -27,7 +27,7 @@ class Attacked:
 
     def tasks(self) -> int:
         """Tasks on the server's loop, once it has seen to those that are ending."""
-        return asyncio.run_coroutine_threadsafe(self._settled(), self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(self._settled(), self.loop).result(60)
 
     async def _settled(self) -> int:
         await self.core.clean()
@@ -57,12 +57,12 @@ def serving(num_blocks: int) -> Iterator[Attacked]:
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(60)
     try:
         yield found[0]
     finally:
         done.set()
-        thread.join(20)
+        thread.join(60)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ def start(core: RealCore, text: str, **fields: Any) -> "asyncio.Task[Any]":
 
 async def reached(core: RealCore, **wanted: int) -> None:
     """Wait until the engine's snapshot says so."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while {name: getattr(core.engine.stats(), name) for name in wanted} != wanted:
             await asyncio.sleep(0.001)
 

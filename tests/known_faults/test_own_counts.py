@@ -61,7 +61,7 @@ class Crowd:
     async def until(self, running: int, waiting: int) -> None:
         """Wait until all are in the engine's hands, and then take few steps, so that none ends by itself."""
         calls = self.core.app.state.doors.generation.flight.calls
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(calls) != running + waiting:
                 await asyncio.sleep(0.002)
             while (stats := self.core.engine.stats()).num_running != running or stats.num_waiting != waiting:
@@ -96,7 +96,7 @@ class Crowd:
 
 async def settled(core: RealCore, at_least: int) -> Counter[str]:
     """The counts, once there are so many: a note of a refusal is counted at the next step."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (found := await counted(core)).total() < at_least:
             await asyncio.sleep(0.005)
     return found

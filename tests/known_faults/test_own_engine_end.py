@@ -49,7 +49,7 @@ class Server:
         return await self.http.post(TEXT, json=body, headers={"x-request-id": f"own-{number}"})
 
     async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await condition():
                 await asyncio.sleep(0.01)
 

@@ -31,7 +31,7 @@ from tests.unit.engine.fake_parts import (
 )
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something another process does; fails after ``seconds``."""
     async with asyncio.timeout(seconds):
         while not condition():

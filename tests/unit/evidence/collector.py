@@ -22,9 +22,9 @@ class Collector:
     posted: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for(self, *, spans: int = 0, posts: int = 0) -> None:
-        """Wait until it has received so much. Raises TimeoutError after ten seconds."""
+        """Wait until it has received so much. Raises TimeoutError after a minute."""
         with self.posted:
-            if not self.posted.wait_for(lambda: len(self.spans) >= spans and self.posts >= posts, timeout=10):
+            if not self.posted.wait_for(lambda: len(self.spans) >= spans and self.posts >= posts, timeout=60):
                 raise TimeoutError(f"{len(self.spans)} spans in {self.posts} posts")
 
     def named(self) -> dict[str, Any]:
