@@ -97,6 +97,7 @@ def test_urls():
 
 
 async def test_running_answers_get_time_to_finish(live: Live):
+    live.server._shutdown_timeout = live.server.config.timeout_graceful_shutdown = 60
     live.engine.gate, live.engine.gate_at = asyncio.Event(), 1
     async with httpx.AsyncClient(base_url=live.url, timeout=60) as http:
         call = asyncio.create_task(http.post("/v1/completions", json={"model": MODEL, "prompt": "x"}))
