@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
@@ -26,11 +26,23 @@ class Gate:
     def __init__(self) -> None:
         self.permits = threading.Semaphore(0)
         self.open = threading.Event()
+        self.used = 0
+        """Permits that were taken."""
 
     def __call__(self, step: int) -> None:
         while not self.open.is_set():
             if self.permits.acquire(timeout=0.01):
+                self.used += 1
                 return
+
+    async def step_until(self, condition: Callable[[], bool]) -> None:
+        """Let the engine take a step at a time until it is so. A step that is long in coming gets no second permit."""
+        async with asyncio.timeout(60):
+            while not condition():
+                used = self.used
+                self.permits.release()
+                while self.used == used and not condition():
+                    await asyncio.sleep(0.001)
 
 
 class Desk:

@@ -76,9 +76,7 @@ class Load:
         calls += [self.post("acme", shared, max_tokens=200, stop_token_ids=list(range(VOCAB_SIZE // 2)))]
         held = [asyncio.create_task(call) for call in calls]
         await self.arrived(held)
-        while self.core.engine.stats().num_running < SLOTS:
-            self.gate.permits.release()
-            await asyncio.sleep(0.005)
+        await self.gate.step_until(lambda: self.core.engine.stats().num_running == SLOTS)
         late = self.post("somebody", shared, deadline_ms=30, max_tokens=300, ignore_eos=True)
         held.append(asyncio.create_task(late))
         await self.arrived(held)

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from tests.api.real_core import CONTEXT, real_core
 from tests.api.scripted import MODEL, TEMPLATE, ScriptedEngine, make_app, make_tokenizer
 from tests.known_faults.conftest import CHAT, TEXT, request_of, small, streamed, whole
 from tests.known_faults.engine_parts import FAULT_FILE, make_engine, make_engine_parts
+from tests.unit.engine.holding import no_engine_comes_up, slow_steps
 
 
 @dataclass
@@ -38,6 +39,8 @@ class Supervised:
     engine: EngineClient
     http: httpx.AsyncClient
     fault: Path
+    be_quick: Callable[[], None]
+    """Steps take long until it is called."""
 
     async def until(self, status: int) -> None:
         async with asyncio.timeout(60):
@@ -60,11 +63,12 @@ async def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
     monkeypatch.setenv(FAULT_FILE, str(fault))
     config = small()
     engine = EngineClient(make_engine, config, stall_timeout=0.3)
-    await engine.start()
-    app = create_app(engine, make_tokenizer(), ChatTemplate(TEMPLATE), config)
     try:
-        async with memory_client(app) as http:
-            yield Supervised(engine, http, fault)
+        with slow_steps() as be_quick:
+            await engine.start()
+            app = create_app(engine, make_tokenizer(), ChatTemplate(TEMPLATE), config)
+            async with memory_client(app) as http:
+                yield Supervised(engine, http, fault, be_quick)
     finally:
         if engine.pid is not None:
             os.kill(engine.pid, signal.SIGCONT)
@@ -87,18 +91,20 @@ async def test_pb_35_an_engine_that_died_is_told_and_replaced(supervised: Superv
     call = await supervised.start_request()
     first = supervised.engine.pid
     assert first is not None
-    if how == "killed":
-        os.kill(first, signal.SIGKILL)
-    else:
-        supervised.fault.touch()
-    async with asyncio.timeout(60):
-        while supervised.engine.health is not Health.DEAD:
-            await asyncio.sleep(0.002)
-    assert (await supervised.http.get("/health")).status_code == 503
-    refused = await supervised.http.post(TEXT, json=request_of(TEXT))
-    assert refused.status_code == 503
-    assert refused.json()["error"]["code"] == "engine_unavailable"
-    assert int(refused.headers["retry-after"]) >= 1
+    with no_engine_comes_up():
+        if how == "killed":
+            os.kill(first, signal.SIGKILL)
+        else:
+            supervised.fault.touch()
+        async with asyncio.timeout(60):
+            while supervised.engine.health is not Health.DEAD:
+                await asyncio.sleep(0.002)
+        assert (await supervised.http.get("/health")).status_code == 503
+        refused = await supervised.http.post(TEXT, json=request_of(TEXT))
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "engine_unavailable"
+        assert int(refused.headers["retry-after"]) >= 1
+    supervised.be_quick()
     await supervised.until(200)
     assert supervised.engine.pid != first
     undisturbed = await supervised.http.post(TEXT, json=request_of(TEXT, max_tokens=CONTEXT, ignore_eos=True))

@@ -64,12 +64,12 @@ class Crowd:
         async with asyncio.timeout(60):
             while len(calls) != running + waiting:
                 await asyncio.sleep(0.002)
-            while (stats := self.core.engine.stats()).num_running != running or stats.num_waiting != waiting:
-                self.gate.permits.release()
-                for _ in range(20):
-                    if self.core.engine.stats() is not stats:
-                        break
-                    await asyncio.sleep(0.005)
+
+        def so_many() -> bool:
+            stats = self.core.engine.stats()
+            return (stats.num_running, stats.num_waiting) == (running, waiting)
+
+        await self.gate.step_until(so_many)
 
     async def leave(self, calls: list["asyncio.Task[httpx.Response]"]) -> None:
         for call in calls:

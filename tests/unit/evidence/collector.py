@@ -15,6 +15,8 @@ class Collector:
     url: str = ""
     status: int = 200
     """The status that it answers with; it keeps spans only with 200."""
+    refuses: int = 0
+    """So many posts are answered with 400, whatever ``status`` says."""
     posts: int = 0
     paths: set[str] = field(default_factory=set)
     spans: list[Any] = field(default_factory=list)
@@ -53,12 +55,13 @@ def collecting() -> Iterator[Collector]:
             with collector.posted:
                 collector.posts += 1
                 collector.paths.add(self.path)
-                if collector.status == 200:
+                status = 400 if collector.posts <= collector.refuses else collector.status
+                if status == 200:
                     for entry in ExportTraceServiceRequest.FromString(body).resource_spans:
                         collector.resources.append({a.key: a.value.string_value for a in entry.resource.attributes})
                         collector.spans += [span for scope in entry.scope_spans for span in scope.spans]
                 collector.posted.notify_all()
-            self.send_response(collector.status)
+            self.send_response(status)
             self.send_header("content-length", "0")
             self.end_headers()
 

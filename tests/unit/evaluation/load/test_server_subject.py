@@ -16,7 +16,7 @@ from ekiden.evaluation.plan.model import Objectives
 from ekiden.evaluation.workloads.offer import Kind, Offer, Workload
 from tests.unit.evaluation.loopback import Answer, LoopbackServer
 
-EASY = Objectives(ttft=60.0, tpot=60.0)
+EASY = Objectives(ttft=6000.0, tpot=6000.0)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 
 
