@@ -1,5 +1,5 @@
-"""Holds up engines in processes of their own, so that a test can act while one is at work, or while there is none, however
-slow or quick the machine is."""
+"""Holds up engines in processes of their own, so that a test can act while one is at work, or while there is none,
+however slow or quick the machine is."""
 
 import os
 import tempfile

@@ -48,7 +48,8 @@ async def set_for_a_moment(engine: Engine, change: ControlChange) -> tuple[Contr
         try:
             return await engine.set_controls(msgspec.structs.replace(change, expires_at=end)), end
         except InvalidControls as error:
-            assert "which is past" in str(error)
+            if "which is past" not in str(error):
+                raise
             seconds *= 2
 
 
