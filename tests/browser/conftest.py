@@ -87,6 +87,7 @@ class Opener:
             viewport={"width": width, "height": height}, color_scheme=scheme, locale=language, reduced_motion=motion
         )
         self._contexts.append(context)
+        context.set_default_timeout(60_000)
         found = Opened(await context.new_page())
 
         async def refuse(route: Any) -> None:

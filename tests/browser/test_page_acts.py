@@ -51,14 +51,15 @@ async def recorded(server: Served, name: str) -> list[tuple[str, str, str, str]]
 
 
 async def test_a_request_is_paused_resumed_and_aborted(open_live: Open, server: Served):
-    call = server.send("ann", tokens=900)
-    request_id = await in_flight(server)
-    opened = await open_live(server, f"#/request/{request_id}")
-    page = opened.page
-    assert await act(page, "Pause") == "It is paused."
-    await expect(page.get_by_role("button", name="Resume")).to_be_visible()
-    assert await act(page, "Resume") == "It goes on."
-    assert await act(page, "Abort", final=True, reason="it blocks the others") == "It is aborted."
+    with server.slow():
+        call = server.send("ann", tokens=900)
+        request_id = await in_flight(server)
+        opened = await open_live(server, f"#/request/{request_id}")
+        page = opened.page
+        assert await act(page, "Pause") == "It is paused."
+        await expect(page.get_by_role("button", name="Resume")).to_be_visible()
+        assert await act(page, "Resume") == "It goes on."
+        assert await act(page, "Abort", final=True, reason="it blocks the others") == "It is aborted."
     told = (await call).json()["error"]["message"]
     assert told == "Ended by admin: it blocks the others."
     await expect(page.locator(".lead")).to_contain_text("ended by admin: it blocks the others")

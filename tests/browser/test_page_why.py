@@ -145,14 +145,15 @@ async def test_a_talk_by_keyboard_alone(open_live: Open, flooded: tuple[Served, 
     figures = await answer.locator(".figures").inner_text()
     assert all(word in figures for word in ("TTFT", "Tokens a second", "Cached"))
     aborted = server.core.engine.stats().finished_total.get("abort", 0)
-    await page.keyboard.type("again")
-    await page.keyboard.press("Enter")
-    await expect(page.locator(".turn.assistant").nth(1).locator("a")).to_be_visible()
-    await page.keyboard.press("Escape")
-    await expect(page.locator(".turn.assistant").nth(1).locator(".figures")).to_contain_text("stopped by you")
-    async with asyncio.timeout(60):
-        while server.core.engine.stats().finished_total.get("abort", 0) == aborted:
-            await asyncio.sleep(0.02)
+    with server.slow():
+        await page.keyboard.type("again")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".turn.assistant").nth(1).locator("a")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.locator(".turn.assistant").nth(1).locator(".figures")).to_contain_text("stopped by you")
+        async with asyncio.timeout(60):
+            while server.core.engine.stats().finished_total.get("abort", 0) == aborted:
+                await asyncio.sleep(0.02)
     assert await page.evaluate("JSON.stringify(localStorage) + JSON.stringify(sessionStorage)") == "{}{}"
     assert await opened.violations() == []
     await answer.locator("a").click()
