@@ -168,7 +168,8 @@ async def test_an_abort_says_who_and_why(desk: Desk):
     assert assert_error(await call, 503, code="aborted") == "Ended by ops: it blocks the others."
 
 
-async def test_a_drain_is_recorded_with_its_reason(desk: Desk):
+async def test_a_drain_is_recorded_with_its_reason(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ekiden.api.admin.DRAIN_SECONDS", 60.0)
     desk.gate.open.set()
     await desk.do("drain", reason="maintenance")
     told = (await desk.core.http.get("/admin/policy", headers=desk.admin)).json()["controls"]["draining"]

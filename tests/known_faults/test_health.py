@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ekiden.api import prompts
 from ekiden.api.app import create_app
 from ekiden.build.engines import build_engine
+from ekiden.config import LimitsConfig
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.interface import EngineDied, Health
 from ekiden.engine.process import EngineClient
@@ -126,9 +127,11 @@ async def test_pb_35_an_engine_that_stands_still_is_told_while_there_is_work(sup
     await supervised.until(200)
 
 
-async def test_pb_37_huge_bodies_hold_up_neither_probes_nor_streams() -> None:
+async def test_pb_37_huge_bodies_hold_up_neither_probes_nor_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three bodies over the limit, three just under it, and eight prompts near the context's end; probes go on."""
-    async with real_core(small(), live=True) as core:
+    monkeypatch.setattr("ekiden.api.server.LINGER_SECONDS", 600.0)
+    patient = replace(small(), limits=LimitsConfig(body_timeout=600.0))
+    async with real_core(patient, live=True) as core:
         huge = request_of(CHAT, text="word " * 3_000_000)  # all of it is read, within LINGER_BYTES of the refusal
         large = request_of(CHAT, text="word " * 1_600_000)
         near = [request_of(TEXT, text="w" * (CONTEXT - 60 + index), max_tokens=2) for index in range(8)]
