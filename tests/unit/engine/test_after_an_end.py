@@ -75,7 +75,7 @@ async def test_streams_go_on_and_waiting_requests_run_after_kills_at_random_mome
             async for update in client.generate(request):
                 tokens += update.token_ids
                 given += len(update.token_ids)
-                if kills < KILLS and given >= moments[kills] and kills == client.restarts:
+                if kills < KILLS and given >= moments[kills] and kills == client.restarts and client.pid is not None:
                     kills += 1
                     kill(client)
             return tokens
