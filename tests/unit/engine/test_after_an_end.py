@@ -81,14 +81,12 @@ async def test_streams_go_on_and_waiting_requests_run_after_kills_at_random_mome
             return tokens
 
         rounds = 0
-        while (
-            kills < KILLS
-        ):  # readers that are far behind the engine kill it when its work is done already, and only once
+        # Readers that are far behind the engine kill it when its work is done already, and then only once in a round.
+        while kills < KILLS:
             rounds += 1
             answers = await asyncio.gather(*map(read, requests))
             for request, tokens in zip(requests, answers, strict=True):
                 assert tokens == expected(request, request.sampling.max_tokens or 0)
-            # A busy machine's readers may be behind the engine: then the last kill finds it with nothing left to do.
             await until(lambda: client.restarts == kills and client.health is Health.OK)
         stats = client.stats()
         assert stats.engine_restarts_total == client.restarts == kills == KILLS
