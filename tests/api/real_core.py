@@ -1,6 +1,7 @@
 """The API over the real engine core and the fake model, for tests that the scripted engine is too simple for."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ekiden.api.app import create_app
 from ekiden.api.binding import bind, url_of
 from ekiden.api.server import make_server
 from ekiden.backends.fake import FakeRunner
+from ekiden.build.core import build_core
 from ekiden.build.engines import build_engine
 from ekiden.config import Config
 from ekiden.dashboard.ports import PagePorts
@@ -45,7 +47,7 @@ class RealCore:
 
     async def clean(self) -> None:
         """Wait until nothing runs, waits or holds a block, and no call is being answered."""
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             while True:
                 stats = self.engine.stats()
                 left = stats.num_running + stats.num_waiting + stats.num_paused + stats.num_preempted
@@ -53,6 +55,19 @@ class RealCore:
                 if not (left or stats.kv_blocks_used or flight.exchanges or flight.calls):
                     return
                 await asyncio.sleep(0.001)
+
+
+class StandingClock:
+    """A clock for an engine: time passes when a test says so, and not while the machine is slow.
+
+    It is behind the real one, so a moment that is told by that is never past already when the engine hears of it.
+    """
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def make_runner(
@@ -96,16 +111,20 @@ async def real_core(
     vocab_size: int = VOCAB_SIZE,
     make_guard: Callable[[AsyncEngine], Guard] | None = None,
     page: PagePorts | None = None,
+    clock: StandingClock | None = None,
 ) -> AsyncIterator[RealCore]:
     """``live`` starts a real server; otherwise the client talks to the application in memory.
 
     ``record`` writes the ledger that ``config`` names. ``vocab_size``: the rows of the model's head, if it has more
-    than the tokenizer has tokens.
+    than the tokenizer has tokens. ``clock``: of an engine that is not recorded.
     """
     config = config or Config()
     runner = make_runner(num_blocks, before_step=before_step, vocab_size=vocab_size)
     parts = make_parts(runner)
-    built = build_engine(parts, config, record=record)
+    if clock is None:
+        built = build_engine(parts, config, record=record)
+    else:
+        built = BuiltEngine(core=build_core(parts, config, clock=clock), parts=parts)
     async with AsyncEngine(built) as engine:
         assert parts.tokenizer is not None
         app = create_app(
@@ -124,7 +143,7 @@ async def real_core(
         server = make_server(app, QUICK)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            async with httpx.AsyncClient(base_url=url_of(listener), timeout=30) as http:
+            async with httpx.AsyncClient(base_url=url_of(listener), timeout=60) as http:
                 yield RealCore(engine, built, runner, app, http, url_of(listener))
         finally:
             server.ask_to_stop()

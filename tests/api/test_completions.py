@@ -222,12 +222,12 @@ async def test_long_text_is_encoded_off_the_event_loop(memory: Memory, monkeypat
     def slow(self, texts, **options):
         if len(texts[0]) > 4096:
             encoding.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
         return real(self, texts, **options)
 
     monkeypatch.setattr(kind, "encode_batch", slow)
     call = asyncio.create_task(memory.complete("x" * 5000))
-    assert await asyncio.to_thread(encoding.wait, 10)
+    assert await asyncio.to_thread(encoding.wait, 60)
     assert (await memory.http.get("/health")).status_code == 200
     assert (await memory.complete("hi")).status_code == 200
     go_on.set()
@@ -241,13 +241,13 @@ async def test_a_large_body_is_read_off_the_event_loop(memory: Memory, monkeypat
     def slow(model, body, **options):
         if len(body) > 65536:
             reading.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
         return parse(model, body, **options)
 
     monkeypatch.setattr("ekiden.api.doors.door.parse", slow)
     body = {"model": MODEL, "prompt": "hi", **{f"unknown_{number}": 1 for number in range(5000)}}
     call = asyncio.create_task(memory.http.post(path, json=body))
-    assert await asyncio.to_thread(reading.wait, 10)
+    assert await asyncio.to_thread(reading.wait, 60)
     assert (await memory.http.get("/health")).status_code == 200
     assert (await memory.complete("hi")).status_code == 200
     go_on.set()

@@ -126,7 +126,7 @@ async def test_the_engine_at_a_glance_is_for_administrators(keyed: Keyed) -> Non
     await keyed.complete("alice", max_tokens=7)
     await keyed.complete("bob", prompt=["one", "two"])
     view = empty
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while view.ended.get("length") != 3:  # the ledger is written a fifth of a second behind
             view = msgspec.convert((await keyed.get("boss", "/admin/live?window=60")).json(), LiveView)
     assert {one.tenant: (one.output_tokens, one.ended) for one in view.tenants} == {"alice": (7, 1), "bob": (10, 2)}

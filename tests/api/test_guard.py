@@ -143,7 +143,7 @@ async def test_a_guard_that_fails_says_so_and_the_server_is_healthy(desk: Desk):
 
 async def test_a_stalled_engine_is_seen_in_its_own_ledger_and_paged_for(tmp_path: Path):
     """The whole way: the engine's turns, the ledger, the signal, the rule, the page, and down again."""
-    gate, channel, made = threading.Event(), FakeChannel(), list[Guard]()
+    gate, standing, channel, made = threading.Event(), threading.Event(), FakeChannel(), list[Guard]()
     gate.set()
     loop = asyncio.get_running_loop()
     config = Config(ledger=LedgerConfig(ledger_dir=str(tmp_path)))
@@ -160,7 +160,7 @@ async def test_a_stalled_engine_is_seen_in_its_own_ledger_and_paged_for(tmp_path
         return made[0]
 
     async def look_until(rung: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while made[0].kept.ladder["stall"].rung != rung:
                 await asyncio.to_thread(made[0].look)
                 assert not made[0].failure, made[0].failure
@@ -168,11 +168,13 @@ async def test_a_stalled_engine_is_seen_in_its_own_ledger_and_paged_for(tmp_path
 
     def wait(step: int) -> None:
         if step >= 20:
-            gate.wait(30)
+            standing.set()
+            gate.wait(60)
 
     async with real_core(config, record=True, make_guard=make_guard, before_step=wait) as core:
         gate.clear()
         call = asyncio.create_task(core.complete([1, 2, 3], max_tokens=60, ignore_eos=True))
+        assert await asyncio.to_thread(standing.wait, 60)
         await look_until(1)
         made[0].pager.work()
         (page,) = channel.taken

@@ -261,7 +261,7 @@ async def test_sighup_reads_the_file_at_once(keys: Keys):
         keys.path.write_text(entry("late", digest))
         process.send_signal(signal.SIGHUP)
         await line_with("read 1 API keys")
-        async with httpx.AsyncClient(base_url=url, headers={"x-api-key": key}) as http:
+        async with httpx.AsyncClient(base_url=url, headers={"x-api-key": key}, timeout=60) as http:
             assert (await http.get("/v1/models")).status_code == 200
     finally:
         process.terminate()

@@ -76,9 +76,7 @@ class Load:
         calls += [self.post("acme", shared, max_tokens=200, stop_token_ids=list(range(VOCAB_SIZE // 2)))]
         held = [asyncio.create_task(call) for call in calls]
         await self.arrived(held)
-        while self.core.engine.stats().num_running < SLOTS:
-            self.gate.permits.release()
-            await asyncio.sleep(0.005)
+        await self.gate.step_until(lambda: self.core.engine.stats().num_running == SLOTS)
         late = self.post("somebody", shared, deadline_ms=30, max_tokens=300, ignore_eos=True)
         held.append(asyncio.create_task(late))
         await self.arrived(held)
@@ -94,7 +92,7 @@ class Load:
     async def arrived(self, calls: list[asyncio.Task[httpx.Response]]) -> None:
         """Until all are in the engine's hands, or answered already."""
         in_flight = self.core.app.state.doors.generation.flight.calls
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(in_flight) + sum(call.done() for call in calls) < len(calls):
                 await asyncio.sleep(0.002)
 

@@ -120,15 +120,18 @@ async def test_newcomers_of_a_closed_server(tmp_path: Path, path: str, state: st
 
 
 async def test_a_body_that_does_not_arrive(tmp_path: Path) -> None:
-    async def never() -> Any:
-        yield b"{"
-        await asyncio.sleep(0.3)
-
+    """However long the server takes to see that, nothing more of it comes."""
     config = recording(tmp_path, body_timeout=0.05)
     async with real_core(config, record=True, live=True) as core:
-        response = await core.http.post(TEXT, content=never(), headers={"content-type": "application/json"})
-        assert response.status_code == 408
-        assert (await explained(core, response))["reason"] == RefusalReason.BODY_TIMEOUT.value
+        head = f"POST {TEXT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
+        reader, writer = await asyncio.open_connection(*core.url.removeprefix("http://").split(":"))
+        writer.write(head.encode() + b"{")
+        answer = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        (name,) = [line for line in answer.split(b"\r\n") if line.startswith(b"x-ekiden-request-id: ")]
+        told = await core.http.get(f"/v1/explain/{name.partition(b': ')[2].decode()}")
+        assert told.json()["reason"] == RefusalReason.BODY_TIMEOUT.value
 
 
 @pytest.mark.parametrize("head", [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000])
@@ -157,7 +160,7 @@ async def test_each_refusal_is_counted_and_recorded_once_and_replays(tmp_path: P
         assert (await core.complete("fine", max_tokens=3)).status_code == 200
         refused.append(await core.complete(""))
         await core.clean()
-        async with asyncio.timeout(5):  # the last one is noted at the next step
+        async with asyncio.timeout(60):  # the last one is noted at the next step
             while sum(core.engine.stats().refused_by_door_total.values()) < 4:
                 await asyncio.sleep(0.005)
         stats = core.engine.stats()
@@ -185,7 +188,7 @@ async def test_a_flood_is_counted_and_only_so_much_of_it_recorded(tmp_path: Path
     async with real_core(recording(tmp_path), record=True) as core:
         for number in range(count):
             core.engine.note_refusal(refused_call(number))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while core.engine.stats().refused_by_door_total.get("invalid", 0) < count:
                 await asyncio.sleep(0.005)
         path = core.engine.ledger_path

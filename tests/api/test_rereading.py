@@ -171,7 +171,7 @@ async def test_the_signal_does_not_end_the_server(files: Files, with_files):
             files.write(reqs=7, mib=8.0, weight=2.0)
         process.send_signal(signal.SIGHUP)
         await line_with("changed in the engine: " + ("max_num_queued_reqs" if with_files else "nothing"))
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
             assert (await http.get("/v1/models")).status_code == 200
     finally:
         process.terminate()

@@ -55,7 +55,7 @@ async def test_a_server_from_start_to_end(number):
         line = (await process.stdout.readline()).decode()
         assert line.startswith("Ekiden is ready on http://127.0.0.1:")
         url = line.split()[4]
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
             assert (await http.get("/ready")).status_code == 200
             response = await http.post("/v1/completions", json={"model": MODEL, "prompt": "x"})
             assert response.json()["choices"][0]["text"] == "ok"
@@ -97,8 +97,9 @@ def test_urls():
 
 
 async def test_running_answers_get_time_to_finish(live: Live):
+    live.server._shutdown_timeout = live.server.config.timeout_graceful_shutdown = 60
     live.engine.gate, live.engine.gate_at = asyncio.Event(), 1
-    async with httpx.AsyncClient(base_url=live.url) as http:
+    async with httpx.AsyncClient(base_url=live.url, timeout=60) as http:
         call = asyncio.create_task(http.post("/v1/completions", json={"model": MODEL, "prompt": "x"}))
         await live.engine.reached_gate.wait()
         live.server.ask_to_stop()
@@ -113,7 +114,7 @@ async def test_answers_that_do_not_finish_end_with_an_error(live: Live, stream, 
     """After shutdown_timeout, or at the second signal."""
     live.engine.script = lambda request: say("hello")
     live.engine.gate, live.engine.gate_at = asyncio.Event(), 2
-    async with httpx.AsyncClient(base_url=live.url) as http:
+    async with httpx.AsyncClient(base_url=live.url, timeout=60) as http:
         body = {"model": MODEL, "prompt": "x", "stream": stream}
         call = asyncio.create_task(http.post("/v1/completions", json=body))
         await live.engine.reached_gate.wait()

@@ -8,7 +8,7 @@ import pytest
 from ekiden.config import CacheConfig, Config, LedgerConfig, LimitsConfig, SchedulerConfig, ServerConfig
 from ekiden.guardrails.limits import load_tenants
 from tests.api.conftest import assert_error, events
-from tests.api.real_core import BLOCK, real_core
+from tests.api.real_core import BLOCK, StandingClock, real_core
 from tests.api.test_admin import Gate
 
 TENANTS = """
@@ -35,13 +35,13 @@ def config(tmp_path: Path, **limits: object) -> Config:
 
 
 async def test_a_tenant_over_its_rate_is_told_when_to_come_back(tmp_path: Path):
-    async with real_core(config(tmp_path)) as core:
+    async with real_core(config(tmp_path), clock=StandingClock()) as core:
         core.http.headers["x-tenant"] = "slow"
         assert (await core.complete("x" * 10, max_tokens=10)).status_code == 200
         response = await core.complete("x" * 10, max_tokens=10)
         assert "'slow'" in assert_error(response, 429, code="tenant_rate")
-        # 20 of 30 tokens were taken, and 20 more come in at ten a second.
-        assert 0 < int(response.headers["retry-after-ms"]) <= 1000
+        # 20 of 30 tokens were taken, and the ten that lack come in at ten a second.
+        assert int(response.headers["retry-after-ms"]) == 1000
         assert response.headers["retry-after"] == "1"
         core.http.headers["x-tenant"] = "another"
         assert (await core.complete("x" * 10, max_tokens=10)).status_code == 200
@@ -72,18 +72,18 @@ async def test_queues_of_one_tenant_and_of_all(tmp_path: Path):
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_deadline_that_passes_in_the_queue(tmp_path: Path, stream: bool):
-    gate = Gate()
-    async with real_core(config(tmp_path), before_step=gate) as core:
+    gate, clock = Gate(), StandingClock()
+    async with real_core(config(tmp_path), before_step=gate, clock=clock) as core:
         try:
             running = asyncio.create_task(core.complete("a", max_tokens=3, ignore_eos=True))
             while not core.app.state.doors.generation.flight.calls:
                 await asyncio.sleep(0)
             body = {"model": "toy/model", "prompt": "b", "stream": stream}
-            headers = {"x-request-deadline-ms": "20"}
+            headers = {"x-request-deadline-ms": "1000000"}
             late = asyncio.create_task(core.http.post("/v1/completions", json=body, headers=headers))
             while len(core.app.state.doors.generation.flight.calls) < 2:
                 await asyncio.sleep(0)
-            await asyncio.sleep(0.02)  # its deadline passes in the queue
+            clock.now += 2000  # its deadline passes in the queue
         finally:
             gate.open.set()
         assert_error(await late, 408, code="deadline")
@@ -94,15 +94,15 @@ async def test_a_deadline_that_passes_in_the_queue(tmp_path: Path, stream: bool)
 
 async def test_a_deadline_that_passes_while_tokens_flow(tmp_path: Path):
     """The stream has begun, so the error comes in it, and ``[DONE]`` is last."""
-    gate = Gate()
-    async with real_core(config(tmp_path), before_step=gate, live=True) as core:
+    gate, clock = Gate(), StandingClock()
+    async with real_core(config(tmp_path), before_step=gate, live=True, clock=clock) as core:
         try:
             body = {"model": "toy/model", "prompt": "b", "stream": True, "max_tokens": 50, "ignore_eos": True}
-            headers = {"x-request-deadline-ms": "400"}
+            headers = {"x-request-deadline-ms": "1000000"}
             gate.permits.release(3)
             async with core.http.stream("POST", "/v1/completions", json=body, headers=headers) as response:
                 assert response.status_code == 200
-                await asyncio.sleep(0.4)  # the deadline passes, at the latest
+                clock.now += 2000  # the deadline passes
                 gate.open.set()
                 text = (await response.aread()).decode()
         finally:

@@ -40,7 +40,7 @@ async def test_a_call_with_a_trace_becomes_spans_of_it(tmp_path: Path, collector
         response = await core.complete("hello", n=2, max_tokens=3, ignore_eos=True)
         assert response.status_code == 200
         await core.engine.stop()
-        follower.stop()
+        follower.stop(seconds=60)
     called = response.headers["x-ekiden-request-id"]
     spans = collector.named()
     assert spans.keys() == {f"{called}-0", f"{called}-1"}
@@ -83,5 +83,5 @@ async def test_an_engine_in_its_own_process_says_where_its_run_is_recorded(tmp_p
                 break
     finally:
         await client.stop()
-        follower.stop()
+        follower.stop(seconds=60)
     assert collector.named().keys() == {"a"}

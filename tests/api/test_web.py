@@ -74,7 +74,7 @@ async def test_https(certificates, names):
     url = url_of(listener, tls=True)
     assert url.startswith("https://")
     trusted = ssl.create_default_context(cafile=str(certificates["authority.pem"]))
-    async with httpx.AsyncClient(base_url=url, verify=trusted) as http:
+    async with httpx.AsyncClient(base_url=url, verify=trusted, timeout=60) as http:
         answer = await http.post("/v1/completions", json={"model": MODEL, "prompt": "x", "stream": True})
         assert answer.text.endswith("data: [DONE]\n\n")
     server.ask_to_stop()

@@ -21,7 +21,7 @@ from tests.browser.serving import Served, served
 PROGRAM = Path(__file__).parent / "program"
 UNPACKED = PROGRAM / "node_modules" / ".browser"
 AXE = PROGRAM / "node_modules" / "axe-core" / "axe.min.js"
-expect.set_options(timeout=20_000)  # on a busy machine
+expect.set_options(timeout=60_000)  # on a busy machine
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
 
@@ -87,6 +87,7 @@ class Opener:
             viewport={"width": width, "height": height}, color_scheme=scheme, locale=language, reduced_motion=motion
         )
         self._contexts.append(context)
+        context.set_default_timeout(60_000)
         found = Opened(await context.new_page())
 
         async def refuse(route: Any) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Served:
     core: RealCore
     guard: Guard
     keys: dict[str, str]
+    step_seconds: float = STEP_SECONDS
     calls: "list[asyncio.Task[Any]]" = field(default_factory=list)
 
     @property
@@ -61,6 +62,15 @@ class Served:
         call = asyncio.ensure_future(self.core.http.post("/v1/completions", json=body, headers=headers))
         self.calls.append(call)
         return call
+
+    @contextmanager
+    def slow(self) -> Iterator[None]:
+        """Steps take so long that no answer comes to its end before a test has done something to it."""
+        before, self.step_seconds = self.step_seconds, 0.1
+        try:
+            yield
+        finally:
+            self.step_seconds = before
 
     @asynccontextmanager
     async def load(
@@ -137,7 +147,7 @@ async def served(
         return made[0]
 
     def take_time(step: int) -> None:
-        time.sleep(step_seconds)
+        time.sleep(server.step_seconds)
 
     page = PagePorts(
         evaluations=lambda: Shelf(folder / "evaluations"),
@@ -154,7 +164,7 @@ async def served(
     ) as core:
         if says is not None:
             core.runner._sampler = Speaking(says)
-        server = Served(core, made[0], given)
+        server = Served(core, made[0], given, step_seconds)
         try:
             yield server
         finally:

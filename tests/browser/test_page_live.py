@@ -187,7 +187,7 @@ async def test_old_figures_are_never_shown_as_new(open_live: Open, tmp_path: Pat
     await expect(page.locator(".live")).to_have_class(re.compile(r"\bold\b"))
     await page.clock.set_system_time("2001-09-09")  # somebody puts the date back
     await page.clock.fast_forward(61_000)
-    await expect(page.locator(".connection")).to_contain_text(re.compile(r"Figures of [67]\d s ago"))
+    await expect(page.locator(".connection")).to_contain_text(re.compile(r"Figures of ([6-9]\d|\d{3,}) s ago"))
 
 
 async def test_without_a_ledger_it_says_what_it_knows(open_live: Open, tmp_path: Path):

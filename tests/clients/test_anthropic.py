@@ -177,7 +177,7 @@ async def test_every_event_is_of_its_documented_type_and_in_its_place(
 ) -> None:
     live.engine.script = lambda request: [*say(text), END]
     body = {**ASK, "max_tokens": limit, "tools": [GET]}
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         streamed = (await http.post(f"{url}/messages?beta=true", json={**body, "stream": True})).text
         whole = (await http.post(f"{url}/messages", json=body)).json()
     Message.model_validate(whole, strict=True)

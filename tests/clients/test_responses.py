@@ -193,7 +193,7 @@ async def test_every_event_is_of_its_documented_type(
         "max_output_tokens": limit,
         "tools": [GET, PATCH, {"type": "namespace", "name": "crm", "description": "d", "tools": [GET]}],
     }
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         streamed = (await http.post(f"{url}/responses", json={**body, "stream": True})).text
         events = [
             json.loads(line.removeprefix("data: ")) for line in streamed.splitlines() if line.startswith("data: ")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.fuzz.extremes import Bodies
     from tests.fuzz.neighbours import Neighbours
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Target:
         loaded: dict[str, int] = json.loads(text)
         return loaded
 
-    def check(self, seconds: float = 5.0) -> None:
+    def check(self, seconds: float = SECONDS) -> None:
         """Check that the server is alive, is idle within ``seconds``, and still gives the same answer."""
         assert self.get("/health")[0] == 200
         end = time.monotonic() + seconds

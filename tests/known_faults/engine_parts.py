@@ -9,6 +9,7 @@ from ekiden.engine.parts import BuiltEngine, EngineParts
 from ekiden.models.errors import ModelError
 from ekiden.state.runner import RunnerBroken
 from tests.api.real_core import make_parts, make_runner
+from tests.unit.engine.holding import take_time, wait_to_be_made
 
 FAULT_FILE = "EKIDEN_TEST_FAULT"
 """An environment variable that names a file; while that exists, the next step says that the model is broken."""
@@ -19,6 +20,7 @@ def make_engine_parts(config: Config) -> EngineParts:
 
     def before_step(step: int) -> None:
         time.sleep(0.002)
+        take_time(step)
         if fault and os.path.exists(fault):
             os.unlink(fault)
             raise RunnerBroken("a fault of the test's")
@@ -37,4 +39,5 @@ def make_engine_of_a_file(config: Config) -> BuiltEngine:
 
 
 def make_engine(config: Config) -> BuiltEngine:
+    wait_to_be_made()
     return build_engine(make_engine_parts(config), config, record=config.ledger.ledger)

@@ -57,10 +57,7 @@ async def test_pb_03_rows_that_join_in_waves_keep_their_own_grammars() -> None:
             """Start requests, and let the engine take a step at a time until all of them run."""
             wanted = core.engine.stats().num_running + len(asked)
             calls = [asyncio.create_task(said(**fields)) for fields in asked]
-            async with asyncio.timeout(10):
-                while core.engine.stats().num_running < wanted:
-                    gate.permits.release()
-                    await asyncio.sleep(0.001)
+            await gate.step_until(lambda: core.engine.stats().num_running >= wanted)
             return calls
 
         plain = [{"text": str(index), "max_tokens": 900, "ignore_eos": True} for index in range(2)]
@@ -197,7 +194,7 @@ async def test_r_13_readers_do_not_take_from_one_another() -> None:
 
         async def first_of_limited() -> None:
             async for _ in limited:
-                await asyncio.sleep(0.01)
+                await asyncio.Event().wait()
 
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(first_of_limited(), 0.1)

@@ -6,8 +6,8 @@ import os
 import random
 import signal
 import threading
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ekiden.api import prompts
 from ekiden.api.app import create_app
 from ekiden.build.engines import build_engine
+from ekiden.config import LimitsConfig
 from ekiden.engine.async_engine import AsyncEngine
 from ekiden.engine.interface import EngineDied, Health
 from ekiden.engine.process import EngineClient
@@ -29,6 +30,7 @@ from tests.api.real_core import CONTEXT, real_core
 from tests.api.scripted import MODEL, TEMPLATE, ScriptedEngine, make_app, make_tokenizer
 from tests.known_faults.conftest import CHAT, TEXT, request_of, small, streamed, whole
 from tests.known_faults.engine_parts import FAULT_FILE, make_engine, make_engine_parts
+from tests.unit.engine.holding import no_engine_comes_up, slow_steps
 
 
 @dataclass
@@ -38,9 +40,11 @@ class Supervised:
     engine: EngineClient
     http: httpx.AsyncClient
     fault: Path
+    be_quick: Callable[[], None]
+    """Steps take long until it is called."""
 
     async def until(self, status: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await self.http.get("/health")).status_code != status:
                 await asyncio.sleep(0.01)
 
@@ -48,7 +52,7 @@ class Supervised:
         """A request that is certainly being computed."""
         body = request_of(TEXT, max_tokens=CONTEXT, ignore_eos=True)
         call = asyncio.create_task(self.http.post(TEXT, json=body))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not self.engine.stats().num_running:
                 await asyncio.sleep(0.005)
         return call
@@ -60,11 +64,12 @@ async def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
     monkeypatch.setenv(FAULT_FILE, str(fault))
     config = small()
     engine = EngineClient(make_engine, config, stall_timeout=0.3)
-    await engine.start()
-    app = create_app(engine, make_tokenizer(), ChatTemplate(TEMPLATE), config)
     try:
-        async with memory_client(app) as http:
-            yield Supervised(engine, http, fault)
+        with slow_steps() as be_quick:
+            await engine.start()
+            app = create_app(engine, make_tokenizer(), ChatTemplate(TEMPLATE), config)
+            async with memory_client(app) as http:
+                yield Supervised(engine, http, fault, be_quick)
     finally:
         if engine.pid is not None:
             os.kill(engine.pid, signal.SIGCONT)
@@ -74,7 +79,7 @@ async def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 async def test_what_the_http_layer_refuses_reaches_an_engine_in_its_own_process(supervised: Supervised) -> None:
     await supervised.until(200)
     assert (await supervised.http.post(TEXT, json=request_of(TEXT, temperature=-1))).status_code == 400
-    async with asyncio.timeout(10):  # an idle engine wakes for it
+    async with asyncio.timeout(60):  # an idle engine wakes for it
         while supervised.engine.stats().refused_by_door_total != {"invalid": 1}:
             await asyncio.sleep(0.01)
 
@@ -87,18 +92,20 @@ async def test_pb_35_an_engine_that_died_is_told_and_replaced(supervised: Superv
     call = await supervised.start_request()
     first = supervised.engine.pid
     assert first is not None
-    if how == "killed":
-        os.kill(first, signal.SIGKILL)
-    else:
-        supervised.fault.touch()
-    async with asyncio.timeout(20):
-        while supervised.engine.health is not Health.DEAD:
-            await asyncio.sleep(0.002)
-    assert (await supervised.http.get("/health")).status_code == 503
-    refused = await supervised.http.post(TEXT, json=request_of(TEXT))
-    assert refused.status_code == 503
-    assert refused.json()["error"]["code"] == "engine_unavailable"
-    assert int(refused.headers["retry-after"]) >= 1
+    with no_engine_comes_up():
+        if how == "killed":
+            os.kill(first, signal.SIGKILL)
+        else:
+            supervised.fault.touch()
+        async with asyncio.timeout(60):
+            while supervised.engine.health is not Health.DEAD:
+                await asyncio.sleep(0.002)
+        assert (await supervised.http.get("/health")).status_code == 503
+        refused = await supervised.http.post(TEXT, json=request_of(TEXT))
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "engine_unavailable"
+        assert int(refused.headers["retry-after"]) >= 1
+    supervised.be_quick()
     await supervised.until(200)
     assert supervised.engine.pid != first
     undisturbed = await supervised.http.post(TEXT, json=request_of(TEXT, max_tokens=CONTEXT, ignore_eos=True))
@@ -120,9 +127,11 @@ async def test_pb_35_an_engine_that_stands_still_is_told_while_there_is_work(sup
     await supervised.until(200)
 
 
-async def test_pb_37_huge_bodies_hold_up_neither_probes_nor_streams() -> None:
+async def test_pb_37_huge_bodies_hold_up_neither_probes_nor_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three bodies over the limit, three just under it, and eight prompts near the context's end; probes go on."""
-    async with real_core(small(), live=True) as core:
+    monkeypatch.setattr("ekiden.api.server.LINGER_SECONDS", 600.0)
+    patient = replace(small(), limits=LimitsConfig(body_timeout=600.0))
+    async with real_core(patient, live=True) as core:
         huge = request_of(CHAT, text="word " * 3_000_000)  # all of it is read, within LINGER_BYTES of the refusal
         large = request_of(CHAT, text="word " * 1_600_000)
         near = [request_of(TEXT, text="w" * (CONTEXT - 60 + index), max_tokens=2) for index in range(8)]
@@ -132,7 +141,7 @@ async def test_pb_37_huge_bodies_hold_up_neither_probes_nor_streams() -> None:
         probes = 0
         while not all(call.done() for call in calls):
             for path in ("/health", "/metrics"):
-                assert (await core.http.get(path, timeout=5)).status_code == 200
+                assert (await core.http.get(path)).status_code == 200
             probes += 1
         statuses = [call.result().status_code for call in calls]
         assert statuses == [413, 400] * 3 + [200] * 8

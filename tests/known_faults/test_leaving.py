@@ -4,7 +4,6 @@ import asyncio
 import time
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.api.real_core import BLOCK, CONTEXT, RealCore, real_core
@@ -20,7 +19,7 @@ def start(core: RealCore, text: str, **fields: Any) -> "asyncio.Task[Any]":
 
 async def reached(core: RealCore, **wanted: int) -> None:
     """Wait until the engine's snapshot says so."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while {name: getattr(core.engine.stats(), name) for name in wanted} != wanted:
             await asyncio.sleep(0.001)
 
@@ -46,12 +45,15 @@ async def test_pb_12_generation_ends_when_its_client_leaves(when: str, stream: b
 
 
 async def test_pb_12_a_client_that_waited_long_enough_leaves_a_connection_it_has_used() -> None:
+    """How long that is, is no matter: it leaves once the engine is at work for it."""
     gate = Gate()
     async with real_core(small(), before_step=gate, live=True) as core, opened(gate):
         gate.permits.release(10)
         assert (await start(core, "first", max_tokens=2)).status_code == 200
-        with pytest.raises(httpx.ReadTimeout):
-            await core.http.post(TEXT, json=request_of(TEXT, ignore_eos=True, max_tokens=CONTEXT // 2), timeout=0.2)
+        call = start(core, "hi", max_tokens=CONTEXT // 2)
+        await reached(core, num_running=1)
+        call.cancel()
+        await asyncio.wait([call])
         gate.open.set()
         await core.clean()
         assert core.engine.stats().finished_total == {"length": 1, "abort": 1}
@@ -59,7 +61,7 @@ async def test_pb_12_a_client_that_waited_long_enough_leaves_a_connection_it_has
 
 
 async def test_pb_13_those_who_leave_the_queue_are_never_computed() -> None:
-    async with real_core(small(max_num_seqs=2), before_step=lambda step: time.sleep(0.005), live=True) as core:
+    async with real_core(small(max_num_seqs=2), before_step=lambda step: time.sleep(0.05), live=True) as core:
         running = [start(core, f"long {index}", max_tokens=900) for index in range(2)]
         await reached(core, num_running=2)
         leaving = [start(core, "q" * 100, max_tokens=500) for _ in range(10)]

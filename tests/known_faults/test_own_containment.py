@@ -84,7 +84,7 @@ def content_of(answer: httpx.Response) -> bytes:
 
 async def company(core: RealCore, culprit: dict[str, Any]) -> tuple[httpx.Response, list[bytes]]:
     """The culprit's answer and those of its neighbours, all begun together."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         calls = [ask(core, TEXT, {"text": "evil", "seed": CULPRIT, **culprit})]
         calls += [ask(core, path, dict(fields)) for path, fields in NEIGHBOURS]
         first, *others = await asyncio.gather(*calls)

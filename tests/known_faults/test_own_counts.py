@@ -61,15 +61,15 @@ class Crowd:
     async def until(self, running: int, waiting: int) -> None:
         """Wait until all are in the engine's hands, and then take few steps, so that none ends by itself."""
         calls = self.core.app.state.doors.generation.flight.calls
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(calls) != running + waiting:
                 await asyncio.sleep(0.002)
-            while (stats := self.core.engine.stats()).num_running != running or stats.num_waiting != waiting:
-                self.gate.permits.release()
-                for _ in range(20):
-                    if self.core.engine.stats() is not stats:
-                        break
-                    await asyncio.sleep(0.005)
+
+        def so_many() -> bool:
+            stats = self.core.engine.stats()
+            return (stats.num_running, stats.num_waiting) == (running, waiting)
+
+        await self.gate.step_until(so_many)
 
     async def leave(self, calls: list["asyncio.Task[httpx.Response]"]) -> None:
         for call in calls:
@@ -96,7 +96,7 @@ class Crowd:
 
 async def settled(core: RealCore, at_least: int) -> Counter[str]:
     """The counts, once there are so many: a note of a refusal is counted at the next step."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (found := await counted(core)).total() < at_least:
             await asyncio.sleep(0.005)
     return found

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,19 @@ from tests.api.conftest import memory_client
 from tests.api.scripted import TEMPLATE, make_tokenizer
 from tests.known_faults.conftest import TEXT, request_of, small
 from tests.known_faults.engine_parts import MODEL_FILE, make_engine_of_a_file
+from tests.unit.engine.holding import no_engine_comes_up, slow_steps
 
 RUNNING = 12
 LENGTH = 700
 
 
 class Server:
-    def __init__(self, engine: EngineClient, http: httpx.AsyncClient, folder: Path, model: Path) -> None:
-        self.engine, self.http, self.folder, self.model = engine, http, folder, model
+    """Whose steps take long until ``be_quick`` is called."""
+
+    def __init__(
+        self, engine: EngineClient, http: httpx.AsyncClient, folder: Path, model: Path, be_quick: Callable[[], None]
+    ) -> None:
+        self.engine, self.http, self.folder, self.model, self.be_quick = engine, http, folder, model, be_quick
 
     async def metrics(self) -> dict[str, float]:
         families = text_string_to_metric_families((await self.http.get("/metrics")).text)
@@ -49,11 +55,13 @@ class Server:
         return await self.http.post(TEXT, json=body, headers={"x-request-id": f"own-{number}"})
 
     async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await condition():
                 await asyncio.sleep(0.01)
 
-    async def kill_with_all_running(self) -> list["asyncio.Task[httpx.Response]"]:
+    @asynccontextmanager
+    async def killed_with_all_running(self) -> AsyncIterator[list["asyncio.Task[httpx.Response]"]]:
+        """The next engine comes up when the block ends."""
         calls = [asyncio.create_task(self.ask(number)) for number in range(RUNNING)]
 
         async def all_run() -> bool:
@@ -63,15 +71,16 @@ class Server:
             with LedgerReader(runs_in(self.folder)[0]) as reader:  # written a moment later
                 return len(reader.live_requests()) == RUNNING
 
-        await self.until(all_run)
-        assert self.engine.pid is not None
-        os.kill(self.engine.pid, signal.SIGKILL)
-
         async def dead() -> bool:
             return (await self.http.get("/health")).status_code == 503
 
-        await self.until(dead)
-        return calls
+        await self.until(all_run)
+        assert self.engine.pid is not None
+        with no_engine_comes_up():
+            os.kill(self.engine.pid, signal.SIGKILL)
+            await self.until(dead)
+            self.be_quick()
+            yield calls
 
 
 @pytest.fixture
@@ -82,18 +91,19 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     folder = tmp_path / "ledger"
     config = replace(small(max_num_seqs=16), ledger=LedgerConfig(ledger_dir=str(folder)))
     engine = EngineClient(make_engine_of_a_file, config)
-    await engine.start()
-    app = create_app(engine, make_tokenizer(), ChatTemplate(TEMPLATE), config)
     try:
-        async with memory_client(app) as http:
-            yield Server(engine, http, folder, model)
+        with slow_steps() as be_quick:
+            await engine.start()
+            app = create_app(engine, make_tokenizer(), ChatTemplate(TEMPLATE), config)
+            async with memory_client(app) as http:
+                yield Server(engine, http, folder, model, be_quick)
     finally:
         await engine.stop()
 
 
 async def test_own_13_after_a_kill_gauges_are_of_the_living_engine_and_counters_add_up(server: Server) -> None:
-    calls = await server.kill_with_all_running()
-    between = await server.metrics()
+    async with server.killed_with_all_running() as calls:
+        between = await server.metrics()
     assert between["num_requests_running"] == between["kv_cache_usage_perc"] == between["num_requests_waiting"] == 0
     assert between["generation_tokens_total"] >= 100
     answers = await asyncio.gather(*calls)
@@ -139,7 +149,8 @@ async def test_own_13_after_a_kill_gauges_are_of_the_living_engine_and_counters_
 
 async def test_own_13_requests_that_die_with_their_engine_are_counted_and_explained_as_errors(server: Server) -> None:
     server.model.rmdir()  # no other engine can start
-    calls = await server.kill_with_all_running()
+    async with server.killed_with_all_running() as calls:
+        pass
     answers = await asyncio.gather(*calls)
     assert {(answer.status_code, answer.json()["error"]["code"]) for answer in answers} == {(503, "engine_unavailable")}
     after = await server.metrics()
@@ -157,7 +168,8 @@ async def test_a_ledger_whose_writer_was_killed_says_so_though_nobody_closed_it(
 ) -> None:
     """As after a power failure: there is no supervisor that could write the ends."""
     monkeypatch.setattr("ekiden.engine.process.record_dead_ends", lambda *told: None)
-    calls = await server.kill_with_all_running()
+    async with server.killed_with_all_running() as calls:
+        pass
     dead = runs_in(server.folder)[-1]
     with LedgerReader(dead) as reader:
         row = reader.request(1)

@@ -129,8 +129,9 @@ def told(response: httpx.Response, field: str) -> str:
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize(("schema", "at"), FAULTS, ids=[json.dumps(schema)[:60] for schema, _ in FAULTS])
 async def test_own_28_a_bad_tool_schema_names_function_and_field(
-    memory: Memory, schema: dict[str, Any], at: str, strict: bool
+    memory: Memory, schema: dict[str, Any], at: str, strict: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ekiden.sampling.schema_faults.SECONDS", 60.0)  # how far the looking gets in its time
     good = {"type": "function", "function": {"name": "good", "parameters": {"type": "object"}}}
     parameters = {"type": "object", **schema}
     bad = {"type": "function", "function": {"name": "bad", "strict": strict, "parameters": parameters}}

@@ -38,7 +38,7 @@ async def answer_to(live: Live, request: bytes) -> tuple[bytes, bytes]:
     """The head and the body of an answer, read until the server closes the connection."""
     reader, writer = await asyncio.open_connection(*live.url.removeprefix("http://").split(":"))
     writer.write(request)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     return head, body
@@ -147,7 +147,7 @@ async def test_own_24_a_server_on_this_machine_is_asked_directly(
         assert await asyncio.to_thread(main, ["top", "--url", url, "--once"]) == 2  # it has no key for that
     assert "answered 404" in capsys.readouterr().err
     shape = Shape(rows=1, requests=2, prompt_tokens=4, output_tokens=3)
-    figures = await bench_serve(Target.parse(live.url), shape, model_id=None, timeout=10, warm_up=1)
+    figures = await bench_serve(Target.parse(live.url), shape, model_id=None, timeout=60, warm_up=1)
     assert figures["failures_by_kind"] == {"http_400": 2}, "it has none of the tokens of that load"
     assert proxy.asked == []
 
@@ -233,7 +233,7 @@ async def test_own_25_our_commands_speak_to_it(unix: str, capsys: pytest.Capture
     assert await asyncio.to_thread(main, ["top", "--url", unix, "--once"]) == 2
     assert f"{unix}/admin/live answered 404" in capsys.readouterr().err
     shape = Shape(rows=1, requests=2, prompt_tokens=4, output_tokens=3)
-    figures = await bench_serve(Target.parse(unix), shape, model_id=None, timeout=10, warm_up=1)
+    figures = await bench_serve(Target.parse(unix), shape, model_id=None, timeout=60, warm_up=1)
     assert figures["failures_by_kind"] == {"http_400": 2}, "it has none of the tokens of that load"
 
 

@@ -58,8 +58,8 @@ class PageStream:
         try:
             async with self._flight.watch(request.receive):
                 await writer.write(_OPENING)
-                until = loop.time() + STREAM_SECONDS
-                while loop.time() < until and not self._flight.draining:
+                began = loop.time()
+                while loop.time() - began < STREAM_SECONDS and not self._flight.draining:
                     woken.clear()
                     event = self.frames.next_for(viewer)
                     if event is not None:

@@ -35,6 +35,10 @@ MAX_CHARACTERS: Final = 2**26
 """The longest text that is taken from a template."""
 WORKERS: Final = 2
 
+_ENDING_SECONDS: Final = 30.0
+"""How long a helper that has let go of its pipe may take to end. Its status tells why it did; a machine that is busy is
+slow to give it."""
+
 _MAIN: Final = "from {} import main; main({})"
 _WRITTEN, _FAILED = b"w", b"f"
 
@@ -77,7 +81,7 @@ class _Worker:
             if connection.poll(WALL_SECONDS):
                 return connection.recv_bytes()
         except (OSError, EOFError):
-            status = self.end()
+            status = self.end(patience=_ENDING_SECONDS)
             if status == -signal.SIGKILL and again:
                 return self.ask(question, again=False)
             limited = status == -signal.SIGPROF
@@ -86,14 +90,15 @@ class _Worker:
         self.end()
         raise RenderingError(f"it took more than {WALL_SECONDS:g} s")
 
-    def end(self) -> int:
-        """End the process, if there is one, and return its exit status: its own, if it had ended before."""
+    def end(self, patience: float = 0.5) -> int:
+        """End the process, if there is one, and return its exit status: its own, if it ends by itself before the
+        patience with it does."""
         if self._running is None:
             return 0
         (process, connection), self._running = self._running, None
         connection.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)
+            process.wait(patience)
         process.kill()
         return process.wait()
 

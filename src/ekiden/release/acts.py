@@ -15,8 +15,9 @@ from ekiden.release.shadow import PlannedShadow, ShadowFollower
 from ekiden.release.state import Event, Phase, State
 from ekiden.release.store import ReleaseStore, create, may_be_approved, store_for
 
-ACT_SECONDS = 1.0
-"""How long an act is among the controls in force: long enough to be recorded. What a block says there comes back."""
+ACT_SECONDS = 10.0
+"""How long an act is among the controls in force: long enough to be recorded, and to be told with its name by an engine
+whose step takes seconds. What a block says there comes back."""
 
 
 def person(server: Server, act: str, why: str) -> str:

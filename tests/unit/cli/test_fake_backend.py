@@ -46,10 +46,10 @@ def expected(count: int, vocab_size: int) -> list[int]:
 
 def test_a_server_answers_with_the_fake_models_tokens(config: Config) -> None:
     with own_server(config) as url:
-        (model,) = httpx.get(f"{url}/v1/models").json()["data"]
+        (model,) = httpx.get(f"{url}/v1/models", timeout=60).json()["data"]
         body = {"model": model["id"], "prompt": PROMPT, "max_tokens": 6, "temperature": 0, "ignore_eos": True}
-        answer = httpx.post(f"{url}/v1/completions", json=body | {"return_token_ids": True}).json()
-        lineage = httpx.get(f"{url}/v1/lineage").json()
+        answer = httpx.post(f"{url}/v1/completions", json=body | {"return_token_ids": True}, timeout=60).json()
+        lineage = httpx.get(f"{url}/v1/lineage", timeout=60).json()
     assert answer["usage"]["completion_tokens"] == 6
     assert answer["choices"][0]["token_ids"] == expected(6, lineage["model"]["vocab_size"])
     assert lineage["backend"]["backend"] == "fake"
@@ -125,11 +125,11 @@ def test_a_command_that_is_told_to_end_ends_its_server_too(config: Config, tmp_p
     ) as command:
         assert command.stdout is not None
         url = command.stdout.readline().strip()
-        assert httpx.get(f"{url}/health").status_code == 200
+        assert httpx.get(f"{url}/health", timeout=60).status_code == 200
         command.send_signal(signal.SIGTERM)
         assert command.wait(60) == 1
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/health")
+        httpx.get(f"{url}/health", timeout=60)
 
 
 def test_the_servers_own_template_variables_cannot_be_those_it_sets(config: Config) -> None:

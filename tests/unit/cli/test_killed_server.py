@@ -53,7 +53,7 @@ def serving(model: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
             while True:
                 assert server.poll() is None, "the server has ended"
                 try:
-                    assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+                    assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=60).status_code == 200
                     break
                 except httpx.ConnectError:
                     time.sleep(0.05)
@@ -125,7 +125,7 @@ def test_a_kill_of_the_server_loses_no_decision_and_leaves_nobody_waiting(model:
     port, arrived = free_port(), threading.Semaphore(0)
     url = f"http://127.0.0.1:{port}"
     with serving(model, port) as server:
-        served = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
+        served = httpx.get(f"{url}/v1/models", timeout=60).json()["data"][0]["id"]
         clients = [Client(url, served, number, arrived) for number in range(STREAMS)]
         for client in clients:
             client.start()
@@ -142,7 +142,7 @@ def test_a_kill_of_the_server_loses_no_decision_and_leaves_nobody_waiting(model:
             server.kill()
             server.wait()
             for client in clients:
-                client.join(30)
+                client.join(60)
     ends = {client.end for client in clients}
     assert ends <= {"RemoteProtocolError", "ReadError"}, "each is told, and to none does the answer look whole"
     (run,) = runs_in(model.parent / "ledger")
@@ -163,14 +163,14 @@ def test_a_kill_of_the_server_loses_no_decision_and_leaves_nobody_waiting(model:
     with serving(model, port):  # the same port, the same ledger
         served_client = max(clients, key=lambda client: len(client.tokens))  # whoever came first has a slot
         body = served_client.body | {"max_tokens": 8, "stream": False}
-        answer = httpx.post(f"{url}/v1/completions", json=body).json()
+        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
         assert answer["choices"][0]["token_ids"] == served_client.tokens[:8]
-        assert httpx.get(f"{url}/health").status_code == 200
+        assert httpx.get(f"{url}/health", timeout=60).status_code == 200
     assert len(runs_in(model.parent / "ledger")) == 2
 
 
 def num_in_flight(url: str) -> int:
-    lines = [line.rsplit(" ", 1) for line in httpx.get(f"{url}/metrics").text.splitlines()]
+    lines = [line.rsplit(" ", 1) for line in httpx.get(f"{url}/metrics", timeout=60).text.splitlines()]
     wanted = ("ekiden:num_requests_running{", "ekiden:num_requests_waiting{")
     return sum(int(float(value)) for name, value in lines if name.startswith(wanted))
 

@@ -277,7 +277,7 @@ def test_a_request_under_other_settings(tmp_path: Path) -> None:
 
 async def test_a_simulation_has_a_process_of_its_own_and_bounds(tmp_path: Path) -> None:
     path = crowded(tmp_path)
-    simulator = Simulator()
+    simulator = Simulator(most_seconds=60)
     told = await simulator.ask(path, 3, {"scheduling_policy": "fair"})
     assert (told["request_id"], told["changed"]) == ("large", {"scheduling_policy": "fair"})
     with pytest.raises(ConfigError, match="max_num_batched_tokens is 1; with max_num_seqs 3"):
@@ -288,7 +288,7 @@ async def test_a_simulation_has_a_process_of_its_own_and_bounds(tmp_path: Path) 
 
 async def test_one_simulation_at_once_and_none_for_who_has_left(tmp_path: Path) -> None:
     path = crowded(tmp_path)
-    simulator = Simulator()
+    simulator = Simulator(most_seconds=60)
     first = asyncio.create_task(simulator.ask(path, 3, {"max_num_seqs": 2}))
     await asyncio.sleep(0)
     with pytest.raises(Busy):

@@ -12,6 +12,7 @@ from ekiden.models.errors import ModelError
 from ekiden.state.plan import BatchPlan, StepOutput
 from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
+from tests.unit.engine.holding import take_time, wait_to_be_made
 
 VOCAB = 1000
 CONTEXT = 1_000_000
@@ -45,7 +46,11 @@ def make_fake_parts(config: Config, make_runner: type[FakeRunner] = FakeRunner) 
 
 
 def make_fake_engine(config: Config) -> BuiltEngine:
-    return build_engine(make_fake_parts(config), config, record=config.ledger.ledger)
+    wait_to_be_made()
+    parts = make_fake_parts(config)
+    assert isinstance(parts.runner, FakeRunner)
+    parts.runner._before_step = take_time
+    return build_engine(parts, config, record=config.ledger.ledger)
 
 
 DEADLY_TOKEN = VOCAB - 1
@@ -65,6 +70,7 @@ class DeadlyRunner(FakeRunner):
 
 
 def make_deadly_engine(config: Config) -> BuiltEngine:
+    wait_to_be_made()
     return build_engine(make_fake_parts(config, DeadlyRunner), config, record=config.ledger.ledger)
 
 

@@ -24,6 +24,7 @@ from tests.unit.engine.fake_parts import (
     make_engine_of_a_file,
     make_request,
 )
+from tests.unit.engine.holding import no_engine_comes_up
 from tests.unit.engine.test_engines import collect, expected, until
 
 KILLS = int(os.environ.get("SOAK_KILLS", "3"))
@@ -74,21 +75,24 @@ async def test_streams_go_on_and_waiting_requests_run_after_kills_at_random_mome
             async for update in client.generate(request):
                 tokens += update.token_ids
                 given += len(update.token_ids)
-                if kills < KILLS and given >= moments[kills] and kills == client.restarts:
+                if kills < KILLS and given >= moments[kills] and kills == client.restarts and client.pid is not None:
                     kills += 1
                     kill(client)
             return tokens
 
-        answers = await asyncio.gather(*map(read, requests))
-        for request, tokens in zip(requests, answers, strict=True):
-            assert tokens == expected(request, request.sampling.max_tokens or 0)
-        # A busy machine's readers may be behind the engine: then the last kill finds it with nothing left to do.
-        await until(lambda: client.restarts == kills and client.health is Health.OK)
+        rounds = 0
+        # Readers that are far behind the engine kill it when its work is done already, and then only once in a round.
+        while kills < KILLS:
+            rounds += 1
+            answers = await asyncio.gather(*map(read, requests))
+            for request, tokens in zip(requests, answers, strict=True):
+                assert tokens == expected(request, request.sampling.max_tokens or 0)
+            await until(lambda: client.restarts == kills and client.health is Health.OK)
         stats = client.stats()
         assert stats.engine_restarts_total == client.restarts == kills == KILLS
         assert stats.requests_carried_over_total > 0
-        assert stats.generation_tokens_total == total
-        assert stats.finished_total == {"length": STREAMS}
+        assert stats.generation_tokens_total == rounds * total
+        assert stats.finished_total == {"length": rounds * STREAMS}
         assert (stats.num_running, stats.num_waiting, stats.kv_blocks_used) == (0, 0, 0)
 
 
@@ -125,14 +129,15 @@ async def test_without_an_engine_gauges_are_zero_and_counters_are_kept() -> None
         await collect(client, first)
         streams = [client.generate(make_request(f"r{index}", max_tokens=60_000)) for index in range(3)]
         given = sum([len((await anext(stream)).token_ids) for stream in streams])
-        await dead(client)
-        stats = client.stats()
-        assert (stats.num_running, stats.num_waiting, stats.kv_blocks_used) == (0, 0, 0)
-        assert stats.generation_tokens_total >= 7 + given
-        assert stats.finished_total == {"length": 1}
-        for stream in streams:
-            await stream.aclose()
-        await until(lambda: client.stats().finished_total == {"length": 1, "abort": 3})
+        with no_engine_comes_up():
+            await dead(client)
+            stats = client.stats()
+            assert (stats.num_running, stats.num_waiting, stats.kv_blocks_used) == (0, 0, 0)
+            assert stats.generation_tokens_total >= 7 + given
+            assert stats.finished_total == {"length": 1}
+            for stream in streams:
+                await stream.aclose()
+            await until(lambda: client.stats().finished_total == {"length": 1, "abort": 3})
         await until(lambda: client.health is Health.OK)
         assert client.stats().finished_total == {"length": 1, "abort": 3}
         assert client.stats().num_running == 0
@@ -140,14 +145,15 @@ async def test_without_an_engine_gauges_are_zero_and_counters_are_kept() -> None
 
 async def test_aborts_deadlines_and_pauses_hold_while_an_engine_restarts() -> None:
     async with running() as client:
-        late = msgspec.structs.replace(make_request("late", max_tokens=60_000), deadline=time.monotonic() + 0.3)
-        held, gone = make_request("held", max_tokens=3_000), make_request("gone", max_tokens=60_000)
-        streams = {each.request_id: client.generate(each) for each in (late, held, gone)}
+        held, gone = make_request("held", max_tokens=60_000), make_request("gone", max_tokens=60_000)
+        streams = {each.request_id: client.generate(each) for each in (held, gone)}
         tokens = {name: list((await anext(stream)).token_ids) for name, stream in streams.items()}
-        kill(client)  # what is asked of an engine that is dead, which nobody has noticed, holds too
-        await client.pause("held")
-        await client.abort("gone")
-        await until(lambda: client.health is Health.DEAD)
+        tries, seconds = 0, 0.3
+        while len(streams) < 3:  # until there are tokens before the deadline
+            late = msgspec.structs.replace(make_request("late", max_tokens=60_000), deadline=time.monotonic() + seconds)
+            stream, tries, seconds = client.generate(late), tries + 1, seconds * 4
+            if (first := await anext(stream)).token_ids:
+                streams["late"], tokens["late"] = stream, list(first.token_ids)
 
         async def last(name: str) -> RequestUpdate:
             newest = RequestUpdate(name)
@@ -155,23 +161,32 @@ async def test_aborts_deadlines_and_pauses_hold_while_an_engine_restarts() -> No
                 tokens[name] += newest.token_ids
             return newest
 
-        assert (finish := (await last("gone")).finish) is not None
-        assert finish.reason is FinishReason.ABORT
-        assert (finish := (await last("late")).finish) is not None
-        assert finish.reason is FinishReason.DEADLINE
-        assert finish.num_output_tokens == len(tokens["late"])
+        with no_engine_comes_up():
+            kill(client)  # what is asked of an engine that is dead, which nobody has noticed, holds too
+            await client.pause("held")
+            await client.abort("gone")
+            await until(lambda: client.health is Health.DEAD)
+            assert (finish := (await last("gone")).finish) is not None
+            assert finish.reason is FinishReason.ABORT
+            assert (finish := (await last("late")).finish) is not None
+            assert finish.reason is FinishReason.DEADLINE
+            assert finish.num_output_tokens == len(tokens["late"])
         await until(lambda: client.health is Health.OK and client.stats().num_paused == 1)
         await client.resume("held")
-        await last("held")
-        assert tokens["held"] == expected(held, 3_000)
-        assert client.stats().finished_total == {"abort": 1, "deadline": 1, "length": 1}
+        async for update in streams["held"]:
+            tokens["held"] += update.token_ids
+            if len(tokens["held"]) >= 3_000:
+                break
+        assert tokens["held"] == expected(held, len(tokens["held"]))
+        assert client.stats().finished_total == {"abort": 1, "deadline": tries}
 
 
 async def test_newcomers_are_told_that_there_is_no_engine() -> None:
     async with running() as client:
-        await dead(client)
-        with pytest.raises(EngineDied, match="being restarted"):
-            client.generate(make_request("early", max_tokens=1))
+        with no_engine_comes_up():
+            await dead(client)
+            with pytest.raises(EngineDied, match="being restarted"):
+                client.generate(make_request("early", max_tokens=1))
 
 
 async def test_when_no_engine_can_start_again_what_was_in_flight_fails(
@@ -198,7 +213,8 @@ async def test_stopping_while_an_engine_restarts_ends_its_streams() -> None:
     await client.start()
     stream = client.generate(make_request("r", max_tokens=60_000))
     await anext(stream)
-    await dead(client)
-    await client.stop()
+    with no_engine_comes_up():
+        await dead(client)
+        await client.stop()
     with pytest.raises(EngineDied, match="shutting down"):
         await read_into([], stream)

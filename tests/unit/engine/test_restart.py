@@ -1,7 +1,5 @@
 """An engine that is restarted from outside: its requests go on, and the ledger says why it ended."""
 
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,22 +9,27 @@ from ekiden.engine.process import EngineClient
 from ekiden.evidence.reader import LedgerReader, end_detail_of
 from ekiden.ledger.retention import runs_in
 from tests.unit.engine.fake_parts import make_config, make_fake_engine, make_request
-from tests.unit.engine.test_engines import expected, until
+from tests.unit.engine.holding import slow_steps
+from tests.unit.engine.test_engines import StoppedOnly, expected, until
 
 
 async def test_a_restart_is_recorded_with_its_reason_and_changes_no_token(tmp_path: Path) -> None:
     config = replace(make_config(), ledger=LedgerConfig(ledger_dir=str(tmp_path)))
     client = EngineClient(make_fake_engine, config)
     client.restart("nobody runs yet")
-    await client.start()
     try:
         request = make_request("r", max_tokens=3_000)
-        stream, tokens, asked = client.generate(request), list[int](), 0
-        async for update in stream:
-            tokens += update.token_ids
-            if client.restarts == 0 and len(tokens) >= asked + 50 and _recorded(client.ledger_path):
-                asked = len(tokens)
-                client.restart("stall: step_stall is 9 s")
+        with slow_steps() as be_quick:
+            await client.start()
+            stream, tokens = client.generate(request), list[int]()
+            async for update in stream:
+                tokens += update.token_ids
+                if _recorded(client.ledger_path):
+                    client.restart("stall: step_stall is 9 s")
+                    be_quick()
+                    break
+            async for update in stream:
+                tokens += update.token_ids
         assert tokens == expected(request, 3_000)
         assert client.restarts == 1
         await until(lambda: client.health is Health.OK)
@@ -53,17 +56,17 @@ def _recorded(run: Path | None) -> bool:
 
 async def test_a_wedged_engine_is_replaced_and_its_ledger_says_that_it_was_wedged(tmp_path: Path) -> None:
     config = replace(make_config(), ledger=LedgerConfig(ledger_dir=str(tmp_path)))
-    client = EngineClient(make_fake_engine, config, wedge_timeout=0.5)
-    await client.start()
+    client = StoppedOnly(make_fake_engine, config, wedge_timeout=0.5)
     try:
-        request, stopped = make_request("r", max_tokens=3_000), False
-        stream, tokens = client.generate(request), list[int]()
-        async for update in stream:
-            tokens += update.token_ids
-            if not stopped and len(tokens) % 50 == 0 and _recorded(client.ledger_path):
-                assert client.pid is not None
-                os.kill(client.pid, signal.SIGSTOP)
-                stopped = True
+        request = make_request("r", max_tokens=3_000)
+        with slow_steps() as be_quick:
+            await client.start()
+            stream, tokens = client.generate(request), list[int]()
+            async for update in stream:
+                tokens += update.token_ids
+                if client.stopped is None and _recorded(client.ledger_path):
+                    client.stop_engine()
+                    be_quick()
         assert tokens == expected(request, 3_000)
     finally:
         await client.stop()

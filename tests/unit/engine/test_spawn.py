@@ -34,7 +34,7 @@ def test_a_backend_that_there_is_not_is_told_before_any_process_starts() -> None
 def test_it_ends_by_itself_when_there_is_nothing_to_load() -> None:
     spawned = spawn(engine_main)
     spawned.connection.close()
-    spawned.process.join(30.0)
+    spawned.process.join(60)
     assert spawned.process.exitcode == 0
 
 

@@ -15,6 +15,8 @@ class Collector:
     url: str = ""
     status: int = 200
     """The status that it answers with; it keeps spans only with 200."""
+    refuses: int = 0
+    """So many posts are answered with 400, whatever ``status`` says."""
     posts: int = 0
     paths: set[str] = field(default_factory=set)
     spans: list[Any] = field(default_factory=list)
@@ -22,9 +24,9 @@ class Collector:
     posted: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for(self, *, spans: int = 0, posts: int = 0) -> None:
-        """Wait until it has received so much. Raises TimeoutError after ten seconds."""
+        """Wait until it has received so much. Raises TimeoutError after a minute."""
         with self.posted:
-            if not self.posted.wait_for(lambda: len(self.spans) >= spans and self.posts >= posts, timeout=10):
+            if not self.posted.wait_for(lambda: len(self.spans) >= spans and self.posts >= posts, timeout=60):
                 raise TimeoutError(f"{len(self.spans)} spans in {self.posts} posts")
 
     def named(self) -> dict[str, Any]:
@@ -53,12 +55,13 @@ def collecting() -> Iterator[Collector]:
             with collector.posted:
                 collector.posts += 1
                 collector.paths.add(self.path)
-                if collector.status == 200:
+                status = 400 if collector.posts <= collector.refuses else collector.status
+                if status == 200:
                     for entry in ExportTraceServiceRequest.FromString(body).resource_spans:
                         collector.resources.append({a.key: a.value.string_value for a in entry.resource.attributes})
                         collector.spans += [span for scope in entry.scope_spans for span in scope.spans]
                 collector.posted.notify_all()
-            self.send_response(collector.status)
+            self.send_response(status)
             self.send_header("content-length", "0")
             self.end_headers()
 

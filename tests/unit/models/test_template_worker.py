@@ -55,9 +55,9 @@ def test_one_that_is_killed_at_work_is_replaced_and_the_work_done(monkeypatch: p
     monkeypatch.setattr(template_worker._Worker, "start", start_and_tell)
     asking = threading.Thread(target=lambda: answers.append(render("meanwhile")))
     asking.start()
-    assert asked.wait(30)
+    assert asked.wait(60)
     os.kill(pid, signal.SIGKILL)
-    asking.join(30)
+    asking.join(60)
     assert answers == ["meanwhile!"]
 
 

@@ -50,7 +50,7 @@ def test_a_slow_server_gets_no_more_than_it_has_room_for(tmp_path):
     world, go = World(tmp_path, keep_prompts=True), threading.Event()
 
     def handler(request):
-        go.wait(10.0)
+        go.wait(60)
         raise httpx.ConnectError("gone")
 
     copies = mirror(world, handler, most=2)

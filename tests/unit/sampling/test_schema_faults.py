@@ -28,7 +28,8 @@ def fault(schema: Any) -> str | None:
         ({"properties": ["bad"]}, ""),
     ],
 )
-def test_the_innermost_part_is_named(schema: dict[str, Any], where: str) -> None:
+def test_the_innermost_part_is_named(schema: dict[str, Any], where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ekiden.sampling.schema_faults.SECONDS", 60.0)
     assert locate(schema, fault) == (where, "it is bad" if where else None)
 
 

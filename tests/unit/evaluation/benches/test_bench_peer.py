@@ -131,7 +131,7 @@ def servers() -> Iterator[list[str]]:
 def test_servers_are_asked_in_turns_and_answers_of_another_length_are_counted(servers):
     load = HTTPLoad(clients=2, requests=4, prompt_tokens=8, output_tokens=4)
     addresses = dict(zip((OURS, "peer"), servers, strict=True))
-    figures = over_http(addresses, load, range(100), rounds=1, timeout=5, on_run=lambda: None)
+    figures = over_http(addresses, load, range(100), rounds=1, timeout=60, on_run=lambda: None)
     assert figures.failures == {}
     peer: Any = figures.arms["peer"]
     assert set(peer) == {

@@ -52,7 +52,7 @@ def part(figures: Figures, name: str) -> Any:
 
 async def test_the_first_model_is_asked_and_the_warm_up_left_out(serve):
     target, server = await serve()
-    figures = await bench_serve(target, SHAPE, model_id=None, timeout=5, warm_up=2)
+    figures = await bench_serve(target, SHAPE, model_id=None, timeout=60, warm_up=2)
     bodies = server.bodies
     assert len(bodies) == 7
     assert {body["model"] for body in bodies} == {"m"}
@@ -68,7 +68,7 @@ def test_the_loop_of_the_command_line_works_too():
     async def run() -> Figures:
         server = LoopbackServer(answer_with(b'{"data":[{"id":"m"}]}', b"200 OK"))
         try:
-            return await bench_serve(Target.parse(await server.start()), SHAPE, model_id=None, timeout=5, warm_up=1)
+            return await bench_serve(Target.parse(await server.start()), SHAPE, model_id=None, timeout=60, warm_up=1)
         finally:
             await server.stop()
 
@@ -80,7 +80,7 @@ def test_the_loop_of_the_command_line_works_too():
 async def test_an_open_loop_reports_its_rate_and_its_lag(serve):
     target, _ = await serve()
     shape = Shape(rows=2, prompt_tokens=3, output_tokens=4, requests=5, rate=500.0)
-    figures = await bench_serve(target, shape, model_id="other", timeout=5, warm_up=0)
+    figures = await bench_serve(target, shape, model_id="other", timeout=60, warm_up=0)
     assert part(figures, "lineage")["loop"] == "open"
     assert part(figures, "lineage")["rate"] == 500.0
     assert part(figures, "send_lag_seconds")["n"] == 5
@@ -100,5 +100,5 @@ async def test_an_open_loop_reports_its_rate_and_its_lag(serve):
 async def test_a_server_without_models_is_told(serve, models, status, message):
     target, _ = await serve(models, status)
     with pytest.raises(TargetError) as caught:
-        await bench_serve(target, SHAPE, model_id=None, timeout=5, warm_up=0)
+        await bench_serve(target, SHAPE, model_id=None, timeout=60, warm_up=0)
     assert message in str(caught.value)

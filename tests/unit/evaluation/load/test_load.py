@@ -63,7 +63,7 @@ async def send(writer: asyncio.StreamWriter, pieces: list[bytes]) -> None:
 
 async def ask_once(target: Target) -> RequestRecord:
     run = await closed_loop(
-        target, completion_requests(target, "m", [[1, 2]], output_tokens=3), concurrency=1, timeout=5
+        target, completion_requests(target, "m", [[1, 2]], output_tokens=3), concurrency=1, timeout=60
     )
     return run.records[0]
 
@@ -189,7 +189,7 @@ async def test_after_a_malformed_answer_the_connection_is_not_used_again(serve):
 
     server, target = await serve(answer)
     run = await closed_loop(
-        target, completion_requests(target, "m", [[0], [1], [2]], output_tokens=1), concurrency=1, timeout=5
+        target, completion_requests(target, "m", [[0], [1], [2]], output_tokens=1), concurrency=1, timeout=60
     )
     assert [record.failure for record in run.records] == ["malformed", "http_503", "http_503"]
     assert server.connections == 2
@@ -244,7 +244,7 @@ async def test_closed_loop_keeps_its_concurrency_on_kept_alive_connections(serve
 
     server, target = await serve(answer)
     requests = completion_requests(target, "m", [[i] for i in range(12)], output_tokens=1)
-    run = await closed_loop(target, requests, concurrency=3, timeout=5)
+    run = await closed_loop(target, requests, concurrency=3, timeout=60)
     assert [record.failure for record in run.records] == [None] * 12
     assert server.connections == 3
     assert server.most_open <= 3
@@ -266,7 +266,7 @@ async def test_open_loop_sends_when_due_whatever_the_server_does(serve):
 
     _, target = await serve(answer)
     requests = completion_requests(target, "m", [[1]] * 4, output_tokens=1)
-    run = await open_loop(target, requests, [0.0, 0.01, 0.02, 0.03], timeout=5)
+    run = await open_loop(target, requests, [0.0, 0.01, 0.02, 0.03], timeout=60)
     # A closed loop would never get past the first: no answer comes before all four have been asked.
     assert [record.failure for record in run.records] == [None] * 4
     first = run.records[0]
@@ -281,7 +281,7 @@ async def test_a_connection_that_the_server_closes_is_not_used_again(serve):
 
     server, target = await serve(answer)
     requests = completion_requests(target, "m", [[1]] * 3, output_tokens=1)
-    run = await closed_loop(target, requests, concurrency=1, timeout=5)
+    run = await closed_loop(target, requests, concurrency=1, timeout=60)
     assert [record.failure for record in run.records] == [None] * 3
     assert server.connections == 3
 
@@ -294,7 +294,7 @@ async def test_a_connection_that_the_server_closed_while_it_was_idle_is_opened_a
     server, target = await serve(answer)
     connection, records = Connection(target), [RequestRecord(intended=0.0) for _ in range(3)]
     for record, request in zip(records, completion_requests(target, "m", [[1]] * 3, output_tokens=1), strict=True):
-        await connection.ask(request, record, timeout=5)
+        await connection.ask(request, record, timeout=60)
         await asyncio.sleep(0.05)
     await connection.close()
     assert [record.failure for record in records] == [None] * 3
@@ -314,7 +314,7 @@ async def test_a_kept_connection_that_is_closed_without_a_word_is_opened_anew_on
 
     server, target = await serve(answer)
     requests = completion_requests(target, "m", [[1], [2], [3]], output_tokens=1)
-    run = await closed_loop(target, requests, concurrency=1, timeout=5)
+    run = await closed_loop(target, requests, concurrency=1, timeout=60)
     assert [record.failure for record in run.records] == [None, None, "truncated"]
     assert [body["prompt"] for body in server.bodies] == [[1], [2], [2], [3], [3]]
 

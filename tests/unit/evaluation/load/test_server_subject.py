@@ -16,7 +16,7 @@ from ekiden.evaluation.plan.model import Objectives
 from ekiden.evaluation.workloads.offer import Kind, Offer, Workload
 from tests.unit.evaluation.loopback import Answer, LoopbackServer
 
-EASY = Objectives(ttft=60.0, tpot=60.0)
+EASY = Objectives(ttft=6000.0, tpot=6000.0)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 
 
@@ -31,12 +31,12 @@ class Played:
         self.target = Target.parse(self._run(self.server.start()))
 
     def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     def close(self) -> None:
         self._run(self.server.stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
+        self.thread.join(60)
         self.loop.close()
 
 
