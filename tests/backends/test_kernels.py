@@ -1,6 +1,7 @@
 """Our own kernels in a model's graph (their arithmetic is tested in ``tests/kernels``)."""
 
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -32,8 +33,11 @@ def usable() -> None:
 
 def test_packed_weights_are_blocks_of_16_channels_by_4_inputs():
     values = np.arange(18 * 64, dtype=np.int64).reshape(18, 64).astype(np.int8)
-    blocks, scales, sums = kernels.packed(values, np.arange(18, dtype=np.float16), 32)
-    assert (blocks.shape, scales.shape, sums.shape) == ((2, 16, 16, 4), (32,), (2, 2, 16))
+    packed = kernels.packed(values, np.arange(18, dtype=np.float16), 32)
+    assert packed.dtype == np.int8
+    blocks = packed[: 2 * 16 * 64].reshape(2, 16, 16, 4)
+    scales = packed[2 * 16 * 64 :][: 32 * 4].view(np.float32)
+    sums = packed[2 * 16 * 64 + 32 * 4 :].view(np.int32).reshape(2, 2, 16)
     for channel, at in ((0, 0), (5, 33), (17, 63)):
         assert blocks[channel // 16, at // 4, channel % 16, at % 4] == values[channel, at]
         assert sums[channel // 16, at // 32, channel % 16] == values[channel, at // 32 * 32 :][:32].sum(dtype=np.int32)
@@ -78,7 +82,7 @@ def test_asked_for_and_missing_they_are_named_with_the_way_out(reference_dir: Pa
         load_folder(reference_dir / "llama", tmp_path, weights="int8-kernels")
 
 
-def test_a_library_for_another_openvino_is_not_loaded(monkeypatch):
+def test_a_library_for_another_openvino_or_of_another_version_is_not_loaded(monkeypatch):
     package = ModuleType("ekiden_kernels")
     vars(package).update(OPENVINO="2025.1", LIBRARY=Path("/nowhere.so"))
     monkeypatch.setitem(sys.modules, "ekiden_kernels", package)
@@ -86,7 +90,15 @@ def test_a_library_for_another_openvino_is_not_loaded(monkeypatch):
     assert not found
     assert found.reason == f"ekiden-kernels was built for OpenVINO 2025.1, and this is {ov.get_version()}"
     vars(package).update(OPENVINO=ov.get_version())
+    monkeypatch.setattr(kernels.metadata, "version", lambda name: "0.1.0")
+    assert kernels.installed.__wrapped__().reason == f"ekiden-kernels is version 0.1.0, and {kernels.VERSION} is needed"
+    monkeypatch.setattr(kernels.metadata, "version", lambda name: kernels.VERSION)
     assert kernels.installed.__wrapped__().reason.startswith("ekiden-kernels cannot be loaded: /nowhere.so")
+
+
+def test_the_version_is_that_of_the_package_beside_it():
+    text = Path(__file__).parents[2].joinpath("kernels/pyproject.toml").read_text()
+    assert tomllib.loads(text)["project"]["version"] == kernels.VERSION
 
 
 class Library:
