@@ -24,19 +24,24 @@ struct BlockOutputs {
   float *hidden, *query, *key, *value;
 };
 
+// More rows are computed one part after another, so that what is between the products stays small: for long prompts
+// that saves memory, and as much time as reading the weights again costs.
+constexpr std::int64_t rows_at_once = 128;
+
 // Bytes of the workspace for `rows` rows.
 inline std::size_t block_bytes(Isa isa, std::int64_t rows, const BlockSizes& s) {
-  const std::size_t activations = std::max({activation_bytes(isa, rows, s.attended, s.attended_group),
-                                            activation_bytes(isa, rows, s.hidden, s.hidden_group),
-                                            activation_bytes(isa, rows, s.intermediate, s.intermediate_group)});
-  return activations + static_cast<std::size_t>(rows * std::max(s.hidden, 2 * s.intermediate)) * sizeof(float);
+  const std::int64_t most = std::min(rows, rows_at_once);
+  const std::size_t activations = std::max({activation_bytes(isa, most, s.attended, s.attended_group),
+                                            activation_bytes(isa, most, s.hidden, s.hidden_group),
+                                            activation_bytes(isa, most, s.intermediate, s.intermediate_group)});
+  return activations + static_cast<std::size_t>(most * std::max(s.hidden, 2 * s.intermediate)) * sizeof(float);
 }
 
-// `packed` holds O, G above U, D, Q, K and V, as PackedWeights reads them. Outputs and inputs do not overlap.
+// Computes rows that are few enough for the workspace.
 template <class InParallel>
-void block(Isa isa, const BlockSizes& s, float epsilon, const std::int8_t* packed, std::int64_t rows,
-           const float* residual, const float* attended, const BlockOutputs& out, void* workspace,
-           const InParallel& in_parallel) {
+void block_part(Isa isa, const BlockSizes& s, float epsilon, const std::int8_t* packed, std::int64_t rows,
+                const float* residual, const float* attended, const BlockOutputs& out, void* workspace,
+                const InParallel& in_parallel) {
   PackedWeights weights(packed);
   const Weights output = weights.next(s.hidden, s.attended, s.attended_group);
   const Weights gate_up = weights.next(2 * s.intermediate, s.hidden, s.hidden_group);
@@ -73,6 +78,21 @@ void block(Isa isa, const BlockSizes& s, float epsilon, const std::int8_t* packe
   const Weights value = weights.next(s.key_value, s.hidden, s.hidden_group);
   in_parallel(rows, std::int64_t{8}, Share::as_free, normed);
   multiply_rows(isa, activations, rows, {{query, out.query}, {key, out.key}, {value, out.value}}, in_parallel);
+}
+
+// `packed` holds O, G above U, D, Q, K and V, as PackedWeights reads them. Outputs and inputs do not overlap.
+template <class InParallel>
+void block(Isa isa, const BlockSizes& s, float epsilon, const std::int8_t* packed, std::int64_t rows,
+           const float* residual, const float* attended, const BlockOutputs& out, void* workspace,
+           const InParallel& in_parallel) {
+  const std::int64_t parts = (rows + rows_at_once - 1) / rows_at_once;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::int64_t first = rows * part / parts, last = rows * (part + 1) / parts;
+    const BlockOutputs of_part{out.hidden + first * s.hidden, out.query + first * s.query,
+                               out.key + first * s.key_value, out.value + first * s.key_value};
+    block_part(isa, s, epsilon, packed, last - first, residual + first * s.hidden, attended + first * s.attended,
+               of_part, workspace, in_parallel);
+  }
 }
 
 }  // namespace ekiden

@@ -10,11 +10,13 @@ import openvino as ov
 import pytest
 
 from ekiden.backends.openvino import kernels, machine
+from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.kernels import Kernels
-from ekiden.backends.openvino.weights.table import choose_format
+from ekiden.backends.openvino.paged import to_paged
+from ekiden.backends.openvino.weights.table import FORMATS, choose_format
 from ekiden.config import ConfigError
 from ekiden.models.errors import ModelError
-from ekiden.models.load import describe
+from ekiden.models.load import describe, open_checkpoint
 from ekiden.models.resolve import files_in_folder
 from tests.backends.driving import configuration, load_folder
 
@@ -138,3 +140,24 @@ def test_a_width_without_a_group_is_named(reference_dir: Path, tmp_path: Path, m
     monkeypatch.setattr(kernels, "group_of", lambda width: 64 if width == 64 else None)
     with pytest.raises(ModelError, match=r"is int8-kernels, .* but the model has intermediate_size \d+; choose"):
         load_folder(reference_dir / "llama", tmp_path, weights="int8-kernels")
+
+
+@pytest.mark.usefixtures("usable")
+@pytest.mark.parametrize(
+    ("name", "blocks"), [("llama", True), ("llama-tied", True), ("qwen2", True), ("qwen3", True), ("llama-bias", False)]
+)
+def test_a_layer_is_one_block_unless_a_bias_stands_between_its_products(
+    name: str, blocks: bool, reference_dir: Path, tmp_path: Path
+):
+    description = describe(files_in_folder(reference_dir / name, name, tmp_path))
+    assert description.spec is not None
+    graph = build_model(description.spec, open_checkpoint(description.files), FORMATS["int8-kernels"])
+    found = [node for node in graph.get_ordered_ops() if node.get_type_name() == kernels.BLOCK]
+    assert len(found) == (description.spec.num_layers if blocks else 0)
+    assert [len(node.outputs()) for node in found[:-1]] == [4] * len(found[:-1])
+    if blocks:
+        # Of the last layer only the tokens are computed whose states are wanted.
+        to_paged(graph)
+        entries = [value.get_node() for value in found[-1].input_values()[:2]]
+        assert [node.get_type_name() for node in entries] == ["Gather"] * 2
+        assert {node.input_value(1).get_node().get_friendly_name() for node in entries} == {"state_rows"}

@@ -11,7 +11,7 @@ from tests.kernels.test_kernels import activations_of, layer_of
 
 HIDDEN, ATTENDED, INNER, QUERY, KEY_VALUE = 96, 64, 160, 72, 24  # blocks and pairs that are not full among them
 EPSILON = 1e-5
-ROWS = 30
+ROWS = 140  # more than are computed at once
 
 Inputs = tuple[Floats, Floats]
 
@@ -96,7 +96,7 @@ def test_it_is_the_same_in_any_number_of_parts(emulated: Library, isa: Isa, part
 def test_a_row_is_the_same_beside_any_others(emulated: Library, isa: Isa) -> None:
     block, (residual, attended) = made()
     together = emulated.block(isa, residual, attended, block)
-    for row in range(ROWS):
+    for row in (0, 5, 69, 70, 139):
         alone = emulated.block(isa, residual[row : row + 1], attended[row : row + 1], block)
         assert all(equal_bits(one[0], other[row]) for one, other in zip(alone, together, strict=True))
 
