@@ -2,6 +2,7 @@
 
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -92,9 +93,9 @@ def test_a_library_for_another_openvino_or_of_another_version_is_not_loaded(monk
     assert not found
     assert found.reason == f"ekiden-kernels was built for OpenVINO 2025.1, and this is {ov.get_version()}"
     vars(package).update(OPENVINO=ov.get_version())
-    monkeypatch.setattr(kernels.metadata, "version", lambda name: "0.1.0")
+    monkeypatch.setattr(metadata, "version", lambda name: "0.1.0")
     assert kernels.installed.__wrapped__().reason == f"ekiden-kernels is version 0.1.0, and {kernels.VERSION} is needed"
-    monkeypatch.setattr(kernels.metadata, "version", lambda name: kernels.VERSION)
+    monkeypatch.setattr(metadata, "version", lambda name: kernels.VERSION)
     assert kernels.installed.__wrapped__().reason.startswith("ekiden-kernels cannot be loaded: /nowhere.so")
 
 

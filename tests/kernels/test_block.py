@@ -4,6 +4,7 @@ Those are tested by themselves in `test_kernels.py`.
 """
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.kernels.build import Block, Floats, Isa, Library, Linear, equal_bits
@@ -14,6 +15,7 @@ EPSILON = 1e-5
 ROWS = 140  # more than are computed at once
 
 Inputs = tuple[Floats, Floats]
+Doubles = npt.NDArray[np.float64]
 
 
 def made(*, last: bool = False) -> tuple[Block, Inputs]:
@@ -43,14 +45,16 @@ def step_by_step(library: Library, block: Block, residual: Floats, attended: Flo
     return [hidden, *(product(normed(hidden), each) for each in block.projections)]
 
 
-def in_float64(block: Block, residual: Floats, attended: Floats) -> list[Floats]:
+def in_float64(block: Block, residual: Floats, attended: Floats) -> list[Doubles]:
     """With activations as they are."""
 
-    def product(x: Floats, layer: Linear) -> Floats:
-        return x @ (layer.weights * layer.scales[:, None].astype(np.float64)).T
+    def product(x: Doubles, layer: Linear) -> Doubles:
+        weights: Doubles = layer.weights.astype(np.float64) * layer.scales[:, None]
+        return x @ weights.T
 
-    def normed(x: Floats) -> Floats:
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON)
+    def normed(x: Doubles) -> Doubles:
+        scale: Doubles = np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON)
+        return x / scale
 
     hidden = residual.astype(np.float64) + product(attended.astype(np.float64), block.output)
     gates, ups = np.split(product(normed(hidden), block.gate_up), 2, axis=1)
