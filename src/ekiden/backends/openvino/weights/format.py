@@ -7,7 +7,7 @@
 4. ``activation``: what stands between hidden states and the products that read them;
 5. ``group`` and ``fuses_activation``: how the plugin is to compute the products;
 6. ``annotate`` and ``states``: how the states that the head reads become the model's own, if they are others;
-7. ``told``: what the lineage is told beside the name.
+7. ``told`` and ``key``: what the lineage is told beside the name, and what a converted model is found again by.
 
 Formats that differ at one of these inherit the rest from :class:`WeightFormat`.
 """
@@ -47,7 +47,7 @@ class WeightFormat:
     float32 kernel allows none.
     ``joins_products``: whether products that read the same states are computed as one, whose result is split again.
     ``details`` are further parameters of the format for the lineage. What a format makes of the same weights may
-    change only together with ``conversion.CONVERTER_VERSION``.
+    change only together with ``conversion.CONVERTER_VERSION`` or :attr:`key`.
     """
 
     name: str

@@ -65,7 +65,8 @@ class KernelInt8(RotatedInt8):
     def block(
         self, spec: ModelSpec, checkpoint: Checkpoint, index: int, hidden: Node | Output, attended: Node
     ) -> Sequence[Output] | None:
-        """None where a bias stands between its products. Those of query, key and value come after it."""
+        """None where a bias stands between its products; those of query, key and value come after it. The norms of a
+        rotated model have no weights."""
         if spec.output_bias or spec.mlp_bias:
             return None
 
