@@ -1,105 +1,40 @@
 // OpenVINO operations around the kernels. Each computes every row of its input by itself, with the same bits whatever
-// rows are beside it.
+// rows are beside it. They have few inputs, since the plugin, which cannot tell their outputs' shapes, clones node and
+// inputs at every call.
 
 #include <openvino/core/extension.hpp>
 #include <openvino/core/op_extension.hpp>
 #include <openvino/op/op.hpp>
-#include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <vector>
 
-#include "elementwise.h"
-#include "linear.h"
+#include "block.h"
+#include "threads.h"
 
 namespace ekiden {
 namespace {
 
-// Memory of one thread of OpenVINO's, reused from pass to pass.
-class Scratch {
- public:
-  void* at_least(std::size_t bytes) {
-    if (bytes > size_) {
-      memory_.reset();  // before the larger piece is asked for
-      memory_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64})));
-      size_ = bytes;
-    }
-    return memory_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{64}); }
-  };
-  std::unique_ptr<std::byte[], Free> memory_;
-  std::size_t size_ = 0;
-};
-
-// The weights at inputs `first` to `first + 2`.
-Weights weights(const ov::TensorVector& inputs, std::size_t first, std::int64_t channels, std::int64_t group) {
-  const auto k = static_cast<std::int64_t>(inputs[first].get_shape()[1]) * 4;  // of [blocks, k / 4, 16, 4]
-  return {inputs[first].data<std::int8_t>(),
-          inputs[first + 1].data<float>(),
-          inputs[first + 2].data<std::int32_t>(),
-          channels,
-          k,
-          group};
-}
-
-// Calls `each(begin, end)` for parts of [0, count), in OpenVINO's threads where there are more than `at_once`. They are
-// isolated: a thread that waits for others must not begin another operation, which would use this one's scratch memory.
-template <class Each>
-void in_parallel(std::int64_t count, std::int64_t at_once, const Each& each) {
-  if (count <= at_once) return each(std::int64_t{0}, count);
-  using Range = tbb::blocked_range<std::int64_t>;
-  tbb::this_task_arena::isolate([&] {
-    tbb::parallel_for(Range(0, count, static_cast<std::size_t>(at_once)),
-                      [&](const Range& part) { each(part.begin(), part.end()); });
-  });
-}
-
-// Quantises rows of w.k inputs that are `row_stride` floats apart.
-void quantise_rows(const float* x, std::int64_t row_stride, std::int64_t rows, const Weights& w, void* activations) {
-  in_parallel(rows, 8, [&](std::int64_t begin, std::int64_t end) {
-    quantise(best(), x, row_stride, begin, end, w.k, w.group, activations);
-  });
-}
-
-void multiply_rows(const void* activations, std::int64_t rows, const Weights& w, float* y) {
-  const std::int64_t blocks = (w.n + block_channels - 1) / block_channels;
-  in_parallel(blocks, 2, [&](std::int64_t begin, std::int64_t end) {
-    multiply(best(), activations, rows, 0, rows, w, begin, end, y, w.n);
-  });
-}
-
-// y[rows, n] = x[rows, k] * W^T
-void linear(const float* x, std::int64_t row_stride, std::int64_t rows, const Weights& w, float* y) {
+// Calls `compute(workspace)` with so many bytes. It is isolated: a thread that waits for others must not begin another
+// operation, which would use the same workspace.
+template <class Compute>
+void with_workspace(std::size_t bytes, const Compute& compute) {
   static thread_local Scratch scratch;
-  void* activations = scratch.at_least(activation_bytes(best(), rows, w.k, w.group));
-  quantise_rows(x, row_stride, rows, w, activations);
-  multiply_rows(activations, rows, w, y);
+  void* workspace = scratch.at_least(bytes);
+  tbb::this_task_arena::isolate([&] { compute(workspace); });
 }
 
-// y[rows, hidden] = (silu(x * G^T) * (x * U^T)) * D^T, where G and U are the halves of `gate_up`.
-void gated_mlp(const float* x, std::int64_t rows, const Weights& gate_up, const Weights& down, float* y) {
-  static thread_local Scratch scratch;
-  const std::int64_t inner = down.k;
-  auto* both = static_cast<float*>(scratch.at_least(static_cast<std::size_t>(rows * gate_up.n) * sizeof(float)));
-  linear(x, gate_up.k, rows, gate_up, both);
-  in_parallel(rows, 4, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      float* gates = both + row * gate_up.n;
-      gate(best(), gates, gates + inner, inner, gates);
-    }
-  });
-  linear(both, gate_up.n, rows, down, y);
+template <class Shape>
+Shape with_channels(Shape shape, std::int64_t channels) {
+  shape[shape.size() - 1] = channels;
+  return shape;
 }
 
 }  // namespace
 
+// Inputs: x [..., k], and W as PackedWeights reads it. Output: x * W^T.
 class Int8Linear : public ov::op::Op {
  public:
   OPENVINO_OP("Int8Linear", "ekiden");
@@ -110,9 +45,7 @@ class Int8Linear : public ov::op::Op {
   }
 
   void validate_and_infer_types() override {
-    auto shape = get_input_partial_shape(0);
-    shape[shape.size() - 1] = channels_;
-    set_output_type(0, ov::element::f32, shape);
+    set_output_type(0, ov::element::f32, with_channels(get_input_partial_shape(0), channels_));
   }
 
   std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
@@ -128,12 +61,20 @@ class Int8Linear : public ov::op::Op {
   bool has_evaluate() const override { return true; }
 
   bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
-    auto shape = inputs[0].get_shape();
-    const Weights w = weights(inputs, 1, channels_, group_);
-    const std::int64_t rows = static_cast<std::int64_t>(inputs[0].get_size()) / w.k;
-    shape.back() = static_cast<std::size_t>(channels_);
-    outputs[0].set_shape(shape);
-    linear(inputs[0].data<float>(), w.k, rows, w, outputs[0].data<float>());
+    const auto& shape = inputs[0].get_shape();
+    const auto k = static_cast<std::int64_t>(shape.back());
+    const std::int64_t rows = static_cast<std::int64_t>(inputs[0].get_size()) / k;
+    const Weights w = PackedWeights(inputs[1].data<std::int8_t>()).next(channels_, k, group_);
+    outputs[0].set_shape(with_channels(shape, channels_));
+    const float* x = inputs[0].data<float>();
+    float* y = outputs[0].data<float>();
+    const Isa isa = best();
+    with_workspace(activation_bytes(isa, rows, k, group_), [&](void* activations) {
+      Threads{}(rows, 8, Share::as_free, [&](std::int64_t begin, std::int64_t end) {
+        quantise(isa, x, k, begin, end, k, group_, activations);
+      });
+      multiply_rows(isa, activations, rows, {{w, y}}, Threads{});
+    });
     return true;
   }
 
@@ -141,47 +82,71 @@ class Int8Linear : public ov::op::Op {
   std::int64_t channels_ = 0, group_ = 0;
 };
 
-class Int8GatedMlp : public ov::op::Op {
+// Inputs: the residual stream [..., hidden], what attention gave [..., attended], and the weights. Outputs: the residual
+// stream, and the next layer's query, key and value; after the last layer the residual stream alone.
+class Int8Block : public ov::op::Op {
  public:
-  OPENVINO_OP("Int8GatedMlp", "ekiden");
-  Int8GatedMlp() = default;
-  Int8GatedMlp(const ov::OutputVector& inputs, std::int64_t group, std::int64_t inner_group)
-      : Op(inputs), group_(group), inner_group_(inner_group) {
+  OPENVINO_OP("Int8Block", "ekiden");
+  Int8Block() = default;
+  Int8Block(const ov::OutputVector& inputs, const BlockSizes& sizes, float epsilon)
+      : Op(inputs), sizes_(sizes), epsilon_(epsilon) {
     constructor_validate_and_infer_types();
   }
 
-  void validate_and_infer_types() override { set_output_type(0, ov::element::f32, get_input_partial_shape(0)); }
+  void validate_and_infer_types() override {
+    const auto& shape = get_input_partial_shape(0);
+    for (std::size_t i = 0; i < output_count(); ++i) {
+      set_output_type(i, ov::element::f32, with_channels(shape, channels_of(i)));
+    }
+  }
 
   std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
-    return std::make_shared<Int8GatedMlp>(inputs, group_, inner_group_);
+    return std::make_shared<Int8Block>(inputs, sizes_, epsilon_);
   }
 
   bool visit_attributes(ov::AttributeVisitor& visitor) override {
-    visitor.on_attribute("group", group_);
-    visitor.on_attribute("inner_group", inner_group_);
+    visitor.on_attribute("hidden", sizes_.hidden);
+    visitor.on_attribute("attended", sizes_.attended);
+    visitor.on_attribute("intermediate", sizes_.intermediate);
+    visitor.on_attribute("query", sizes_.query);
+    visitor.on_attribute("key_value", sizes_.key_value);
+    visitor.on_attribute("hidden_group", sizes_.hidden_group);
+    visitor.on_attribute("attended_group", sizes_.attended_group);
+    visitor.on_attribute("intermediate_group", sizes_.intermediate_group);
+    visitor.on_attribute("epsilon", epsilon_);
     return true;
   }
 
   bool has_evaluate() const override { return true; }
 
   bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
-    const auto& shape = inputs[0].get_shape();
-    const auto hidden = static_cast<std::int64_t>(shape.back());
-    const Weights down = weights(inputs, 4, hidden, inner_group_);
-    const Weights gate_up = weights(inputs, 1, 2 * down.k, group_);
-    outputs[0].set_shape(shape);
-    const std::int64_t rows = static_cast<std::int64_t>(inputs[0].get_size()) / hidden;
-    gated_mlp(inputs[0].data<float>(), rows, gate_up, down, outputs[0].data<float>());
+    const std::int64_t rows = static_cast<std::int64_t>(inputs[0].get_size()) / sizes_.hidden;
+    float* y[4] = {};
+    for (std::size_t i = 0; i < output_count(); ++i) {
+      outputs[i].set_shape(with_channels(inputs[0].get_shape(), channels_of(i)));
+      y[i] = outputs[i].data<float>();
+    }
+    const Isa isa = best();
+    with_workspace(block_bytes(isa, rows, sizes_), [&](void* workspace) {
+      block(isa, sizes_, epsilon_, inputs[2].data<std::int8_t>(), rows, inputs[0].data<float>(),
+            inputs[1].data<float>(), {y[0], y[1], y[2], y[3]}, workspace, Threads{});
+    });
     return true;
   }
 
  private:
-  std::int64_t group_ = 0, inner_group_ = 0;
+  std::size_t output_count() const { return sizes_.query == 0 ? 1 : 4; }
+  std::int64_t channels_of(std::size_t output) const {
+    return output == 0 ? sizes_.hidden : output == 1 ? sizes_.query : sizes_.key_value;
+  }
+
+  BlockSizes sizes_{};
+  float epsilon_ = 0;
 };
 
 }  // namespace ekiden
 
 OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({
   std::make_shared<ov::OpExtension<ekiden::Int8Linear>>(),
-  std::make_shared<ov::OpExtension<ekiden::Int8GatedMlp>>(),
+  std::make_shared<ov::OpExtension<ekiden::Int8Block>>(),
 }))

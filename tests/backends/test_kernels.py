@@ -1,6 +1,8 @@
 """Our own kernels in a model's graph (their arithmetic is tested in ``tests/kernels``)."""
 
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -9,11 +11,13 @@ import openvino as ov
 import pytest
 
 from ekiden.backends.openvino import kernels, machine
+from ekiden.backends.openvino.graph import build_model
 from ekiden.backends.openvino.kernels import Kernels
-from ekiden.backends.openvino.weights.table import choose_format
+from ekiden.backends.openvino.paged import to_paged
+from ekiden.backends.openvino.weights.table import FORMATS, choose_format
 from ekiden.config import ConfigError
 from ekiden.models.errors import ModelError
-from ekiden.models.load import describe
+from ekiden.models.load import describe, open_checkpoint
 from ekiden.models.resolve import files_in_folder
 from tests.backends.driving import configuration, load_folder
 
@@ -32,8 +36,11 @@ def usable() -> None:
 
 def test_packed_weights_are_blocks_of_16_channels_by_4_inputs():
     values = np.arange(18 * 64, dtype=np.int64).reshape(18, 64).astype(np.int8)
-    blocks, scales, sums = kernels.packed(values, np.arange(18, dtype=np.float16), 32)
-    assert (blocks.shape, scales.shape, sums.shape) == ((2, 16, 16, 4), (32,), (2, 2, 16))
+    packed = kernels.packed(values, np.arange(18, dtype=np.float16), 32)
+    assert packed.dtype == np.int8
+    blocks = packed[: 2 * 16 * 64].reshape(2, 16, 16, 4)
+    scales = packed[2 * 16 * 64 :][: 32 * 4].view(np.float32)
+    sums = packed[2 * 16 * 64 + 32 * 4 :].view(np.int32).reshape(2, 2, 16)
     for channel, at in ((0, 0), (5, 33), (17, 63)):
         assert blocks[channel // 16, at // 4, channel % 16, at % 4] == values[channel, at]
         assert sums[channel // 16, at // 32, channel % 16] == values[channel, at // 32 * 32 :][:32].sum(dtype=np.int32)
@@ -78,7 +85,7 @@ def test_asked_for_and_missing_they_are_named_with_the_way_out(reference_dir: Pa
         load_folder(reference_dir / "llama", tmp_path, weights="int8-kernels")
 
 
-def test_a_library_for_another_openvino_is_not_loaded(monkeypatch):
+def test_a_library_for_another_openvino_or_of_another_version_is_not_loaded(monkeypatch):
     package = ModuleType("ekiden_kernels")
     vars(package).update(OPENVINO="2025.1", LIBRARY=Path("/nowhere.so"))
     monkeypatch.setitem(sys.modules, "ekiden_kernels", package)
@@ -86,7 +93,15 @@ def test_a_library_for_another_openvino_is_not_loaded(monkeypatch):
     assert not found
     assert found.reason == f"ekiden-kernels was built for OpenVINO 2025.1, and this is {ov.get_version()}"
     vars(package).update(OPENVINO=ov.get_version())
+    monkeypatch.setattr(metadata, "version", lambda name: "0.1.0")
+    assert kernels.installed.__wrapped__().reason == f"ekiden-kernels is version 0.1.0, and {kernels.VERSION} is needed"
+    monkeypatch.setattr(metadata, "version", lambda name: kernels.VERSION)
     assert kernels.installed.__wrapped__().reason.startswith("ekiden-kernels cannot be loaded: /nowhere.so")
+
+
+def test_the_version_is_that_of_the_package_beside_it():
+    text = Path(__file__).parents[2].joinpath("kernels/pyproject.toml").read_text()
+    assert tomllib.loads(text)["project"]["version"] == kernels.VERSION
 
 
 class Library:
@@ -126,3 +141,24 @@ def test_a_width_without_a_group_is_named(reference_dir: Path, tmp_path: Path, m
     monkeypatch.setattr(kernels, "group_of", lambda width: 64 if width == 64 else None)
     with pytest.raises(ModelError, match=r"is int8-kernels, .* but the model has intermediate_size \d+; choose"):
         load_folder(reference_dir / "llama", tmp_path, weights="int8-kernels")
+
+
+@pytest.mark.usefixtures("usable")
+@pytest.mark.parametrize(
+    ("name", "blocks"), [("llama", True), ("llama-tied", True), ("qwen2", True), ("qwen3", True), ("llama-bias", False)]
+)
+def test_a_layer_is_one_block_unless_a_bias_stands_between_its_products(
+    name: str, blocks: bool, reference_dir: Path, tmp_path: Path
+):
+    description = describe(files_in_folder(reference_dir / name, name, tmp_path))
+    assert description.spec is not None
+    graph = build_model(description.spec, open_checkpoint(description.files), FORMATS["int8-kernels"])
+    found = [node for node in graph.get_ordered_ops() if node.get_type_name() == kernels.BLOCK]
+    assert len(found) == (description.spec.num_layers if blocks else 0)
+    assert [len(node.outputs()) for node in found[:-1]] == [4] * len(found[:-1])
+    if blocks:
+        # Of the last layer only the tokens are computed whose states are wanted.
+        to_paged(graph)
+        entries = [value.get_node() for value in found[-1].input_values()[:2]]
+        assert [node.get_type_name() for node in entries] == ["Gather"] * 2
+        assert {node.input_value(1).get_node().get_friendly_name() for node in entries} == {"state_rows"}

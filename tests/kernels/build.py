@@ -88,6 +88,28 @@ class Linear:
         return values, scales, sums
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """What lies between two attentions, as `ekiden::block` has it; without `projections` after the last layer."""
+
+    output: Linear
+    gate_up: Linear
+    down: Linear
+    projections: tuple[Linear, ...]
+    epsilon: float
+
+    @property
+    def sizes(self) -> list[int]:
+        """Those of `ekiden::BlockSizes`."""
+        widths = [each.n for each in self.projections[:2]] or [0, 0]
+        groups = [self.gate_up.group, self.output.group, self.down.group]
+        return [self.output.n, self.output.k, self.down.k, *widths, *groups]
+
+    def packed(self) -> Int8s:
+        parts = [part for each in (self.output, self.gate_up, self.down, *self.projections) for part in each.packed()]
+        return np.concatenate([part.reshape(-1).view(np.int8) for part in parts])
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
     """The C functions of one built library."""
@@ -132,6 +154,25 @@ class Library:
             _pointer(y),
         )
         return y
+
+    def block(self, isa: Isa, residual: Floats, attended: Floats, block: Block, *, parts: int = 1) -> list[Floats]:
+        """The residual stream, and query, key and value unless the layer is the last; -1 where nothing was written."""
+        widths = [block.output.n, *(each.n for each in block.projections)]
+        outputs = [np.full((len(residual), width), -1, np.float32) for width in widths]
+        sizes, packed = np.array(block.sizes, np.int64), block.packed()
+        self.functions.ekiden_block(
+            int(isa),
+            _pointer(residual),
+            _pointer(attended),
+            ctypes.c_int64(len(residual)),
+            _pointer(sizes),
+            ctypes.c_float(block.epsilon),
+            _pointer(packed),
+            ctypes.c_int64(parts),
+            *(_pointer(each) for each in outputs),
+            *[None] * (4 - len(outputs)),
+        )
+        return outputs
 
     def gate(self, isa: Isa, gate: Floats, up: Floats) -> Floats:
         out = np.empty_like(gate)

@@ -102,6 +102,6 @@ def _graph(description: ModelDescription, weights: WeightFormat) -> Path:
     spec, files = description.spec, description.files
     if spec is None:
         return files.weights[0].resolve()
-    entry = conversion_entry(files.cache_dir, description.digests, weights.name)
+    entry = conversion_entry(files.cache_dir, description.digests, weights.key)
     converted(ov.Core(), entry, lambda: build_model(spec, open_checkpoint(files), weights))
     return (entry / GRAPH).resolve()

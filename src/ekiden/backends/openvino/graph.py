@@ -61,8 +61,9 @@ def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: WeightFormat) 
 
     embedding = weights.matrix(checkpoint, EMBEDDING)
     hidden = op.gather(embedding, op.convert(input_ids, Type.i32), op.constant(np.int32(0)))
+    projected = _query_key_value(build, hidden, 0)
     for index in range(spec.num_layers):
-        hidden = _layer(build, hidden, index)
+        hidden, projected = _between_attentions(build, hidden, _attention(build, projected, index), index)
     hidden = _rms_norm(hidden, checkpoint.tensor(FINAL_NORM), spec.rms_norm_eps)
     head = EMBEDDING if spec.tie_word_embeddings else HEAD
     result = op.result(weights.head(weights.activation(hidden, Reader.HEAD), checkpoint, head, embedding))
@@ -74,19 +75,36 @@ def build_model(spec: ModelSpec, checkpoint: Checkpoint, weights: WeightFormat) 
     return model
 
 
-def _layer(build: _Build, hidden: Node, index: int) -> Node:
+def _between_attentions(
+    build: _Build, hidden: Node | Output, attended: Node, index: int
+) -> tuple[Node | Output, Sequence[Node | Output]]:
+    """The rest of a layer after its attention, and query, key and value of the next one, if there is one."""
     spec, prefix = build.spec, f"model.layers.{index}."
-    norm = build.checkpoint.tensor(prefix + "input_layernorm.weight")
-    hidden = op.add(hidden, _attention(build, _rms_norm(hidden, norm, spec.rms_norm_eps), index))
+    whole = build.weights.block(spec, build.checkpoint, index, hidden, attended)
+    if whole is not None:
+        return whole[0], _each_biased(build, whole[1:], _projections(index + 1))
+    attended = build.weights.activation(attended, Reader.OUTPUT)
+    hidden = op.add(hidden, _linear(build, attended, [prefix + "self_attn.o_proj"], spec.output_bias))
     norm = build.checkpoint.tensor(prefix + "post_attention_layernorm.weight")
-    return op.add(hidden, _mlp(build, _rms_norm(hidden, norm, spec.rms_norm_eps), prefix + "mlp."))
+    hidden = op.add(hidden, _mlp(build, _rms_norm(hidden, norm, spec.rms_norm_eps), prefix + "mlp."))
+    return hidden, _query_key_value(build, hidden, index + 1) if index + 1 < spec.num_layers else ()
 
 
-def _attention(build: _Build, x: Node, index: int) -> Node:
+def _projections(index: int) -> list[str]:
+    return [f"model.layers.{index}.self_attn.{each}" for each in ("q_proj", "k_proj", "v_proj")]
+
+
+def _query_key_value(build: _Build, hidden: Node, index: int) -> Sequence[Node | Output]:
+    spec = build.spec
+    norm = build.checkpoint.tensor(f"model.layers.{index}.input_layernorm.weight")
+    x = build.weights.activation(_rms_norm(hidden, norm, spec.rms_norm_eps), Reader.QKV)
+    return _linears(build, x, _projections(index), spec.attention_bias)
+
+
+def _attention(build: _Build, projected: Sequence[Node | Output], index: int) -> Node:
+    """What attention gives, ``[batch, length, heads * head_dim]``, of the products for query, key and value."""
     spec, prefix = build.spec, f"model.layers.{index}.self_attn."
-    bias = spec.attention_bias
-    x = build.weights.activation(x, Reader.QKV)
-    query, key, value = _linears(build, x, [prefix + each for each in ("q_proj", "k_proj", "v_proj")], bias)
+    query, key, value = projected
     query = _heads(build, query, spec.num_heads, prefix + "q_norm.weight")
     key = _heads(build, key, spec.num_kv_heads, prefix + "k_norm.weight")
     value = _heads(build, value, spec.num_kv_heads, None)
@@ -95,15 +113,11 @@ def _attention(build: _Build, x: Node, index: int) -> Node:
     value = _cached(build, value, f"past_key_values.{index}.valuepresent.{index}.value")
     key, value, scale = _repeat_kv(build, key), _repeat_kv(build, value), _scalar(spec.head_dim**-0.5)
     attended = op.scaled_dot_product_attention(query, key, value, build.mask, scale, causal=False)
-    attended = op.reshape(op.transpose(attended, _integers(0, 2, 1, 3)), _integers(0, 0, -1), True)
-    return _linear(build, build.weights.activation(attended, Reader.OUTPUT), [prefix + "o_proj"], spec.output_bias)
+    return op.reshape(op.transpose(attended, _integers(0, 2, 1, 3)), _integers(0, 0, -1), True)
 
 
 def _mlp(build: _Build, x: Node, prefix: str) -> Node:
     bias = build.spec.mlp_bias
-    whole = None if bias else build.weights.gated_mlp(x, build.checkpoint, prefix)
-    if whole is not None:
-        return whole
     x = build.weights.activation(x, Reader.GATE_UP)
     gate, up = _linears(build, x, [prefix + "gate_proj", prefix + "up_proj"], bias)
     if build.weights.fuses_activation:
@@ -194,16 +208,24 @@ def _linears(build: _Build, x: Node, names: Sequence[str], bias: bool) -> Sequen
 def _linear(build: _Build, x: Node, names: Sequence[str], bias: bool) -> Node:
     """The product with a matrix, or with several one after the other."""
     product = build.weights.product(x, build.checkpoint, *(name + ".weight" for name in names))
-    if not bias:
-        return product
+    return _biased(build, product, names) if bias else product
+
+
+def _each_biased(build: _Build, products: Sequence[Output], names: Sequence[str]) -> Sequence[Node | Output]:
+    if not build.spec.attention_bias:
+        return products
+    return [_biased(build, product, [name]) for product, name in zip(products, names, strict=False)]
+
+
+def _biased(build: _Build, product: Node | Output, names: Sequence[str]) -> Node:
     biases = joined(build.checkpoint, [name + ".bias" for name in names])
     return op.add(product, op.constant(biases.reshape(1, 1, -1)))
 
 
-def _rms_norm(x: Node, weight: FloatArray, epsilon: float) -> Node:
+def _rms_norm(x: Node | Output, weight: FloatArray, epsilon: float) -> Node:
     mean = op.reduce_mean(op.power(x, _scalar(2.0)), _integers(-1), True)
     inverse = op.divide(_scalar(1.0), op.sqrt(op.add(mean, _scalar(epsilon))))
-    rank = len(x.output(0).get_partial_shape())
+    rank = len((x.output(0) if isinstance(x, Node) else x).get_partial_shape())
     shaped = weight.reshape((1,) * (rank - 1) + (-1,))
     return op.multiply(op.constant(shaped), op.multiply(x, inverse))
 

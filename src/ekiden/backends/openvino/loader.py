@@ -49,8 +49,8 @@ def load_runner(description: ModelDescription, config: Config) -> OpenVINORunner
     weights, told = _weights(config, description)
     if weights is not None:
         weights.extend(core)
-    format_name = told["weights"]
-    entry = conversion_entry(files.cache_dir, description.digests, format_name)
+    format_key = told["weights"] if weights is None else weights.key
+    entry = conversion_entry(files.cache_dir, description.digests, format_key)
     graph = _paged_graph(core, description, weights, entry)
     restore = None if weights is None else weights.states(graph)
     group = DYNAMIC_QUANTISATION_GROUP

@@ -18,7 +18,7 @@ from openvino import opset13 as op
 from openvino._offline_transformations import paged_attention_transformation
 
 from ekiden.backends.openvino.constants import share_small_constants
-from ekiden.backends.openvino.kernels import GATED_MLP, LINEAR
+from ekiden.backends.openvino.kernels import BLOCK, LINEAR
 from ekiden.models.errors import ModelError
 
 STATE_ROWS = "state_rows"
@@ -124,8 +124,10 @@ def _entries_of_the_tail(model: ov.Model, head_input: Input, weights: set[str]) 
 def _token_by_token(node: Node, weights: set[str]) -> bool:
     """Whether a node's output for a token depends on that token alone."""
     kind = node.get_type_name()
-    if kind in (LINEAR, GATED_MLP, "MatMul"):
-        return _source_name(node.input_value(1)) in weights and (kind == GATED_MLP or _is_product(node))
+    if kind == BLOCK:
+        return True
+    if kind in (LINEAR, "MatMul"):
+        return _source_name(node.input_value(1)) in weights and _is_product(node)
     if kind == "ReduceMean":
         axes = node.input_value(1).get_node()
         last = (-1, _TOKENS_RANK - 1)

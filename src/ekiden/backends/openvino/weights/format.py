@@ -2,12 +2,12 @@
 
 1. ``prepare``: before anything is built, it may put another checkpoint in the model's place that computes the same;
 2. ``matrix``: what a tensor becomes in the graph, embedding and head included;
-3. ``product``, ``gated_mlp`` and ``head``: how matrices are multiplied, where that takes more than a matrix product;
+3. ``product``, ``block`` and ``head``: how matrices are multiplied, where that takes more than a matrix product;
    ``extend``: the operations that OpenVINO has to be taught for it;
 4. ``activation``: what stands between hidden states and the products that read them;
 5. ``group`` and ``fuses_activation``: how the plugin is to compute the products;
 6. ``annotate`` and ``states``: how the states that the head reads become the model's own, if they are others;
-7. ``told``: what the lineage is told beside the name.
+7. ``told`` and ``key``: what the lineage is told beside the name, and what a converted model is found again by.
 
 Formats that differ at one of these inherit the rest from :class:`WeightFormat`.
 """
@@ -19,7 +19,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
-from openvino import Node
+from openvino import Node, Output
 from openvino import opset13 as op
 
 from ekiden.models.architectures.spec import Checkpoint, ModelSpec
@@ -47,7 +47,7 @@ class WeightFormat:
     float32 kernel allows none.
     ``joins_products``: whether products that read the same states are computed as one, whose result is split again.
     ``details`` are further parameters of the format for the lineage. What a format makes of the same weights may
-    change only together with ``conversion.CONVERTER_VERSION``.
+    change only together with ``conversion.CONVERTER_VERSION`` or :attr:`key`.
     """
 
     name: str
@@ -55,6 +55,11 @@ class WeightFormat:
     fuses_activation: bool = False
     joins_products: bool = False
     details: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What a converted model is found again by: the name, and whatever else it depends on."""
+        return self.name
 
     def told(self) -> dict[str, str]:
         """What the lineage is told beside the name."""
@@ -86,8 +91,14 @@ class WeightFormat:
     def extend(self, core: ov.Core) -> None:
         """Teach OpenVINO the operations that graphs of this format have beyond its own."""
 
-    def gated_mlp(self, x: Node, checkpoint: Checkpoint, prefix: str) -> Node | None:
-        """The MLP of the layer whose tensors' names begin so, as one operation; None for one built of products."""
+    def block(
+        self, spec: ModelSpec, checkpoint: Checkpoint, index: int, hidden: Node | Output, attended: Node
+    ) -> Sequence[Output] | None:
+        """All from the attention of layer ``index`` to the next one as one operation; None for one built of products.
+
+        From the residual stream ``hidden`` and what attention gave, both ``[batch, length, channels]``: the residual
+        stream, and unless the layer is the last the products with the next one's query, key and value, without biases.
+        """
         return None
 
     def head(self, x: Node, checkpoint: Checkpoint, name: str, embedding: Node) -> Node:

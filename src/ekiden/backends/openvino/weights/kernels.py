@@ -5,10 +5,11 @@ group are whole numbers and therefore exact, and groups are added in one order, 
 every pass, whatever instructions the processor has (docs/decisions/0034).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import openvino as ov
-from openvino import Node
+from openvino import Node, Output
 
 from ekiden.backends.openvino import kernels
 from ekiden.backends.openvino.weights.format import joined
@@ -23,6 +24,10 @@ class KernelInt8(RotatedInt8):
     """``int8-kernels``."""
 
     name: str = "int8-kernels"
+
+    @property
+    def key(self) -> str:
+        return f"{self.name} {kernels.VERSION}"
 
     @staticmethod
     def misfit(spec: ModelSpec) -> str | None:
@@ -57,10 +62,27 @@ class KernelInt8(RotatedInt8):
     def product(self, x: Node, checkpoint: Checkpoint, *names: str) -> Node:
         return kernels.linear(x, quantise_per_channel(joined(checkpoint, names)))
 
-    def gated_mlp(self, x: Node, checkpoint: Checkpoint, prefix: str) -> Node:
-        gate_up = joined(checkpoint, [prefix + "gate_proj.weight", prefix + "up_proj.weight"])
-        down = checkpoint.tensor(prefix + "down_proj.weight")
-        return kernels.gated_mlp(x, quantise_per_channel(gate_up), quantise_per_channel(down))
+    def block(
+        self, spec: ModelSpec, checkpoint: Checkpoint, index: int, hidden: Node | Output, attended: Node
+    ) -> Sequence[Output] | None:
+        """None where a bias stands between its products; those of query, key and value come after it. The norms of a
+        rotated model have no weights."""
+        if spec.output_bias or spec.mlp_bias:
+            return None
+
+        def weight(layer: int, *names: str) -> kernels.Quantised:
+            return quantise_per_channel(joined(checkpoint, [f"model.layers.{layer}.{name}.weight" for name in names]))
+
+        last = index + 1 == spec.num_layers
+        return kernels.block(
+            hidden,
+            attended,
+            output=weight(index, "self_attn.o_proj"),
+            gate_up=weight(index, "mlp.gate_proj", "mlp.up_proj"),
+            down=weight(index, "mlp.down_proj"),
+            projections=() if last else [weight(index + 1, f"self_attn.{each}_proj") for each in "qkv"],
+            epsilon=spec.rms_norm_eps,
+        )
 
     def head(self, x: Node, checkpoint: Checkpoint, name: str, embedding: Node) -> Node:
         return self.product(x, checkpoint, name)
