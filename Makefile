@@ -28,21 +28,21 @@ evaluate: setup-evaluate
 	status=0; $(BIN)/ekiden evaluate confirm $$plan || status=$$?; \
 	case $$status in 0|3|4) $(BIN)/ekiden evaluate report $$plan --lang ja >/dev/null || true;; *) exit $$status;; esac
 
-# Two files of tests keep both of two cores busy. ARGS="-n 0" for one.
-PYTEST = $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+# Three files of tests at a time keep two cores busy, since many tests wait for a moment. ARGS="-n 0" for one.
+PYTEST = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
-# The checks run in what time the tests leave, and tell what they found when the tests have ended.
+# The checks run beside the tests, with a share small enough to disturb none and large enough that no core waits for them
+# at the end; they tell what they found when the tests have ended.
 test: setup-test setup-light-clients setup-browser
 	@checks=$$(mktemp); trap 'rm -f "$$checks"' EXIT; \
-	nice $(MAKE) --no-print-directory lint >"$$checks" 2>&1 & lint=$$!; \
+	nice -n 5 $(MAKE) --no-print-directory lint >"$$checks" 2>&1 & lint=$$!; \
 	$(PYTEST) $(ARGS); tests=$$?; \
 	wait $$lint; lint=$$?; cat "$$checks"; \
 	exit $$((tests ? tests : lint))
 
-# Whatever needs neither a model nor another program, for while one works. Many of these tests wait for a moment: a third
-# file at a time uses that.
+# Whatever needs neither a model nor another program, for while one works.
 test-fast: setup-test
-	SIMULATION_SEEDS=300 $(PYTEST) -n 3 -m "not model and not program" $(ARGS)
+	SIMULATION_SEEDS=300 $(PYTEST) -m "not model and not program" $(ARGS)
 
 # Every client that others wrote, also those that are heavy to install: about 3 GB. Writes the table of docs/clients.md.
 test-clients: setup-clients
@@ -68,7 +68,8 @@ soak: setup-test
 	SOAK_REQUESTS=500 SOAK_MARKERS=200 SOAK_KILLS=20 $(BIN)/python -m pytest -q \
 	  tests/endtoend/test_ledger.py tests/endtoend/test_structured_output.py tests/endtoend/test_engine_ends.py \
 	  tests/unit/engine/test_after_an_end.py $(ARGS)
-	SOAK_FORMATS=1 $(BIN)/python -m pytest -q tests/backends/test_invariance.py tests/endtoend/test_reference.py $(ARGS)
+	SOAK_FORMATS=1 $(BIN)/python -m pytest -q tests/backends/test_invariance.py tests/backends/test_families.py \
+	  tests/endtoend/test_reference.py $(ARGS)
 	SOAK_EVALUATIONS=500 $(BIN)/python -m pytest -q tests/unit/evaluation/analysis/test_verdict.py \
 	  tests/unit/evaluation/experiment/test_phases.py $(ARGS)
 

@@ -29,7 +29,7 @@ from ekiden.state.request import FinishReason, Request
 from ekiden.state.sampling_params import SamplingParams
 from tests.endtoend.conftest import SmallPool
 
-REQUESTS = int(os.environ.get("SOAK_REQUESTS", "150"))
+REQUESTS = int(os.environ.get("SOAK_REQUESTS", "100"))
 AGAIN = REQUESTS // 3
 """How many of them are answered again without the ledger."""
 

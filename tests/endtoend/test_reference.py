@@ -16,6 +16,10 @@ from ekiden.state.request import Request
 from ekiden.state.sampling_params import SamplingParams
 from tests.backends.driving import ROTATED_FORMATS
 
+SOAK = "SOAK_FORMATS" in os.environ
+LENGTH = 48 if SOAK else 24
+"""How many of the stored tokens are made again."""
+
 
 @pytest.fixture(scope="module")
 def reference(reference_dir: Path) -> dict[str, Any]:
@@ -26,10 +30,10 @@ def reference(reference_dir: Path) -> dict[str, Any]:
 def test_fp16_weights_and_f32_kv_give_the_reference_tokens(reference: dict[str, Any]) -> None:
     config = Config(model=ModelConfig(weights="fp16"), cache=CacheConfig(kv_dtype="f32", kv_cache_size="256MiB"))
     rows = reference["greedy"]
-    sampling = SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True)
+    sampling = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
     with build_llm(load_model(config), config) as llm:
         completions = llm.generate([row["prompt"] for row in rows], sampling)
-    assert [list(completion.token_ids) for completion in completions] == [row["fp32"] for row in rows]
+    assert [list(completion.token_ids) for completion in completions] == [row["fp32"][:LENGTH] for row in rows]
 
 
 def perplexity(parts: EngineParts, passages: list[list[int]]) -> float:
@@ -62,7 +66,7 @@ def test_perplexity_of_the_default_configuration_is_that_of_float32(
     print(f"perplexity {found:.3f} against {reference['perplexity']['fp32']:.3f} in float32")
 
 
-@pytest.mark.skipif("SOAK_FORMATS" not in os.environ, reason="takes a minute for each format: make soak")
+@pytest.mark.skipif(not SOAK, reason="takes a minute for each format: make soak")
 @pytest.mark.parametrize("weights", ["int4", *ROTATED_FORMATS])
 def test_rotation_and_a_files_own_four_bits_cost_no_perplexity(weights: str, reference: dict[str, Any]) -> None:
     """Within 0.5% of float32, from which int8 is 0.9% away."""

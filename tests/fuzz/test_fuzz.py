@@ -16,7 +16,7 @@ from tests.api.scripted import MODEL, VOCAB_SIZE
 from tests.fuzz.attacks import ATTACKS
 from tests.fuzz.target import Target
 
-EXAMPLES = {"bodies": 150, "doors": 160, "leavers": 80, "http": 120, "schema": 6, "extremes": 200}
+EXAMPLES = {"bodies": 75, "doors": 80, "leavers": 40, "http": 60, "schema": 6, "extremes": 100}
 
 
 @dataclass
@@ -103,7 +103,7 @@ def check_unharmed(core: RealCore) -> None:
 
 def test_extremes_in_a_pool_so_small_that_requests_push_one_another_out():
     with serving(num_blocks=18) as tiny:
-        ATTACKS["extremes"](tiny.target, 100)
+        ATTACKS["extremes"](tiny.target, 60)
         tiny.target.check()
         check_unharmed(tiny.core)
         assert tiny.core.engine.stats().preemptions_total > 0

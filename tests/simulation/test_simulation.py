@@ -10,7 +10,7 @@ from ekiden.config import BATCHING
 from tests.simulation.simulator import Outcome, Simulation, shrink, simulate
 from tests.simulation.trouble import Kind
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "800"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "500"))
 BATCH = 100
 KEPT = 200
 

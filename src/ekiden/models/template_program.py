@@ -77,6 +77,7 @@ def _compiled(source: str) -> Template:
     return _running().from_string(source)
 
 
+@lru_cache(32)
 def read_template(source: str) -> frozenset[str]:
     """The variables that the template reads from outside, found without evaluating any of it.
 

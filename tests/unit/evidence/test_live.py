@@ -23,7 +23,7 @@ from tests.unit.evidence.directed import Directed
 from tests.unit.evidence.recorded import RecordedSimulation
 
 SEEDS = 40
-EVERY = 13
+EVERY = 29
 LONG = 10.0**6
 
 
