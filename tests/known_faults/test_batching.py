@@ -55,8 +55,12 @@ async def test_pb_03_rows_that_join_in_waves_keep_their_own_grammars() -> None:
 
         async def wave(*asked: dict[str, Any]) -> list["asyncio.Task[str]"]:
             """Start requests, and let the engine take a step at a time until all of them run."""
-            wanted = core.engine.stats().num_running + len(asked)
+            in_flight = core.app.state.doors.generation.flight.calls
+            wanted, so_many = core.engine.stats().num_running + len(asked), len(in_flight) + len(asked)
             calls = [asyncio.create_task(said(**fields)) for fields in asked]
+            async with asyncio.timeout(60):
+                while len(in_flight) < so_many:  # before a step is taken, so that no other answer ends meanwhile
+                    await asyncio.sleep(0.001)
             await gate.step_until(lambda: core.engine.stats().num_running >= wanted)
             return calls
 
