@@ -22,8 +22,8 @@ class ModelConfig(Section):
         "weight format. int8-rotated: int8 of a model with rotated hidden states, as accurate as fp16; int8-static: "
         "the same with constant ranges, for busy servers on processors where it is faster; int4: groups of four bits, "
         "a GGUF file's own where it has them, for large models and few streams; int8-kernels: int8-rotated in our own "
-        "kernels, where the package ekiden-kernels is installed; auto: int8-rotated, or where the processor has no "
-        "integer dot products (VNNI) int8-kernels if installed, else int8",
+        "kernels, where the package ekiden-kernels is installed; auto: int8-kernels where they are installed and known "
+        "to be faster, else int8-rotated, or int8 where the processor has no integer dot products (VNNI)",
         choices=WEIGHTS,
     )
     expand_weights: str = setting(
