@@ -147,11 +147,11 @@ class EngineCore:
 
     def step(self) -> StepResult:
         """One turn: intake, formation, advance, retirement, refill."""
-        turn = Turn(self._clock())
+        turn, waited = Turn(self._clock()), len(self.population.queued) > 0
         updates = self._inbox.apply(turn, self._refilled.resumed)  # with the intake of newcomers
         if (turn.arrivals and self._joins_at_start) or not self.population.running:
             # Newcomers that find a free slot join this very step.
-            turn.refilled_at_start = self.refill.admit(turn.start)
+            turn.refilled_at_start = self.refill.admit(turn.start, waited=waited or not self._joins_at_start)
             self._refilled = self._refilled.then(turn.refilled_at_start)
         formed = self.formation.form(
             swap_out=self._inbox.swap_out, swap_in=self._refilled.swap_in, resumed=self._refilled.resumed

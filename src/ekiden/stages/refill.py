@@ -34,13 +34,14 @@ class Refill:
     signals: Signals
     num_admitted: int = 0
 
-    def admit(self, now: float) -> RefillOutcome:
+    def admit(self, now: float, *, waited: bool = True) -> RefillOutcome:
+        """``waited``: whether anybody of the queue has waited since the last call, and not come just now."""
         outcome = RefillOutcome()
-        backlogged = len(self.population.queued) > 0
+        backlogged = waited and len(self.population.queued) > 0
         self._resume_preempted(outcome)
         if not self.population.preempted:
             self._admit_waiting(outcome, now)
-        elif backlogged:
+        elif self.population.queued:
             outcome.wait_reason = WaitReason.PREEMPTED_FIRST
         self.signals.drain_rate.observe(joined=len(outcome.admitted), backlogged=backlogged, now=now)
         self.signals.service_rate.observe(joined=len(outcome.admitted), held=bool(self.population.queued), now=now)

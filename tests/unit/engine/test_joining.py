@@ -60,3 +60,24 @@ def test_blocks_on_their_way_back_are_not_forgotten_when_a_newcomer_comes() -> N
         if back:
             assert copied[-1][: len(back)] == back
     assert met > 0
+
+
+def test_newcomers_that_wait_for_nobody_say_nothing_of_how_fast_a_queue_drains() -> None:
+    """They would join in no time, and those in a later queue would be told that they wait for none."""
+    world = Directed(max_num_seqs=4)
+    world.submit("long", output=60)
+    for number in range(20):
+        world.step()
+        world.submit(f"newcomer {number}", output=2)
+    signals = world.core.refill.signals
+    assert signals.drain_rate.joined >= 20
+    assert signals.drain_rate.seconds_for(10) is None
+    for number in range(30):
+        world.submit(f"in a queue {number}", output=10)
+    world.step(40)
+    seconds = signals.drain_rate.seconds_for(10)
+    begin, joined = world.now, signals.drain_rate.joined
+    while signals.drain_rate.joined < joined + 10:
+        world.step()
+    assert seconds is not None
+    assert 0.9 * (world.now - begin) <= seconds <= 2.0 * (world.now - begin)
