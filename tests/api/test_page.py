@@ -232,10 +232,8 @@ async def test_the_server_ends_with_pages_open(tmp_path: Path):
 
 async def test_a_stream_ends_so_that_the_key_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async with serving(tmp_path) as core, aclosing(frames(core.http)) as found, asyncio.timeout(60):
-        await anext(found)
-        monkeypatch.setattr(
-            page_stream, "STREAM_SECONDS", 0.0
-        )  # its time has come; how long a frame takes is no matter
+        await anext(found)  # however long that takes; then its time has come
+        monkeypatch.setattr(page_stream, "STREAM_SECONDS", 0.0)
         async for _ in found:
             pass
 

@@ -23,11 +23,10 @@ LENGTH = 200
 """Tokens of a long prompt, and the blocks that each of several gets."""
 BLOCKS = 8
 
-OWN_KERNELS = bool(kernels.installed())
 ROTATED_FORMATS = (
     "int8-rotated",
     *(() if machine.lacks_integer_dot_products() else ("int8-static",)),
-    *(("int8-kernels",) if OWN_KERNELS else ()),
+    *(("int8-kernels",) if kernels.installed() else ()),
 )
 """The integer formats of rotated models that this machine can compute."""
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from ekiden.backends.openvino.runner import OpenVINORunner
+from ekiden.backends.openvino.weights.table import kernels_are_faster
 from ekiden.models.resolve import ModelFiles
 from ekiden.state.sequence import Sequence
-from tests.backends.driving import OWN_KERNELS, ROTATED_FORMATS, Logits, load, sequence, step
+from tests.backends.driving import ROTATED_FORMATS, Logits, load, sequence, step
 
 LENGTHS = (2, 3, 31, 32, 33, 64, 65, 97, 130, 161)
 BLOCKS = 8
 
-BY_ITSELF = "int8-kernels" if OWN_KERNELS else "int8-rotated"
+BY_ITSELF = "int8-kernels" if kernels_are_faster() else "int8-rotated"
 FORMATS = ("int4", *(("int8", *ROTATED_FORMATS) if "SOAK_FORMATS" in os.environ else (BY_ITSELF,)))
 """What is chosen by itself and what is furthest from it; `make soak` tries the others too."""
 

@@ -1,5 +1,6 @@
 """An engine that is restarted from outside: its requests go on, and the ledger says why it ended."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +9,24 @@ from ekiden.engine.interface import Health
 from ekiden.engine.process import EngineClient
 from ekiden.evidence.reader import LedgerReader, end_detail_of
 from ekiden.ledger.retention import runs_in
+from ekiden.state.request import Request
 from tests.unit.engine.fake_parts import make_config, make_fake_engine, make_request
 from tests.unit.engine.holding import slow_steps
 from tests.unit.engine.test_engines import StoppedOnly, expected, until
+
+
+async def answer_of(client: EngineClient, request: Request, act: Callable[[], object]) -> list[int]:
+    """The tokens of a request on an engine that is started for it; ``act`` once the ledger has the request."""
+    tokens, acted = list[int](), False
+    with slow_steps() as be_quick:
+        await client.start()
+        async for update in client.generate(request):
+            tokens += update.token_ids
+            if not acted and _recorded(client.ledger_path):
+                act()
+                be_quick()
+                acted = True
+    return tokens
 
 
 async def test_a_restart_is_recorded_with_its_reason_and_changes_no_token(tmp_path: Path) -> None:
@@ -19,17 +35,7 @@ async def test_a_restart_is_recorded_with_its_reason_and_changes_no_token(tmp_pa
     client.restart("nobody runs yet")
     try:
         request = make_request("r", max_tokens=3_000)
-        with slow_steps() as be_quick:
-            await client.start()
-            stream, tokens = client.generate(request), list[int]()
-            async for update in stream:
-                tokens += update.token_ids
-                if _recorded(client.ledger_path):
-                    client.restart("stall: step_stall is 9 s")
-                    be_quick()
-                    break
-            async for update in stream:
-                tokens += update.token_ids
+        tokens = await answer_of(client, request, lambda: client.restart("stall: step_stall is 9 s"))
         assert tokens == expected(request, 3_000)
         assert client.restarts == 1
         await until(lambda: client.health is Health.OK)
@@ -59,15 +65,7 @@ async def test_a_wedged_engine_is_replaced_and_its_ledger_says_that_it_was_wedge
     client = StoppedOnly(make_fake_engine, config, wedge_timeout=0.5)
     try:
         request = make_request("r", max_tokens=3_000)
-        with slow_steps() as be_quick:
-            await client.start()
-            stream, tokens = client.generate(request), list[int]()
-            async for update in stream:
-                tokens += update.token_ids
-                if client.stopped is None and _recorded(client.ledger_path):
-                    client.stop_engine()
-                    be_quick()
-        assert tokens == expected(request, 3_000)
+        assert await answer_of(client, request, client.stop_engine) == expected(request, 3_000)
     finally:
         await client.stop()
     *_, first = runs_in(tmp_path)

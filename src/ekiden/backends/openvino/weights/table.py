@@ -51,7 +51,7 @@ def choose_format(config: ModelConfig, spec: ModelSpec, *, own_kernels: bool = T
     """
     asked, expand = config.weights, config.expand_weights
     no_integers = machine.lacks_integer_dot_products()
-    if asked == AUTO and expand == "auto" and own_kernels and _kernels_are_faster(spec):
+    if asked == AUTO and expand == "auto" and own_kernels and kernels_are_faster() and KERNELS.misfit(spec) is None:
         return Choice(KERNELS, f"auto: {kernels.PACKAGE} is installed and faster on this processor")
     if asked == AUTO and not no_integers and expand != "always":
         return Choice(ROTATED, "auto: this processor is not known to lack integer dot products")
@@ -79,7 +79,6 @@ def choose_format(config: ModelConfig, spec: ModelSpec, *, own_kernels: bool = T
     return Choice(weights, why)
 
 
-def _kernels_are_faster(spec: ModelSpec) -> bool:
-    """Whether ours are there, fit the model, and beat the plugin's; against AMX they have not been measured."""
-    known = kernels.installed().instructions in FASTER_WITH
-    return known and not machine.multiplies_matrices() and KERNELS.misfit(spec) is None
+def kernels_are_faster() -> bool:
+    """Whether ours are there and known to beat the plugin's; against AMX they have not been measured."""
+    return kernels.installed().instructions in FASTER_WITH and not machine.multiplies_matrices()
